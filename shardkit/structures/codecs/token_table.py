@@ -47,6 +47,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 from math import log2
+from os.path import commonprefix
 from typing import TypeAlias
 
 from shardkit.errors import InvalidArgumentError, StructureError
@@ -245,7 +246,7 @@ class TokenTable:
         before = ""
         for token in (*self._first.tokens, *self._following.tokens):
             token = token.removeprefix(START)
-            same = _same(before, token)
+            same = len(commonprefix([before, token]))  # noqa: RUF071 - of letters
             shared.append(same)
             added.append(len(token) - same)
             texts.append(token[same:])
@@ -259,42 +260,39 @@ class TokenTable:
         """Return a table from its stored form; its values have ``growth`` times their bytes."""
         most = max(len(stored), _MOST_TOKENS)
         try:
-            return cls._load(inflated(zlib.decompressobj(), stored), most, growth)
+            raw = inflated(zlib.decompressobj(), stored)
+            if raw[:1] != _VERSION:
+                raise ValueError(raw[:1])
+            histogram = _HEAD.unpack_from(raw, 1)
+            if sum(histogram) > most:
+                raise ValueError("more tokens than so few bytes hold")
+            lengths = [
+                [bits for bits, count in enumerate(part, 1) for _ in range(count)]
+                for part in (histogram[:LONGEST_CODE], histogram[LONGEST_CODE:])
+            ]
+            count = sum(map(len, lengths))
+            body = raw[1 + _HEAD.size :]
+            texts = body[2 * count :].decode("latin-1")
+            tokens: list[str] = []
+            at, before = 0, ""
+            for same, more in zip(body[:count], body[count : 2 * count], strict=True):
+                if same + more > LONGEST_TOKEN:
+                    raise ValueError("a longer token than any that is learned")
+                before = before[:same] + texts[at : at + more]
+                at += more
+                tokens.append(before)
+            firsts = [START + token for token in tokens[: len(lengths[0])]]
+            following = tokens[len(lengths[0]) :]
+            return cls(
+                dict(zip(firsts, lengths[0], strict=True)),
+                dict(zip(following, lengths[1], strict=True)),
+                growth,
+            )
         except (zlib.error, struct.error, ValueError, LookupError, StructureError):
             raise StructureError(
                 "the stored table of tokens is damaged, or of a later version of shardkit",
                 "restore it from a backup, or use the version that wrote it",
             ) from None
-
-    @classmethod
-    def _load(cls, raw: bytes, most: int, growth: int) -> TokenTable:
-        if raw[:1] != _VERSION:
-            raise ValueError(raw[:1])
-        histogram = _HEAD.unpack_from(raw, 1)
-        if sum(histogram) > most:
-            raise ValueError("more tokens than so few bytes hold")
-        lengths = [
-            [bits for bits, count in enumerate(part, 1) for _ in range(count)]
-            for part in (histogram[:LONGEST_CODE], histogram[LONGEST_CODE:])
-        ]
-        count = sum(map(len, lengths))
-        body = raw[1 + _HEAD.size :]
-        texts = body[2 * count :].decode("latin-1")
-        tokens: list[str] = []
-        at, before = 0, ""
-        for same, more in zip(body[:count], body[count : 2 * count], strict=True):
-            if same + more > LONGEST_TOKEN:
-                raise ValueError("a longer token than any that is learned")
-            before = before[:same] + texts[at : at + more]
-            at += more
-            tokens.append(before)
-        firsts = [START + token for token in tokens[: len(lengths[0])]]
-        following = tokens[len(lengths[0]) :]
-        return cls(
-            dict(zip(firsts, lengths[0], strict=True)),
-            dict(zip(following, lengths[1], strict=True)),
-            growth,
-        )
 
 
 class _Digits(dict[str, str]):
@@ -326,14 +324,6 @@ class _Code:
             bits,
             self.tokens,
         )
-
-
-def _same(one: str, other: str) -> int:
-    """Return the length of the common prefix of two texts."""
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return index
-    return min(len(one), len(other))
 
 
 ROUNDS = 8

@@ -117,13 +117,6 @@ class Limits:
 # ---- rules
 
 
-def form_of(name: str) -> Form:
-    """Return a form by its name."""
-    if name not in FORMS:
-        raise InvalidArgumentError(f"type={name!r} has no compact form", f"use one of {[*FORMS]}")
-    return FORMS[name]
-
-
 def recommend(
     form: str, part_size: int, longest: int | None = None, limits: Limits | None = None
 ) -> dict[str, int]:
@@ -138,7 +131,9 @@ def recommend(
         longest: the bytes of the longest field, member or value; None if unknown.
         limits: the server's limits, for their names and values; None for a new server's defaults.
     """
-    wanted = form_of(form)
+    if form not in FORMS:
+        raise InvalidArgumentError(f"type={form!r} has no compact form", f"use one of {[*FORMS]}")
+    wanted = FORMS[form]
     if limits is None:
         usual = zip((wanted.entries, wanted.longest), wanted.usual, strict=False)
         limits = Limits({names[0]: str(value) for names, value in usual if names})
@@ -273,8 +268,7 @@ def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) 
     There is none if the server does not show its limits, or has no compact form. Cost: one
     exchange.
     """
-    wanted = form_of(form)
-    limits = yield from limits_at(to, key)
+    wanted, limits = FORMS[form], (yield from limits_at(to, key))
     for excess in beyond(wanted, part_size, None, limits):
         if not _warned.first(name, str(to), excess, part_size):
             continue

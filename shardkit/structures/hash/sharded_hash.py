@@ -55,10 +55,9 @@ from shardkit.structures.base.damage import damage
 from shardkit.structures.base.members import Members, glob_filter
 from shardkit.structures.base.parameters import opened
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.codecs.compression import Compressed
+from shardkit.structures.codecs.compression import CodedValues, Compressed
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
-from shardkit.structures.codecs.trained_values import CodedValues
 from shardkit.structures.layouts.base import Chunk, FixedLayout, T
 from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
 from shardkit.structures.layouts.numbered import Layout, NumberedLayout

@@ -9,8 +9,9 @@ sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
-from functools import partial
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import partial, reduce
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.errors import (
@@ -21,7 +22,7 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import completed
-from shardkit.operations.commands import Argument, Key
+from shardkit.operations.commands import Argument, Command, Key, Locate, Transaction
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -31,6 +32,7 @@ from shardkit.operations.operation import (
     Page,
     Stream,
     operation,
+    pages,
     stream,
 )
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some, list_or_args
@@ -38,11 +40,16 @@ from shardkit.structures.base.members import M, Members, glob_filter
 from shardkit.structures.base.parameters import differences, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import FORMS
-from shardkit.structures.layouts.base import FixedLayout
-from shardkit.structures.layouts.growing import GROUPS, GrowingLayout, check_groups
+from shardkit.structures.layouts.base import Chunk, FixedLayout
+from shardkit.structures.layouts.growing import (
+    GROUPS,
+    GrowingLayout,
+    check_groups,
+    chunks_of,
+    read_parts_together,
+)
 from shardkit.structures.layouts.replan import plan_anew
 from shardkit.structures.layouts.structure import StructureWithLayout, random_members
-from shardkit.structures.set import algebra
 
 DEFAULT_PART_SIZE = 512
 MEMBERS_AT_ONCE = 10_000
@@ -436,17 +443,17 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
         layouts = yield from self._compatible([self, *others])
         combined, seen = set[M](), [0] * len(layouts)
-        for chunk in (yield from algebra.chunks(layouts)):
-            combined.update(self._page((yield from algebra.combine(verb, layouts, chunk, seen))))
-        yield from algebra.verify(layouts, seen)
+        for chunk in (yield from corresponding_chunks(layouts)):
+            combined.update(self._page((yield from combine_chunk(verb, layouts, chunk, seen))))
+        yield from verify_counts(layouts, seen)
         return combined
 
     def _iterate(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Stream[M]:
         layouts = yield from self._compatible([self, *others])
         seen = [0] * len(layouts)
-        for chunk in (yield from algebra.chunks(layouts)):
-            yield self._page((yield from algebra.combine(verb, layouts, chunk, seen)))
-        yield from algebra.verify(layouts, seen)
+        for chunk in (yield from corresponding_chunks(layouts)):
+            yield self._page((yield from combine_chunk(verb, layouts, chunk, seen)))
+        yield from verify_counts(layouts, seen)
 
     def _compatible(
         self, sets: Sequence[ShardedSet[Any, M]]
@@ -480,7 +487,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             )
         layouts = yield from self._compatible(sources)
         yield from self._open(create=True)
-        return (yield from algebra.store(verb, self.layout, layouts))
+        return (yield from store_combined(verb, self.layout, layouts))
 
     def _encoded(self, members: Iterable[Key]) -> list[tuple[bytes, None]]:
         encode = self._members.encode
@@ -500,3 +507,168 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
 # Other sets, as redis-py takes keys: one, or a list of them.
 Operands: TypeAlias = ShardedSet[Any, M] | Iterable[ShardedSet[Any, M]]
+
+
+# How many parts of every operand are in memory at a time.
+PARTS_COMBINED = 256
+# Seconds after which the incomplete result of a process that died expires.
+_UNFINISHED = 24 * 3600
+
+_ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
+    "SINTER": operator.and_,
+    "SUNION": operator.or_,
+    "SDIFF": operator.sub,
+}
+
+
+def corresponding_chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chunk]]:
+    """Return the corresponding parts of sets in chunks. Cost: at most one exchange per set.
+
+    Sets with the same parameters have the same members in corresponding parts. With a fixed number
+    of parts, part 7 of one corresponds to part 7 of another: where these live on one server, it
+    combines them. Where parts split as they fill, a part of the set that was split least
+    corresponds to the parts that the same part was split into in the others.
+    """
+    growing = _growing(layouts)
+    for layout in growing:
+        yield from layout.refresh()
+    return list(_corresponding(growing) if growing else layouts[0].chunks(PARTS_COMBINED))
+
+
+def combine_chunk(
+    verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk, seen: list[int]
+) -> Operation[list[bytes]]:
+    """Return the members of a combined chunk; ``seen`` counts what was read of each set."""
+    fixed = _fixed(layouts)
+    if not fixed:
+        return list((yield from _combined_growing(verb, _growing(layouts), chunk, seen)))
+    together = yield from _live_together(fixed, chunk)
+    replies = iter((yield _fetch(verb, fixed, chunk, together)))
+    members: list[bytes] = []
+    for there in together:
+        members += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
+    return members
+
+
+def verify_counts(
+    layouts: Sequence[FixedLayout | GrowingLayout], seen: Sequence[int]
+) -> Operation[None]:
+    """Compare what was read of each set with its count; see `LayoutBase.verify`."""
+    for layout, found in zip(layouts, seen, strict=True):
+        yield from layout.verify(found)
+
+
+def store_combined(
+    verb: str, target: FixedLayout | GrowingLayout, sources: Sequence[FixedLayout | GrowingLayout]
+) -> Operation[int]:
+    """Replace a set by the combination of others, of one kind of layout; return its size."""
+    if isinstance(target, FixedLayout):
+        return (yield from _store_fixed(verb, target, _fixed(sources)))
+    return (yield from _store_growing(verb, target, _growing(sources)))
+
+
+def _fixed(layouts: Iterable[FixedLayout | GrowingLayout]) -> list[FixedLayout]:
+    return [layout for layout in layouts if isinstance(layout, FixedLayout)]
+
+
+def _growing(layouts: Iterable[FixedLayout | GrowingLayout]) -> list[GrowingLayout]:
+    return [layout for layout in layouts if isinstance(layout, GrowingLayout)]
+
+
+# ---- where the number of parts is fixed
+
+
+def _store_fixed(verb: str, target: FixedLayout, sources: Sequence[FixedLayout]) -> Operation[int]:
+    stored = 0
+    for parts in target.chunks(PARTS_COMBINED):
+        together = yield from _live_together((target, *sources), parts)
+        apart = [part for part, there in zip(parts, together, strict=True) if not there]
+        fetched = iter((yield _fetch(verb, sources, apart, [False] * len(apart))) if apart else ())
+        batch: list[Command | Transaction] = []
+        for part, there in zip(parts, together, strict=True):
+            if there:
+                keys = [source.key(part) for source in sources]
+                batch.append(target.command(part, f"{verb}STORE", *keys))
+            else:
+                members = _combine(verb, _next(fetched, len(sources)))
+                batch.append(_replace(target, part, members))
+        replies = yield batch
+        stored += sum(r if isinstance(r, int) else sum(r[1:]) for r in replies)
+    return stored
+
+
+def _replace(target: FixedLayout, part: int, members: Iterable[bytes]) -> Transaction:
+    commands = [target.command(part, "DEL")]
+    commands += [target.command(part, "SADD", *page) for page in pages(members, MEMBERS_AT_ONCE)]
+    return Transaction(commands[0].to, target.key(part), tuple(commands))
+
+
+def _live_together(layouts: Sequence[FixedLayout], parts: Sequence[int]) -> Operation[list[bool]]:
+    """Return for each part whether all sets' keys of it can be used in one command."""
+    commands = [layout.command(part, "") for part in parts for layout in layouts]
+    places = yield Locate([(command.to, command.key) for command in commands])
+    width = len(layouts)
+    return [len(set(places[n * width : (n + 1) * width])) == 1 for n in range(len(parts))]
+
+
+def _fetch(
+    verb: str, layouts: Sequence[FixedLayout], parts: Sequence[int], together: Sequence[bool]
+) -> list[Command]:
+    """Return the commands that combine parts on their server, or fetch those that are apart."""
+    batch = []
+    for part, there in zip(parts, together, strict=True):
+        if there:
+            first, *rest = layouts
+            keys = [other.key(part) for other in rest]
+            batch.append(first.command(part, verb, *keys))
+        else:
+            batch += [layout.command(part, "SMEMBERS") for layout in layouts]
+    return batch
+
+
+# ---- where parts split as they fill
+
+
+def _corresponding(layouts: Sequence[GrowingLayout]) -> Iterator[Any]:
+    """Return chunks of the parts of the set that has fewest, group by group."""
+    numbers = [min(parts) for parts in zip(*(layout.parts for layout in layouts), strict=True)]
+    return chunks_of(numbers, PARTS_COMBINED)
+
+
+def _combined_growing(
+    verb: str, layouts: Sequence[GrowingLayout], chunk: Any, seen: list[int]
+) -> Operation[set[bytes]]:
+    replies = yield from read_parts_together(layouts, chunk, "SMEMBERS")
+    for n, parts in enumerate(replies):
+        seen[n] += sum(map(len, parts))
+    return _combine(verb, ([m for part in parts for m in part] for parts in replies))
+
+
+def _store_growing(
+    verb: str, target: GrowingLayout, sources: Sequence[GrowingLayout]
+) -> Operation[int]:
+    counter = f"{target.name}:storing"
+    number, _, ends = yield [
+        Command(target.component, counter, ("INCR", counter)),
+        Command(target.component, counter, ("EXPIRE", counter, 2 * _UNFINISHED)),
+        Command(target.component, counter, ("PEXPIRETIME", counter)),
+    ]
+    result = target.sibling(f"{counter}:{number}", ends - 1000 * _UNFINISHED)
+    for layout in sources:
+        yield from layout.refresh()
+    seen = [0] * len(sources)
+    for chunk in _corresponding(sources):
+        members = yield from _combined_growing(verb, sources, chunk, seen)
+        for page in pages(members, MEMBERS_AT_ONCE):
+            sent = [(member, None) for member in page]
+            yield from result.write(sent, lambda some, _: ("SADD", *some))
+    yield from verify_counts(sources, seen)
+    return (yield from target.replace_by(result))
+
+
+def _combine(verb: str, operands: Iterable[Iterable[bytes]]) -> set[bytes]:
+    return reduce(_ALGEBRA[verb], map(set, operands))
+
+
+def _next(replies: Iterator[Any], count: int) -> list[Any]:
+    return [next(replies) for _ in range(count)]

@@ -59,16 +59,17 @@ from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, send_to_parts, settle, unstable
 from shardkit.structures.encodings.limits import warn_if_not_compact
-from shardkit.structures.unique import hyperloglog
 from shardkit.structures.unique.precision import (
     MAX_VISITORS,
     MEMBER_BITS,
+    REGISTERS,
     CounterSettings,
     Visitor,
     VisitorId,
     expected_after,
     expected_for,
     parts_for,
+    registers,
     visitor_id,
 )
 
@@ -605,8 +606,8 @@ class HyperLogLogDay:
         """Return the registers of the day; those of no visitor if nobody came."""
         [stored] = yield [Command(self.home, self.key, ("GET", self.key))]
         if stored is None:
-            return bytes(hyperloglog.REGISTERS)
-        return hyperloglog.registers(stored, self.home, self.key)
+            return bytes(REGISTERS)
+        return registers(stored, self.home, self.key)
 
     def locate(self, visitor: Visitor) -> Operation[VisitorPlace]:
         """Return where a visitor is counted."""

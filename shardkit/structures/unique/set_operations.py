@@ -25,8 +25,8 @@ from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import open_all
-from shardkit.structures.unique import hyperloglog
 from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay
+from shardkit.structures.unique.precision import REGISTERS, estimate, registers
 
 Which: TypeAlias = Literal["any", "all"]
 
@@ -169,13 +169,13 @@ def _estimate(days: Sequence[HyperLogLogDay]) -> Operation[int]:
     if len(set(places)) == 1:
         [count] = yield [Command(home, keys[0], ("PFCOUNT", *keys))]
         return int(count)
-    merged = bytes(hyperloglog.REGISTERS)
+    merged = bytes(REGISTERS)
     for page in pages(keys, REGISTERS_AT_ONCE):
         replies = yield [Command(home, key, ("GET", key)) for key in page]
         estimates = [
-            hyperloglog.registers(reply, home, key)
+            registers(reply, home, key)
             for key, reply in zip(page, replies, strict=True)
             if reply is not None
         ]
         merged = bytes(map(max, merged, *estimates)) if estimates else merged
-    return hyperloglog.estimate(merged)
+    return estimate(merged)
