@@ -140,7 +140,8 @@ class AddressBook(Structure[Face]):
         check_integer(self.name, "limit", limit, 1, MAX_LIMIT)
         begin, end = self._bounds(prefix)
         if cursor is not None:
-            begin = max(begin, b"(" + self._member(cursor), key=_position)
+            after = b"(" + self._member(cursor)  # which comes later than to include the same
+            begin = max(begin, after, key=lambda bound: (bound[1:], bound is after))
         keys = self._keys(group)
         members: list[bytes] = []
         each = min(limit, self._max_per_part)
@@ -336,8 +337,3 @@ class AddressBook(Structure[Face]):
         if self.fold is None:
             return text.encode()
         return check_text(self.name, f"the folded {noun}", self.fold(text), empty=True).encode()
-
-
-def _position(bound: bytes) -> tuple[bytes, bool]:
-    """Return the sort key of a lower bound: an exclusive one comes later."""
-    return bound[1:], bound[:1] == b"("

@@ -26,7 +26,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, Page, Step, Stream
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.writes import PartRegistry
 
 # How many keys a check reads in one exchange.
 KEYS_CHECKED = 64

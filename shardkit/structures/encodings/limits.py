@@ -382,12 +382,11 @@ def _with_entries(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEnco
         replace(
             seen,
             longest=max(map(len, entries[seen.key]), default=None),
-            integers=seen.type == "set" and all(map(_is_integer, entries[seen.key])),
+            integers=seen.type == "set"  # all canonical, and within 64 bits
+            and all(
+                _INTEGER.fullmatch(text) and -(2**63) <= int(text) < 2**63
+                for text in entries[seen.key]
+            ),
         )
         for seen in keys
     ]
-
-
-def _is_integer(text: bytes) -> bool:
-    """Whether a server stores a member as an integer: canonical, and within 64 bits."""
-    return bool(_INTEGER.fullmatch(text)) and -(2**63) <= int(text) < 2**63

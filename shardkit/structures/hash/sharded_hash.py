@@ -54,7 +54,6 @@ from shardkit.structures.base.check import Damage, raised_twice
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.members import Members, glob_filter
 from shardkit.structures.base.parameters import opened
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.codecs.compression import CodedValues, Compressed
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
@@ -303,16 +302,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Where parts split as they fill and no field expires, one command per group.
         """
-        yield from self._open()
-        count: int | None = None
-        if isinstance(self.layout, GrowingLayout):
-            count = yield from self.layout.count()
-        if count is None:
-            count = 0
-            for chunk in (yield from self._chunks(PARTS_AT_ONCE)):
-                lengths = yield from self.layout.read_parts(chunk, "HLEN")
-                count += sum(length for _, length in lengths)
-        return count
+        return (yield from self._count())
 
     @operation
     def hgetall(self) -> Operation[dict[F, V]]:
@@ -579,7 +569,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Moved fields do not replace existing ones; see `ShardedSet.rebuild`.
         """
         yield from self._rebuild()
-        return (yield from self.deferred.hlen())
+        return (yield from self._count())
 
     def _validate_member(self, member: bytes, value: Any) -> None:
         self._fields.decode(member)

@@ -26,11 +26,11 @@ from shardkit.operations.operation import Operation
 from shardkit.routing.partition import Partition, PartitionAll, part_count, partition_of_all
 from shardkit.structures.base.arguments import hashed_partition
 from shardkit.structures.base.parameters import ChangeScope, Metadata
-from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import (
     REFUSED,
     WRITTEN,
+    PartRegistry,
     PartReply,
     PlanChanged,
     send_to_parts,

@@ -183,7 +183,11 @@ def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[No
                 break
             moved += yield from _out_of_place(layout, kind, chunk)
     for key, rows in moved:
-        yield from _move(layout, kind, key, rows, build)
+        for row in rows:  # to its own part, unless it is there
+            yield from layout.write([row], build)
+        for page in pages((member for member, _ in rows), 1000):
+            remove = {"SET": "SREM", "HASH": "HDEL", "ZSET": "ZREM"}[kind]
+            yield [Command(layout.component, key, (remove, key, *page), idempotent=True)]
     if moved and isinstance(layout, GrowingLayout):
         yield from restore_index(layout, kind)
         yield from layout.rebuild_beside()
@@ -221,15 +225,6 @@ def _out_of_place(
         for part, key, entries in zip(parts, keys, held, strict=True)
         if (rows := [entry for entry in entries if not layout.holds(part, entry[0])])
     ]
-
-
-def _move(layout: Layout, kind: str, key: str, rows: Entries, build: Build[Any]) -> Operation[None]:
-    """Add members to their own part unless they are there, and then remove them here."""
-    remove = {"SET": "SREM", "HASH": "HDEL", "ZSET": "ZREM"}[kind]
-    for row in rows:
-        yield from layout.write([row], build)
-    for some in pages((member for member, _ in rows), 1000):
-        yield [Command(layout.component, key, (remove, key, *some), idempotent=True)]
 
 
 def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None]:

@@ -495,21 +495,17 @@ class GrowingLayout(LayoutBase):
         Cost: one script per group; an exchange for every 100,000 parts.
         """
         yield from self.refresh()
-        if name == "UNLINK":
-            yield from self._check_beyond()
+        if name == "UNLINK":  # parts beyond a group's number would be left behind
+            beyond = [
+                [self.key(group, number + n) for n in range(_PARTS_PROBED)]
+                for group, number in enumerate(self.parts)
+            ]
+            replies = yield [self.at(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
+            for group, more in enumerate(replies):
+                if more:
+                    found, there = f"parts={self.parts[group]}", beyond[group][0]
+                    raise self._damage(group, found, f"more, as {there} says")
         return (yield from self._to_all(range(self.groups), generation.number, name, *args))
-
-    def _check_beyond(self) -> Operation[None]:
-        """Check that groups have no parts beyond their number. Cost: one exchange."""
-        beyond = [
-            [self.key(group, number + n) for n in range(_PARTS_PROBED)]
-            for group, number in enumerate(self.parts)
-        ]
-        replies = yield [self.at(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
-        for group, more in enumerate(replies):
-            if more:
-                number = self.parts[group]
-                raise self._damage(group, f"parts={number}", f"more, as {beyond[group][0]} says")
 
     def _to_all(
         self,

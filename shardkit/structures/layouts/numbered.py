@@ -21,9 +21,8 @@ from typing import TypeAlias
 from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import ChangeScope, Metadata
-from shardkit.structures.base.part_registry import LONGEST_NUMBER, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import send_to_parts
+from shardkit.structures.base.writes import LONGEST_NUMBER, PartRegistry, send_to_parts
 from shardkit.structures.layouts.base import (
     Build,
     Chunk,

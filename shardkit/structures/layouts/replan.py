@@ -190,7 +190,11 @@ class _Replan:
             gone = {part for part, end in ends.items() if end == -2}
             for some in pages(ends, KEYS_CHECKED):
                 yield from self._copy_parts(some, again=True, gone=gone.intersection(some))
-            yield from self._copy_registry()
+            if isinstance(self._layout, NumberedLayout):
+                ranges = yield from self._layout.registry.read()
+                registry = self._layout.registry_at(self._plan.prefix)
+                first = [n * registry.parts_per_range for n in ranges]
+                yield from registry.add(first, max(0, self._meta.end))
             total = self._meta.planning.split()[2]
             yield from self._step("published", total=total, plan=self._plan.number)
         except Exception:
@@ -333,14 +337,6 @@ class _Replan:
                 (part, f): end for f, end in zip(fields, reply or (), strict=False) if end > 0
             }
         return times
-
-    def _copy_registry(self) -> Operation[None]:
-        if isinstance(self._layout, NumberedLayout):
-            ranges = yield from self._layout.registry.read()
-            registry = self._layout.registry_at(self._plan.prefix)
-            if ranges:
-                due = max(0, self._meta.end)
-                yield from registry.add((n * registry.parts_per_range for n in ranges), due)
 
     # ---- the end
 

@@ -24,11 +24,12 @@ from shardkit.structures.base.writes import is_still
 from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.structures.layouts.base import Chunk, PartReplies
 from shardkit.structures.layouts.check import check_layout, rebuild_layout, restore_index
-from shardkit.structures.layouts.growing import remove_groups
+from shardkit.structures.layouts.growing import GrowingLayout, remove_groups
 from shardkit.structures.layouts.numbered import Layout
 
 # Servers' names for the types of the forms' keys.
 _TYPES = {"hash": "HASH", "zset": "ZSET", "set": "SET", "intset": "SET"}
+_LENGTHS = {"hash": "HLEN", "set": "SCARD", "intset": "SCARD"}
 _HOLDS = {"HASH": "HEXISTS", "ZSET": "ZSCORE", "SET": "SISMEMBER"}
 
 
@@ -70,6 +71,19 @@ class StructureWithLayout(ExpirableStructure[Face]):
         yield from self._open()
         yield from self.layout.refresh()
         return list(self.layout.chunks(size))
+
+    def _count(self) -> Operation[int]:
+        """Return the number of members: of groups, or of parts, if there are others."""
+        yield from self._open()
+        if isinstance(self.layout, GrowingLayout):
+            count = yield from self.layout.count()
+            if count is not None:
+                return count
+        count = 0
+        for chunk in (yield from self._chunks(PARTS_AT_ONCE)):
+            for _, held in (yield from self.layout.read_parts(chunk, _LENGTHS[self._form])):
+                count += held
+        return count
 
     @stream
     def check(self) -> Stream[Damage]:

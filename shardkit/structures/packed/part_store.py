@@ -31,9 +31,14 @@ from shardkit.structures.base.check import (
     wrong_lengths,
 )
 from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
-from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import PartReply, send_to_parts, settled_writes
+from shardkit.structures.base.writes import (
+    HIGHEST,
+    PartRegistry,
+    PartReply,
+    send_to_parts,
+    settled_writes,
+)
 
 # Records with at most this many bytes between them are read together: cheaper than a command.
 MAX_GAP = 64

@@ -38,7 +38,6 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some, list_or_args
 from shardkit.structures.base.members import M, Members, glob_filter
 from shardkit.structures.base.parameters import differences, open_all
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import FORMS
 from shardkit.structures.layouts.base import Chunk, FixedLayout
 from shardkit.structures.layouts.growing import (
@@ -273,13 +272,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         With a ``total`` one command per part, an exchange for every 1,000 parts.
         """
-        yield from self._open()
-        if isinstance(self.layout, GrowingLayout):
-            return (yield from self.layout.count()) or 0
-        count = 0
-        for chunk in self.layout.chunks(PARTS_AT_ONCE):
-            count += sum(held for _, held in (yield from self.layout.read_parts(chunk, "SCARD")))
-        return count
+        return (yield from self._count())
 
     @operation
     def smembers(self) -> Operation[set[M]]:
@@ -425,7 +418,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         Cost: as `check`, and an exchange for each member that moves.
         """
         yield from self._rebuild()
-        return (yield from self.deferred.scard())
+        return (yield from self._count())
 
     def _validate_member(self, member: bytes, value: Any) -> None:
         self._members.decode(member)
@@ -591,16 +584,14 @@ def _store_fixed(verb: str, target: FixedLayout, sources: Sequence[FixedLayout])
                 batch.append(target.command(part, f"{verb}STORE", *keys))
             else:
                 members = _combine(verb, _next(fetched, len(sources)))
-                batch.append(_replace(target, part, members))
+                commands = [target.command(part, "DEL")]
+                commands += [
+                    target.command(part, "SADD", *page) for page in pages(members, MEMBERS_AT_ONCE)
+                ]
+                batch.append(Transaction(target.component, target.key(part), tuple(commands)))
         replies = yield batch
         stored += sum(r if isinstance(r, int) else sum(r[1:]) for r in replies)
     return stored
-
-
-def _replace(target: FixedLayout, part: int, members: Iterable[bytes]) -> Transaction:
-    commands = [target.command(part, "DEL")]
-    commands += [target.command(part, "SADD", *page) for page in pages(members, MEMBERS_AT_ONCE)]
-    return Transaction(commands[0].to, target.key(part), tuple(commands))
 
 
 def _live_together(layouts: Sequence[FixedLayout], parts: Sequence[int]) -> Operation[list[bool]]:

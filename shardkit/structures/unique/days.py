@@ -55,9 +55,15 @@ from shardkit.structures.base.check import (
 )
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import ChangeScope, Metadata, meta_key, open_all
-from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import ATTEMPTS, open_again, send_to_parts, settle, unstable
+from shardkit.structures.base.writes import (
+    ATTEMPTS,
+    PartRegistry,
+    open_again,
+    send_to_parts,
+    settle,
+    unstable,
+)
 from shardkit.structures.encodings.limits import warn_if_not_compact
 from shardkit.structures.unique.precision import (
     MAX_VISITORS,

@@ -184,7 +184,10 @@ class CounterSettings:
             "60-bit": lambda session: self._first_digits(session, self.digits or MAX_DIGITS),
             "64-bit": self._first_bits,
             "bitmap": self._user_number,
-            "compact": lambda session: _hash(self.session_bytes(session)),
+            # 128 bits, of which a day stores as many as it has room for.
+            "compact": lambda session: int.from_bytes(
+                blake2b(self.session_bytes(session), digest_size=16).digest()
+            ),
         }
         # From a session to its stored form; raises InvalidArgumentError if it does not fit.
         self.encode = encoders.get(precision, self.session_bytes)
@@ -276,11 +279,6 @@ def odds(visitors: int, bits: float) -> Odds:
     """Return how many visitors out of ``visitors`` share an id of ``bits`` random bits."""
     missed = visitors**2 * 2.0 ** -(bits + 1)
     return Odds(bits, missed, -math.expm1(-missed))
-
-
-def _hash(raw: bytes) -> int:
-    """Return 128 bits, of which ``compact`` stores as many as a day has room for."""
-    return int.from_bytes(blake2b(raw, digest_size=16).digest())
 
 
 REGISTERS = 16_384
