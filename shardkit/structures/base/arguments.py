@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sized
 from datetime import UTC, date, datetime, timedelta
-from typing import TypeVar, cast
+from typing import TypedDict, TypeVar, cast
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import SINGLE, Seconds, in_seconds, shown
@@ -125,8 +125,20 @@ def timestamp(owner: str, when: int | datetime, *, milliseconds: bool = False) -
     return when
 
 
-def expiry_condition(owner: str, **conditions: bool) -> tuple[str, ...]:
+class Conditions(TypedDict, total=False):
+    """When an expiry is set: if there is none, if there is one, if that is sooner, or later."""
+
+    nx: bool
+    xx: bool
+    gt: bool
+    lt: bool
+
+
+def expiry_condition(
+    owner: str, nx: bool = False, xx: bool = False, gt: bool = False, lt: bool = False
+) -> tuple[str, ...]:
     """Return the condition of an expiry, NX, XX, GT or LT, as it is sent."""
+    conditions = {"nx": nx, "xx": xx, "gt": gt, "lt": lt}
     given = [name for name, wanted in conditions.items() if wanted]
     if len(given) > 1:
         raise InvalidArgumentError(

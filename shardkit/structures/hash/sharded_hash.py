@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from math import isfinite
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, StructureError
 from shardkit.operations.arguments import rows_of, shown
@@ -43,6 +43,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import (
     MOST_MEMBERS,
+    Conditions,
     check_integer,
     check_some,
     duration,
@@ -388,10 +389,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         self,
         seconds: int | timedelta,
         *fields: Key,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
+        **conditions: Unpack[Conditions],
     ) -> Operation[list[int]]:
         """Set fields to expire after a time; return a code for each.
 
@@ -400,10 +398,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Args:
             seconds: the time, at least one second.
             fields: the fields.
-            nx: only those that do not expire.
-            xx: only those that do.
-            gt: only those that would expire earlier.
-            lt: only those that would expire later.
+            conditions: ``nx=True``: only those that do not expire; ``xx``: only those that do;
+                ``gt``, ``lt``: only those that would expire earlier, later.
 
         Raises:
             StructureError: the servers cannot: Redis can from 7.4 on, Valkey from 9.0 on.
@@ -411,31 +407,25 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Cost: one exchange, one command per part.
         """
         after = duration(self.name, seconds)
-        return (yield from self._expire_fields("HEXPIRE", fields, after, nx, xx, gt, lt))
+        return (yield from self._expire_fields("HEXPIRE", fields, after, **conditions))
 
     @operation
     def hpexpire(
         self,
         milliseconds: int | timedelta,
         *fields: Key,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
+        **conditions: Unpack[Conditions],
     ) -> Operation[list[int]]:
         """Set fields to expire after milliseconds; see `hexpire`."""
         after = duration(self.name, milliseconds, milliseconds=True)
-        return (yield from self._expire_fields("HPEXPIRE", fields, after, nx, xx, gt, lt))
+        return (yield from self._expire_fields("HPEXPIRE", fields, after, **conditions))
 
     @operation
     def hexpireat(
         self,
         unix_time_seconds: int | datetime,
         *fields: Key,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
+        **conditions: Unpack[Conditions],
     ) -> Operation[list[int]]:
         """Set fields to expire at a time: seconds since 1970, or a datetime with a timezone.
 
@@ -443,21 +433,18 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         removed.
         """
         when = timestamp(self.name, unix_time_seconds)
-        return (yield from self._expire_fields("HEXPIREAT", fields, when, nx, xx, gt, lt))
+        return (yield from self._expire_fields("HEXPIREAT", fields, when, **conditions))
 
     @operation
     def hpexpireat(
         self,
         unix_time_milliseconds: int | datetime,
         *fields: Key,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
+        **conditions: Unpack[Conditions],
     ) -> Operation[list[int]]:
         """Set fields to expire at a time in milliseconds since 1970; see `hexpireat`."""
         when = timestamp(self.name, unix_time_milliseconds, milliseconds=True)
-        return (yield from self._expire_fields("HPEXPIREAT", fields, when, nx, xx, gt, lt))
+        return (yield from self._expire_fields("HPEXPIREAT", fields, when, **conditions))
 
     @operation
     def hpersist(self, *fields: Key) -> Operation[list[int]]:
@@ -623,9 +610,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         return (yield from self._copy("HSCAN", key, add))
 
     def _expire_fields(
-        self, command: str, fields: Iterable[Key], time: int, nx: bool, xx: bool, gt: bool, lt: bool
+        self, command: str, fields: Iterable[Key], time: int, **conditions: Unpack[Conditions]
     ) -> Operation[list[int]]:
-        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
+        condition = expiry_condition(self.name, **conditions)
         return (yield from self._send_expiry(command, fields, time, *condition))
 
     def _send_expiry(

@@ -11,16 +11,9 @@ Waiting. ``blpop`` tries to pop; if the list is empty, it blocks on the signal a
 push onto an empty list puts a token there. The consumer that receives it pops, and puts the token
 back for the next one if values are left; a pop that leaves none removes it. So there is at most one
 token, and while the list has values, either there is a token or a consumer is about to pop. Tokens
-are never among the values::
-
-    producer             {jobs}:signal         consumer 1                  consumer 2
-                                               (blocks)                    (blocks)
-    rpush a, b, c ─────► 1 ──────────────────► (wakes)
-                         1 ◄────────────────── lpop: a; b and c are left
-                         ────────────────────────────────────────────────► (wakes) lpop: b …
-
-The token is lost if a consumer dies between its token and its pop. So no consumer blocks for longer
-than a second without trying, and one that then pops a value passes a token on.
+are never among the values. The token is lost if a consumer dies between its token and its pop. So
+no consumer blocks for longer than a second without trying, and one that then pops a value passes a
+token on.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.operations.arguments import shown
+from shardkit.errors import ShardFailure
+from shardkit.operations.arguments import rows_of
 from shardkit.operations.commands import Argument, Command, Partial, Replies
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Stream, pages
@@ -213,13 +213,7 @@ class PartStore:
     def pairs(self, values: Mapping[int, T] | Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
         """Yield checked ids with their values, as they are read."""
         items: Any = values.items() if isinstance(values, Mapping) else values
-        for pair in items:
-            try:
-                record_id, value = pair
-            except (TypeError, ValueError):
-                raise InvalidArgumentError(
-                    f"{self.name}: {shown(pair)} is not a pair", "give values by id, or pairs"
-                ) from None
+        for record_id, value in rows_of(self.name, "pairs", items, "(id, value)", 2, 2):
             yield self.check_id(record_id), value
 
     def read(self, ids: Iterable[int]) -> Operation[dict[int, int]]:

@@ -163,8 +163,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 f"{self.name}: sadd_many({shown(members)}) would add its characters",
                 "give an iterable of members, or use sadd",
             )
-        if not isinstance(members, Iterable):
-            raise InvalidArgumentError(f"{self.name}: members={shown(members)}", "give a list")
         added = 0
         total = len(members) if isinstance(members, Sized) else None
         for page in self.layout.pages(self._members.encode_all(members), total, bare=True):

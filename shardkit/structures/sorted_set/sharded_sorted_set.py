@@ -20,7 +20,7 @@ from math import isnan
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
@@ -145,24 +145,9 @@ def check_cursor(owner: str, cursor: object) -> tuple[Key, float]:
 
 def as_pairs(owner: str, given: Scored) -> Iterable[tuple[Key, Score]]:
     """Return members with scores, from a mapping or from pairs, which are read one by one."""
-    unchecked: object = given
-    if isinstance(unchecked, str | bytes) or not isinstance(unchecked, Iterable):
-        raise _not_pairs(owner, given)
-    return given.items() if isinstance(given, Mapping) else _checked(owner, given)
-
-
-def _checked(owner: str, pairs: Iterable[tuple[Key, Score]]) -> Iterator[tuple[Key, Score]]:
-    for pair in pairs:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise _not_pairs(owner, pair)
-        yield pair
-
-
-def _not_pairs(owner: str, given: object) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{owner}: {shown(given)} is not members with scores",
-        "give a dictionary of scores by member, or pairs (member, score)",
-    )
+    if isinstance(given, Mapping):
+        return given.items()
+    return rows_of(owner, "pairs", given, "(member, score)", 2, 2)
 
 
 class ScoreQueries(Structure[Face]):
@@ -459,10 +444,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Cost: one exchange per 10,000 members, one command per part.
         """
-        if isinstance(members, str | bytes) or not isinstance(members, Iterable):
-            raise InvalidArgumentError(
-                f"{self.name}: zmscore of {shown(members)}", "give a list of members"
-            )
         asked = [(self._members.encode(member), n) for n, member in enumerate(members)]
         check_some(self.name, "zmscore", asked, "member")
         results: list[float | None] = [None] * len(asked)
