@@ -1,9 +1,5 @@
 """The parameters that a structure was created with, stored beside its data.
 
-::
-
-    unique:2015-05-17:meta      HASH   kind=set total=2097152 part_size=512 partition=crc32 …
-
 They decide where data is. They are written with the first data, checked when a structure is opened,
 and never changed silently.
 
@@ -31,19 +27,12 @@ Groups of splitting parts are settled as one, and store their parameters' finger
 Other parts do not name their parameters, and a structure may be re-created with other parameters
 and the same expiry. So each *generation* of a structure gives its parts an expiry with a remainder
 of its own, modulo 16: 15 in the first generation, where never is -1, and 1 to 14 in later ones,
-where never is the year 6429. ::
-
-    s:meta                  {s:meta}:deleted        s:0
-    kind=set total=8                                never expires
-                            3 (for a minute)                              deleted
-    kind=set total=9
-      hint:life=3           3                       expires in 6429       refuses: end: never
-
-A deletion stores the number of the next generation for a minute (`LAST_WRITES`); so does an expiry
-within the next minute. Before a write to such parts the client reads the parameters again if that
-was more than a second ago (`LEASE`). So parts refuse every write of an older generation that was
-sent less than a minute ago. An unsettled part of another generation is removed, not settled.
-docs/decisions/0019-generations-by-expiry.md says why the number is not part of the key.
+where never is the year 6429. A deletion stores the number of the next one for a minute at
+``{s:meta}:deleted`` (`LAST_WRITES`); so does an expiry within the next minute. Before a write to
+such parts the client reads the parameters again if that was more than a second ago (`LEASE`). So
+parts refuse every write of an older generation that was sent less than a minute ago. An unsettled
+part of another generation is removed, not settled. docs/decisions/0019-generations-by-expiry.md
+says why the number is not part of the key.
 
 A deletion or a change of the expiry may arrive late too. So both change only parts with an expiry
 of their own generation that the client has seen. For other parts the client first reads the
@@ -245,10 +234,7 @@ class Metadata:
 
     @property
     def end(self) -> int:
-        """When parts expire, in milliseconds since 1970; -1 for never.
-
-        In a later generation up to 16 ms before the structure, or in the year 6429.
-        """
+        """When parts expire, in milliseconds since 1970; -1 for never. See the module's text."""
         return self._end_of(self.due, self.generation)
 
     def _end_of(self, due: int, generation: int) -> int:
@@ -364,11 +350,7 @@ class Metadata:
         return {**self._defaults, **deciding(stored)}
 
     def fingerprint_of(self, number: int) -> str:
-        """Return the fingerprint of these parameters and a format, for groups of splitting parts.
-
-        A release with a further parameter, left at its default, has the same, and so has one that
-        renames a parameter.
-        """
+        """Return the fingerprint of the written parameters and a format, for groups of parts."""
         named = sorted(self._written.items())
         text = repr(named if number == 1 else [*named, ("format", number)])
         return f"{crc32(text.encode(errors='surrogatepass')):08x}"
@@ -423,9 +405,8 @@ def open_all(
 ) -> Operation[None]:
     """Check the parameters of structures against those stored, each once; refuses others.
 
-    With ``create``, store absent ones; with ``anew``, check them even if they were.
-
-    Cost: one exchange; none once all have been compared.
+    With ``create``, store absent ones; with ``anew``, check them even if they were. Cost: one
+    exchange; none once all have been compared.
     """
     new = [meta for meta in metas if anew or not meta.is_checked(create=create)]
     held_since = None
@@ -532,8 +513,6 @@ def send_opened(
 
     The commands run even if the parameters then turn out to differ, so they only read, or change
     data that already exists. With ``partial``, return failures in place of replies, unless all are.
-
-    Cost: one exchange.
     """
     opening = [] if meta.checked else [meta.opening(create=False)]
     batch = [*opening, *commands]

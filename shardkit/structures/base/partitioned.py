@@ -89,11 +89,7 @@ class ExpirableStructure(Structure[Face]):
 
     @abstractmethod
     def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """Send UNLINK, PERSIST or PEXPIREAT to a generation's keys but the parameters.
-
-        Returns:
-            The sum of the replies.
-        """
+        """Send UNLINK, PERSIST or PEXPIREAT to all but the parameters; return the replies' sum."""
 
     @abstractmethod
     def _reset(self) -> None:

@@ -122,19 +122,13 @@ ATTEMPTS = 10
 
 
 class PlanChanged(Exception):
-    """The structure was replanned during a write.
-
-    Attributes:
-        results: the reply to each write that is done.
-        left: the writes that are not, whose members have other parts now.
-        replies: all replies, for failures.
-    """
+    """The structure was replanned during a write."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.results: dict[int, Reply] = {}
-        self.left: list[int] = []
-        self.replies = Replies()
+        self.results: dict[int, Reply] = {}  # the reply to each write that is done
+        self.left: list[int] = []  # the writes that are not, whose members have other parts now
+        self.replies = Replies()  # all, for failures
 
 
 class PartReply(NamedTuple):
@@ -160,12 +154,8 @@ def settled_writes(
     ``keys`` has the part of each write. ``send`` sends some writes with the structure's expiry; it
     returns all replies, and by write those that are no failures. With a ``registry``, the parts'
     ``numbers`` are registered first. ``first`` is the reply to the only write, if it was already
-    sent. ``plan`` is the number of the plan that has these parts.
-
-    Raises:
-        ParameterMismatchError: the structure exists with other parameters.
-        PlanChanged: it has another plan.
-        ShardErrors: shards failed; writes to the others are settled.
+    sent. ``plan`` is the number of the plan that has these parts; PlanChanged if there is another.
+    If shards fail, writes to the others are settled.
 
     Cost: one exchange; two more if parts were created; one more if they were not registered.
     """
@@ -232,10 +222,8 @@ def send_to_parts(
 ) -> Operation[int]:
     """Send UNLINK, PERSIST or PEXPIREAT to parts of one generation; return how many changed.
 
-    A part's expiry tells its generation; if it is none of the known expiries, the parameters are
-    read again, after the part.
-
-    Cost: one exchange; two more if parts have another expiry.
+    A part's expiry tells its generation; if it is none of the known ones, the parameters are read
+    again, after the part. Cost: one exchange; two more then.
     """
     changed = 0
     waiting = dict.fromkeys(keys, generation.ends)
@@ -295,15 +283,10 @@ def settle(
     """Open a structure once more, and give parts its expiry; return the keys that are gone.
 
     ``keys`` has the parts that a write created or that refused it, with their expiry (empty: any).
-    ``undo`` removes the write if the structure now has other parameters. ``added`` has more to add
-    to some parts. If opening fails, the failures in ``written`` are raised first; without any,
-    ``known`` says that what was checked before is enough: no part has another expiry.
-
-    Raises:
-        ParameterMismatchError: it has other parameters; the write was undone.
-        PlanChanged: it has another plan; nothing was done.
-
-    Cost: two exchanges.
+    ``undo`` removes the write if the structure now has other parameters (not if it has another
+    plan). ``added`` has more to add to some parts. If opening fails, the failures in ``written``
+    are raised first; without any, ``known`` says that what was checked before is enough: no part
+    has another expiry. Cost: two exchanges.
     """
     gone: set[str] = set()
     waiting = dict(keys)

@@ -104,9 +104,8 @@ class TokenMatcher:
     def tokenize(self, text: str) -> list[str]:
         """Return the tokens, and letters that are not tokens, with nearly the lowest total cost.
 
-        It skips places that cost clearly more to reach than the furthest one known, and a token
-        that costs hardly less than a longer one at the same place: half of the time, and values are
-        0.5% longer.
+        It skips places that cost clearly more to reach than the furthest one known, and tokens that
+        cost hardly less than a longer one: half of the time, and values are 0.5% longer.
         """
         size = len(text)
         best = [0.0] + [_NEVER] * size

@@ -91,11 +91,7 @@ class LayoutBase(ABC):
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
     ) -> Iterator[list[Any]]:
-        """Cut many members into pages to `write`, which grow with the number of parts.
-
-        So a command carries dozens of members: each costs little more than one with a single
-        member.
-        """
+        """Cut many members into pages to `write`, which grow with the number of parts."""
         rest = iter(members)
         while True:
             page: list[Any] = BareMembers() if bare else []
@@ -232,19 +228,12 @@ PARTS_PROBED = 64
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts of a planned structure.
+    """The parts of a planned structure."""
 
-    Attributes:
-        number: how often it was planned.
-        prefix: of the keys of its parts.
-        count: how many parts there are, of members that are hashed.
-        part_of, parts_of: return the part of a member, the parts of members.
-    """
-
-    number: int
-    prefix: str
-    count: int
-    part_of: Partition
+    number: int  # how often it was planned
+    prefix: str  # of the keys of its parts
+    count: int  # of parts of members that are hashed
+    part_of: Partition  # returns the part of a member
     parts_of: PartitionAll
 
 

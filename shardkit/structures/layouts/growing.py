@@ -566,19 +566,16 @@ class GrowingLayout(LayoutBase):
         return None if any(self._expiring) else sum(self._counts)
 
     def sibling(self, name: str, due: int) -> GrowingLayout:
-        """Return a layout with the same parameters, servers and groups, which expire at ``due``.
-
-        That is in milliseconds since 1970.
-        """
+        """Return a layout alike on the same servers, which expires at ``due``, in milliseconds."""
         size = self._part_size
         layout = GrowingLayout(self.component, name, self._kind, size, self.groups)
         layout._due = due
         return layout
 
     def replace_by(self, other: GrowingLayout) -> Operation[int]:
-        """Replace this layout's groups by those of another, made by `sibling`, each atomically.
+        """Replace groups by those of a `sibling`, each atomically; return the number of members.
 
-        Returns the number of members afterwards. Cost: one exchange, in nearly every case.
+        Cost: one exchange, in nearly every case.
         """
         yield from self.refresh()
         waiting = list(range(self.groups))
@@ -639,8 +636,8 @@ class GrowingLayout(LayoutBase):
     ) -> Iterator[list[Any]]:
         """See `LayoutBase.pages`. Parts are made for all coming members, so that they split once.
 
-        Each page shows how many of the members are new. The first one is small, so that few members
-        move when parts are made for the rest.
+        Each page shows how many of the members are new; the first one is small, so that few members
+        move.
         """
         previous, sent, share = None, 0, 0.0
         self._is_trial = (total or 0) > PAGE and not any(self._counts)
@@ -663,8 +660,7 @@ class GrowingLayout(LayoutBase):
     def _recount(self, groups: Iterable[int]) -> Operation[None]:
         """Recount groups whose fields expire, before they split for members long gone.
 
-        Of others, those that have outgrown their parts: many splits at once are more likely due to
-        a damaged count than to concurrent writers.
+        Of others, those that have outgrown their parts, more likely due to a damaged count.
         """
         outgrown = [g for g in groups if self._counts[g] > 2 * self.parts[g] * self._load]
         if outgrown:
@@ -762,9 +758,7 @@ def read_parts_together(
 ) -> Operation[list[list[Reply]]]:
     """Send a reading command to the same chunk of several layouts; return the replies, by layout.
 
-    The layouts have the same groups, each with at least as many parts as the chunk was made for.
-
-    Cost: one exchange, in nearly every case.
+    They have the same groups, each with at least as many parts as the chunk was made for.
     """
     results: list[list[Reply]] = [[] for _ in layouts]
     groups: dict[int, list[GroupPart]] = {}
@@ -839,8 +833,7 @@ def _by_part(placed: Iterable[_Placed[T]], parts: int) -> ByPart[T]:
 def max_load(part_size: int) -> float:
     """Return how many members parts may average, so that none outgrows its size.
 
-    A part that has not split holds up to twice the average; six standard deviations, each the
-    square root of the number, are kept free.
+    A part that has not split holds up to twice that; six standard deviations are kept free.
     """
     return max(1.0, (sqrt(9 + part_size) - 3) ** 2 / 2)
 

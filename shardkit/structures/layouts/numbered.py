@@ -3,14 +3,12 @@
 ::
 
     cities:parts     SET    {0, 45}                the ranges of 64 parts that were written to
-    cities:2890      HASH   {80: …, 81: …}         fields 369920 to 370047, in parts of 128
+    cities:2890      HASH   {80: …, 81: …}         field 370001 is stored as 370001 % 128 = 81
 
-    field 370001  ──►  part 370001 // 128 = 2890, stored as 370001 % 128 = 81
-
-A member is stored as the remainder: 2 bytes of a listpack in parts of 128, where the whole number
-takes up to 11. Digits with leading zeros (``007``) go to the part of their number, but are stored
-unchanged. Another layout stores members that are not numbers. If that is a `FixedLayout`, the two
-share parts; a stored number shorter than ``part_size`` is always a remainder.
+A remainder takes 2 bytes of a listpack in parts of 128, the whole number up to 11. Digits with
+leading zeros (``007``) go to the part of their number, but are stored unchanged. Another layout
+stores members that are not numbers. If that is a `FixedLayout`, the two share parts; a stored
+number shorter than ``part_size`` is always a remainder.
 """
 
 from __future__ import annotations

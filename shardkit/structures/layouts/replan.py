@@ -1,16 +1,10 @@
 """Replans a structure with a ``total``, while it is in use: its members get more parts.
 
-::
-
-    ids:meta        total=1000000                      planning=copying 2 4000000
-    ids:0           {17, 90210, …}  ─── copies ──►     ids:plan2:0, ids:plan2:3906, …
-    ids:meta        total=4000000 plan=2
-
 A part of the present plan has the members of a few parts of the next one, whose number is a
 multiple. So a part is copied alone, and again if it has changed. Writers tell that: a part refuses
 a write if it has another expiry than the structure, until the client has read the parameters and
 *settles* it (`base.parameters`). A part gets such an expiry, a *mark*, before it is read; if it
-still has the mark later, nobody has written to it. ::
+still has the mark later, nobody has written to it. The field ``planning`` says how far it is::
 
     copying     each part is marked and copied; those that lost the mark again, until few have
     frozen      writers that read the parameters wait; all parts get a second mark, so that no write

@@ -169,9 +169,8 @@ def _belongs(layout: GrowingLayout, group: int, number: int, part: int, member: 
 def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[None]:
     """Put members into their own parts, and write states and indexes again.
 
-    ``build`` builds the command that adds one member where it is missing; see `FixedLayout.write`.
-
-    Cost: that of a check, and an exchange for each member that moves.
+    ``build`` adds one member where it is missing. Cost: that of a check, and an exchange for each
+    member that moves.
     """
     yield from restore_index(layout, kind)
     moved: list[tuple[str, Entries]] = []
@@ -205,10 +204,7 @@ def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[No
 
 
 def restore_index(layout: Layout, kind: str) -> Operation[None]:
-    """Write the index of existing parts again, from the parts that exist.
-
-    Cost: an exchange for 1,000 parts, and for each group.
-    """
+    """Write the index of existing parts again: an exchange for 1,000 parts, and each group."""
     if isinstance(layout, NumberedLayout):
         yield from layout.registry.repair()
         yield from layout.refresh_numbers()
@@ -332,9 +328,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything and yield the damage; change nothing.
-
-        Other clients may write in the meantime. See `shardkit.structures.base.check`.
+        """Read everything and yield the damage; change nothing. Other clients may write.
 
         Cost: three exchanges for 64 parts, or for each group of parts; their content is in memory.
         """
@@ -403,9 +397,8 @@ def random_members(
 ) -> Operation[PartReplies]:
     """Draw random members: choose parts by their sizes, then members within each.
 
-    ``size`` is the command for a part's size, such as SCARD; ``command`` draws from one part, such
-    as SRANDMEMBER. A negative ``number`` draws independently, so that members may repeat. Returns
-    parts, as `FixedLayout.read_parts`, with the reply of the command.
+    ``size`` is the command for a part's size; ``command`` draws from one part. A negative
+    ``number`` draws independently, so that members may repeat.
 
     Cost: one command per part, an exchange for every 1,000 parts; then an exchange or a few.
     """

@@ -201,10 +201,9 @@ class ListScripts:
         return int(length)
 
     def value_at(self, index: int) -> Operation[bytes | None]:
-        """Return the value at an index.
+        """Return the value at an index: read from its place according to the ends last read.
 
-        It is read from its place according to the ends last read, in a transaction that also reads
-        the ends: a fraction of a script's work for the server.
+        In a transaction that also reads the ends: a fraction of a script's work for the server.
         """
         ends = self._ends
         if ends is None or ends.find(index) is None:

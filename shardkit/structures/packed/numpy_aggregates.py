@@ -111,8 +111,7 @@ class ArrayAggregator(Aggregator):
     def _fold(self, keys: Array) -> Array:
         """Return keys with their upper half folded into the lower; twice gives the keys again.
 
-        Counters of keys that differ in their upper byte only share so few lines of the CPU's cache
-        that counting takes three times as long.
+        Counters of keys that differ in their upper byte only share few of the CPU's cache lines.
         """
         folded: Array = keys ^ (keys >> ((self.key_bits + 1) // 2))
         return folded

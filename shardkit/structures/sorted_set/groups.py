@@ -1,18 +1,11 @@
 """Groups of parts of a sorted set, each with a ZSET of its highest and one of its lowest members.
 
-::
-
-    scores:{4}           HASH   parts=7 count=170         the state of one group
-    scores:{4}:0 … 6     ZSET   its members               see `shardkit.structures.layouts.growing`
-    scores:{4}:top       ZSET   its highest members       ┐ at least ``bound_size`` of them, or all;
-    scores:{4}:bottom    ZSET   its lowest members        ┘ at most twice as many
-
 The highest members of the whole set are among the highest of each group. Members fall to groups at
 random: of the first 1,000, each of 64 groups has 16, hardly ever more than 36. So a group caches
-not 1,000 but 36 to 72, which stay compact. A reader fetches 28 from each group, and more from those
-whose last one is still among the first 1,000. If it needs more than a group caches, it reads the
-parts: the result is exact however members fall. ``lua/bounds.lua`` updates top and bottom with
-every change, and proves that they stay correct.
+not 1,000 but 36 to 72, which stay compact: at least ``bound_size`` of them, or all. A reader
+fetches 28 from each group, and more from those whose last one is still among the first 1,000. If it
+needs more than a group caches, it reads the parts: the result is exact however members fall.
+``lua/bounds.lua`` updates top and bottom with every change, and proves that they stay correct.
 
 **Ranges** are read page by page. A page is a script per group that visits its parts and returns the
 first members after a score and member. So a page costs the same wherever it begins, and nothing is

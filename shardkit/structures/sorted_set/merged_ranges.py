@@ -1,14 +1,9 @@
 """Ranges of scores over many ZSETs: what ZRANGEBYSCORE returns, merged into one order.
 
-A sorted set in parts, one on each shard, is read as if it were one: each part returns its first
-members of the range, and these are merged by score, and by member where scores are equal.
-
 The next page begins after the last row of the previous one: that row, a member and its score, is
 the cursor. It is exclusive, so nothing comes twice, and total, so nothing is left out however many
 scores are equal. A script finds its rank in each part, by bisecting the members with that score, so
-a page costs the same wherever it begins, and the cursor's member need not exist::
-
-    after (dan, 3)    part 0: rank 1      part 1: rank 2, the end      part 2: rank 1
+a page costs the same wherever it begins, and the cursor's member need not exist.
 
 Of n parts each has about an nth of a page. So a reader fetches somewhat more than its share from
 each, and more only where that was too little. After Redis in Action, section 10.3.4, where each

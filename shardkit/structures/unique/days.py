@@ -680,8 +680,7 @@ class DayPlanner:
     def day(self, day: date, *, write: bool = False, verify: bool = True) -> Operation[Day]:
         """Return a day's data; unless told otherwise, its plan must agree with its ids.
 
-        Cost: none when this process knows the day, else one exchange, or two to store a plan; the
-        first day costs one or two more, to compare the counter's parameters.
+        Cost: none when this process knows the day, else one exchange, or two to store a plan.
         """
         if not self.meta.checked:
             self.seek(day)

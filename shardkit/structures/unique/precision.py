@@ -1,32 +1,17 @@
 """The stored part of a visitor: six precisions, their parameters, and their odds of a mistake.
 
-::
-
-    session "550e8400-e29b-41d4-a716-446655440000"
-
-    exact         55 0e 84 00 e2 9b 41 d4 a7 16 44 66 55 44 00 00      all 16 bytes of a UUID;
-                                                                       other text as it is
-    60-bit        550e8400e29b41d ──► 383061330139657245               its first 15 digits
-
-    64-bit        550e8400e29b41d4 ──► 6128981282234515924             its first 16 digits, signed
-
-    compact       BLAKE2b of the 16 bytes, modulo parts * 2**32:
-                  ┌───────────────┬───────────────────────────┐        as many bits as the day
-                  │ part          │ member: 32 bits, signed   │        has parts for
-                  └───────────────┴───────────────────────────┘
-    hyperloglog   the 16 bytes; all visitors together take 12 KB
-    bitmap        a user's number, one bit of a bitmap
-
-``exact``, ``compact`` and ``hyperloglog`` take any text as a session. A UUID is one session however
-it is spelled. Only a UUID is stored as 16 bytes: text of 16 bytes and more gets a zero byte
-appended, so two sessions are never stored alike. ``compact`` hashes, because it has no bits to
-spare: six bits of a version 4 UUID are constant, versions 1 and 7 begin with the time.
+docs/unique.md says what each stores. ``60-bit`` and ``64-bit`` ids are a session's first
+hexadecimal digits as an integer, ``compact`` ones a BLAKE2b, modulo parts * 2**32: the part, and a
+signed member of 32 bits. It hashes, because it has no bits to spare: six bits of a version 4 UUID
+are constant, versions 1 and 7 begin with the time. ``exact``, ``compact`` and ``hyperloglog`` take
+any text as a session. Only a UUID is stored as 16 bytes: text of 16 bytes and more gets a zero byte
+appended, so two sessions are never stored alike.
 
 **The plan of a day**: a part is as full as is safe when as many visitors come as expected: five
 standard deviations of chance below its limit, 410 of 512, so that one part in two million outgrows
 its compact form. The number of parts is rounded up by at most an eighth, to a unit times a power of
 two (5, 10, 20, … for parts of 512). So the number of one day's parts divides another's, and days
-can be compared part by part (`set_operations`).
+can be compared part by part (`count_days`).
 """
 
 from __future__ import annotations
