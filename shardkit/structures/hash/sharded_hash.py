@@ -334,8 +334,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Iterate over the fields with their values, part by part, each once; see `hgetall`.
 
         Args:
-            match: only fields that match this pattern (``*``, ``?``, ``[a-z]``); filtered after
-                they were read.
+            match: only fields that match this pattern; filtered after they were read.
             count: about how many fields to have in memory at a time; by default those of 64 parts.
             no_values: iterate over the fields alone.
 

@@ -49,20 +49,9 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
     ) -> Operation[bool | None]:
         """Set a string; return True, or None if it was not set.
 
-        Args:
-            name: its key without the namespace.
-            value: a value that the codec takes.
-            ex: expire after seconds; of all times give at most one.
-            px: after milliseconds.
-            nx: only if it does not exist.
-            xx: only if it exists.
-            keepttl: keep the time to live that it has.
-            exat: expire at a time in seconds since 1970, or a datetime with a timezone.
-            pxat: the same in milliseconds.
-
-        Raises:
-            StructureError: the servers cannot set with a time to live or ``xx``: Redis can from 8.0
-                on, Valkey from 9.0 on.
+        With ``nx`` only if it does not exist, with ``xx`` only if it exists. The times, of which at
+        most one is given, and the servers that know them, are those of `ShardedHash.hsetex`; ``xx``
+        needs the same servers.
         """
         if nx and xx:
             raise InvalidArgumentError(f"{self.name}: nx and xx exclude each other", "give one")

@@ -81,8 +81,6 @@ VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
 LONGEST_BLOCK, SHORTEST_BLOCK = 1.0, 0.001  # seconds
 
-SIDES = ("LEFT", "RIGHT")
-
 
 class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     """A LIST in parts, on one server. Made by ``kit.list``.
@@ -598,7 +596,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         self, destination: ShardedList[Any, M], src: str, dest: str
     ) -> Operation[None]:
         for field, side in (("src", src), ("dest", dest)):
-            if side not in SIDES:
+            if side not in ("LEFT", "RIGHT"):
                 raise InvalidArgumentError(
                     f"{self.name}: {field}={shown(side)}", "give LEFT or RIGHT"
                 )

@@ -58,8 +58,6 @@ MOST_RANDOM = 100_000
 
 # The servers' compact form by the type of members.
 _FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
-
-
 _MOST_IN_VAIN = 10  # rounds in which nothing of what was drawn could be popped
 
 
@@ -296,8 +294,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Iterate over the members, part by part, each once; see `smembers`.
 
         Args:
-            match: only members that match this pattern (``*``, ``?``, ``[a-z]``); filtered after
-                they were read.
+            match: only members that match this pattern; filtered after they were read.
             count: about how many members to have in memory at a time; by default those of 256
                 parts.
 

@@ -686,7 +686,7 @@ class DayPlanner:
             self.seek(day)
             yield from open_all([self.meta], create=write)
             # The server may have no compact form for parts larger than the default.
-            if write and self.plans and not self.settings.part_size_is_default():
+            if write and self.plans and self._part_size > self.settings.usual_size:
                 form = "set" if self.settings.precision == "exact" else "intset"
                 first, size = f"{self.count_key(day)}:0", self._part_size
                 yield from warn_if_not_compact(self.component, first, form, size, self.name)

@@ -141,6 +141,7 @@ class CounterSettings:
         self.owner = owner
         self.precision = precision
         defaults = _DEFAULTS[precision]
+        self.usual_size = int(defaults.get("part_size", 0))  # what the servers' own limits allow
 
         def choose(name: str, value: Any, *bounds: int) -> Any:
             if value is not None and name not in defaults:
@@ -180,10 +181,6 @@ class CounterSettings:
     def refusal(self, problem: str, remedy: str) -> InvalidArgumentError:
         """Return the error for a feature that the precision lacks."""
         return InvalidArgumentError(f"{self.owner}: precision={self.precision!r} {problem}", remedy)
-
-    def part_size_is_default(self) -> bool:
-        """Return whether parts are no larger than the servers' own defaults allow."""
-        return (self.part_size or 0) <= int(_DEFAULTS[self.precision].get("part_size", 0))
 
     def session_bytes(self, session: Session) -> bytes:
         """Return the bytes that are stored of a session: never the same for two sessions."""
