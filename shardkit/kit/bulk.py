@@ -186,12 +186,3 @@ def keys_of(keys: Any, args: Iterable[Key]) -> Iterable[Key]:
         raise InvalidArgumentError(f"keys={keys!r:.80} are not keys", "pass a key or a list")
     given = tuple(args)
     return (*keys, *given) if given else keys
-
-
-def checked_size(page_size: int) -> int:
-    """Return a page size, or refuse what is not a positive integer."""
-    if isinstance(page_size, bool) or not isinstance(page_size, int) or page_size < 1:
-        raise InvalidArgumentError(
-            f"page_size={page_size!r:.80} is not a positive integer", "use 1 or more"
-        )
-    return page_size

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import weakref
@@ -69,6 +70,7 @@ from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routing.placement import DEFAULT
+from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.upgrade import Upgrade, upgrade_component
 
@@ -131,7 +133,9 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
     ) -> None:
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
-        self._deadline = None if deadline is None else _checked_deadline(deadline)
+        self._deadline = (
+            None if deadline is None else check_seconds("kit", "deadline", deadline, 0, math.inf)
+        )
         heat = _checked_heat(heat, source)
         self.topology = Topology(source)
         if credential_providers and credential_providers.keys() - {"config-server"}:
@@ -661,13 +665,8 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
         await self.aclose()
 
 
-def _checked_deadline(time: Seconds) -> float:
-    seconds = in_seconds(time)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidArgumentError(
-            f"deadline={seconds!r} is not a number of seconds from 0", "use seconds: 0.2"
-        )
-    return seconds
+def _checked_deadline(seconds: Seconds) -> float:
+    return check_seconds("kit", "deadline", seconds, 0, math.inf)
 
 
 def _followed(clients: Clients, client: Any, find: Any, pool_class: Any, client_class: Any) -> Any:

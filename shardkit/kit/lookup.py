@@ -6,6 +6,7 @@ client of that shard.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -19,9 +20,10 @@ from shardkit.network.links.blocking import BlockingLink
 from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Key
 from shardkit.routing.placement import DEFAULT
+from shardkit.structures.base.arguments import check_seconds
 
 L = TypeVar("L", BlockingLink, AwaitingLink)
 
@@ -68,18 +70,12 @@ class CallSite:
                 raise InvalidArgumentError(
                     f"component {component!r}: placement={placement!r} {wrong}", "correct it"
                 )
-        if wait is not None:
-            wait = in_seconds(wait)
-            if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-                raise InvalidArgumentError(
-                    f"wait={wait!r} is not an age in seconds", "use 0 or more"
-                )
         self.component = component
         self.shards = shards
         self.placement = placement
         self.read_from = None if read_from is None else as_read_from(read_from)
         self.unsharded = unsharded
-        self.wait = wait
+        self.wait = None if wait is None else check_seconds(component, "wait", wait, 0, math.inf)
         self.seen: Component | None = None
 
     def checked(self, topology: Topology, component: Component) -> Component:

@@ -412,7 +412,7 @@ def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
     failed = next((part.reply for part in parts if isinstance(part.reply, ShardFailure)), None)
     if failed is not None:
         return failed
-    return SPLIT[command_name(args)](
+    return SPLIT[command_name(args)].merged(
         args, [part.keys for part in parts], [part.reply for part in parts]
     )
 

@@ -21,6 +21,7 @@ of the default kit call ``await router.load()``. A changed entry takes effect on
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import CoroutineType
@@ -42,6 +43,7 @@ from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import pair_key
+from shardkit.structures.base.arguments import check_integer
 
 Pair: TypeAlias = tuple[Key, Key]
 K = TypeVar("K", Key, Pair)
@@ -369,7 +371,8 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
             keys: the keys, in any iterable.
             page_size: the number of keys in one exchange.
         """
-        for page in pages(keys, bulk.checked_size(page_size)):
+        check_integer("router", "page_size", page_size, 1, sys.maxsize)
+        for page in pages(keys, page_size):
             yield from self.mget(page)
 
     def mset(self, mapping: Mapping[Any, Argument]) -> bool:
@@ -492,7 +495,8 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         self, keys: Iterable[Key], page_size: int = bulk.PAGE
     ) -> AsyncIterator[Any]:
         """Iterate over the values of any number of keys; see `KeyShardedConnection.mget_iter`."""
-        for page in pages(keys, bulk.checked_size(page_size)):
+        check_integer("router", "page_size", page_size, 1, sys.maxsize)
+        for page in pages(keys, page_size):
             for value in await self.mget(page):
                 yield value
 
