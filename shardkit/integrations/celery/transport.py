@@ -42,7 +42,7 @@ from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.queues import Task
 from shardkit.queues.commands import QueueCommands, QueueKeys
-from shardkit.queues.worker_base import FIRST_PAUSE, LEAST_LEASE, LONGEST_PAUSE, SERVER_ERRORS
+from shardkit.queues.worker import FIRST_PAUSE, LEAST_LEASE, LONGEST_PAUSE, SERVER_ERRORS
 from shardkit.structures.base.arguments import check_seconds
 
 logger = logging.getLogger("shardkit.integrations")
