@@ -146,7 +146,6 @@ class NearCopies:
 
     Args:
         link: a blocking link, which knows where keys live.
-        component: the component.
     """
 
     def __init__(self, link: Any, component: str) -> None:
@@ -196,8 +195,6 @@ class NearCopies:
         """Keep a value that was read since it was noted, unless it has changed since.
 
         Args:
-            note: the note.
-            value: the value.
             size: its bytes.
             fresh: for how many seconds it is fresh.
         """

@@ -91,7 +91,6 @@ class CachedValues(Structure[Face]):
     """The values of a cached function.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         ttl: the seconds for which a value is fresh.
         stale: the seconds after that in which it is used while it is computed again.
     """
@@ -152,8 +151,6 @@ class CachedValues(Structure[Face]):
         """Store a value and wake who waits; return whether it was not removed meanwhile.
 
         Args:
-            lease: the lease.
-            value: the value.
             took: the seconds in which it was computed.
 
         Cost: one exchange.

@@ -167,9 +167,7 @@ class Barrier(_Awaited[Face]):
     It can be used repeatedly. A caller that was killed while waiting counts as arrived.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         parties: the number of callers that must arrive, 1 to 1,000; the same for all.
-        clock: tells the time.
     """
 
     deferred: DeferredFace[Barrier[Deferred]]

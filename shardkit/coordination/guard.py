@@ -65,10 +65,8 @@ class Guard(Structure[Face]):
     """Writes to a component as the holder of a lock. Made by `Hold.guard`.
 
     Args:
-        driver: runs its operations.
         component: where it writes.
         kind: the kind of lock, such as ``lock``.
-        name: the lock's name.
         token: the holder's token.
         remember: see `Hold.guard`.
     """

@@ -215,9 +215,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
     Threads and tasks may share it; each hold belongs to the one that acquired it.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         renewals: renews its holds; None not to renew them.
-        clock: tells the time.
         kind: the prefix of its keys.
         mode: whether holds exclude others or share.
         limit: the most holders that share it; 0 for any number.
@@ -237,9 +235,6 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         durable_timeout: the most seconds to wait for them.
         label: describes the caller in inspections.
         on_lost: called with a lost hold, in the thread or task that detects the loss.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     _kind, _mode, _fewest = "lock", EXCLUSIVE, 0  # the last: of its limits
@@ -326,7 +321,6 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
             The hold; None if the wait timed out.
 
         Raises:
-            InvalidArgumentError: an argument is out of range.
             ParameterMismatchError: it was created with another limit.
             NotDurableError: too few replicas acknowledged the acquisition, which was released.
             ShardErrors: the server failed. If the lock was already acquired, the hold is not
@@ -458,10 +452,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
     @operation
     def release(self, hold: Hold[Face] | None = None) -> Operation[bool]:
-        """Release a hold, and grant what is free to waiters.
-
-        Args:
-            hold: the hold; by default the latest of the running thread or task.
+        """Release a hold, by default the caller's latest, and grant what is free to waiters.
 
         Returns:
             Whether it was still held. If not, others may have held the lock in the meantime.
@@ -492,11 +483,10 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
     @operation
     def extend(self, ttl: Seconds | None = None, hold: Hold[Face] | None = None) -> Operation[bool]:
-        """Extend a hold to `ttl` seconds from now.
+        """Extend a hold, by default the caller's latest, to `ttl` seconds from now.
 
         Args:
             ttl: the seconds; by default the hold's.
-            hold: the hold; by default the latest of the running thread or task.
 
         Returns:
             Whether it was still held; if not, nothing was changed.
@@ -675,7 +665,6 @@ class Semaphore(Holdable[Face]):
     Made by ``kit.semaphore``. Each holder has its own time to live, by the server's clock.
 
     Args:
-        driver, component, name, renewals, clock, options: see `Holdable`.
         limit: the most holders, 1 to 10,000. The first call stores it; others must use the same.
     """
 
@@ -705,9 +694,6 @@ class ReadWriteLock:
     Made by ``kit.read_write_lock``. A waiting writer blocks later readers, so writers do not
     starve; readers that arrive together read together. A reader cannot become a writer, since two
     that tried would deadlock: release, then acquire to write.
-
-    Args:
-        driver, component, name, renewals, clock, options: see `Holdable`.
 
     Attributes:
         read: acquire this to read, ``with lock.read:``.

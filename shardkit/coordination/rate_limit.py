@@ -80,16 +80,11 @@ class RateLimit(Structure[Face]):
     """A rate limit for any number of keys. Made by ``kit.rate_limit``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: where it lives; each key on its shard.
         limit: the most hits in ``per`` seconds, 1 to 1,000,000; in a sliding window, to 100,000.
         per: the seconds; at most 31 days.
         burst: ``gcra``: the most hits at once; by default the limit.
         algorithm: ``gcra`` or ``sliding_window``.
-        clock: tells the time.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[RateLimit[Deferred]]
@@ -197,8 +192,6 @@ class RateLimit(Structure[Face]):
         Waiters do not queue: chance decides which is served.
 
         Args:
-            key: the key.
-            hits: the number of hits.
             timeout: the most seconds to wait; None for ever.
 
         Returns:

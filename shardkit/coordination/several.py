@@ -86,10 +86,8 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
     """Several locks, all or none. Made by ``kit.multi_lock``.
 
     Args:
-        driver: runs its operations.
         locks: the locks, acquired in the order of component and name.
         wait: the most seconds to wait for all of them; None for ever.
-        clock: tells the time.
 
     Raises:
         InvalidArgumentError: there is no lock, or one twice.
@@ -248,11 +246,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
     """One lock on a majority of independent servers. Made by ``kit.quorum_lock``.
 
     Args:
-        driver: runs its operations.
-        name: its name.
         components: at least three, on servers that are independent of each other.
-        renewals: renews its holds.
-        clock: tells the time.
         ttl, wait, timeout, blocking, blocking_timeout: see `Holdable`.
     """
 

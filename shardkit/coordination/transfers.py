@@ -139,7 +139,6 @@ class Transfers(Structure[Face]):
     """Accounts, and transfers between them. Made by ``kit.transfers``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: where the accounts live, each on the shard of its name.
         grace: the seconds after which others may undo a transfer; the same for all clients.
         clock: tells the time and makes ids.

@@ -117,7 +117,6 @@ class TimingMiddleware:
     """Times every request by its route; see `shardkit.metrics.AccessTimes`.
 
     Args:
-        app: the application.
         component: where the times are kept.
         context: returns what a request is counted as, once it is answered; by default its method
             and the path of its route, as ``GET /users/{number}``, and one context for all requests
@@ -154,7 +153,6 @@ class MaintenanceMiddleware:
     """Answers 503 with Retry-After while the maintenance flag is on.
 
     Args:
-        app: the application.
         component: where the flag lives.
         part: the part of the application that this one is; by default all of it.
         kit: a kit; by default the one of `lifespan`.
@@ -192,9 +190,6 @@ class ErrorMiddleware:
     """Answers 503 with Retry-After if servers are not available, and 400 to bad input.
 
     The body is JSON, ``{"detail": …}``. Add it last, so that it has the errors of all others.
-
-    Args:
-        app: the application.
     """
 
     def __init__(self, app: ASGIApplication) -> None:
@@ -225,9 +220,6 @@ class ETagMiddleware:
     """Gives answers to GET an ETag; who has the same already is answered 304, without a body.
 
     Answers that are sent in parts get none.
-
-    Args:
-        app: the application.
     """
 
     def __init__(self, app: ASGIApplication) -> None:
@@ -260,7 +252,6 @@ class SessionMiddleware:
     due at log-in. Requests of one user at the same time: the last one's changes stay.
 
     Args:
-        app: the application.
         component: where sessions live, each on the shard of its id.
         name: the cookie's name, and the prefix of the keys.
         ttl: the seconds after its last use for which a session is kept.

@@ -63,9 +63,6 @@ class RateLimited:
         key: returns what is limited, from the request; by default its address, behind a proxy the
             proxy's.
 
-    Raises:
-        InvalidArgumentError: an argument cannot be used.
-
     Cost of a request: one exchange.
     """
 

@@ -83,7 +83,6 @@ class Sessions(Structure[Face]):
     """Sessions on the shards of their ids.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         ttl: the seconds after its last use for which a session is kept.
     """
 

@@ -41,7 +41,6 @@ def init_flask(
     `shardkit.integrations.asgi.ErrorMiddleware`.
 
     Args:
-        app: the application.
         where: see `shardkit.connect`; or a kit that exists.
         options: likewise.
     """
@@ -78,7 +77,6 @@ class FlaskSessions:
     `shardkit.integrations.asgi.SessionMiddleware` for what they are.
 
     Args:
-        kit: a kit.
         component: where sessions live, each on the shard of its id.
         ttl: the seconds after its last use for which a session is kept.
     """
@@ -117,8 +115,6 @@ class TimingWSGI:
     """Times every request until its body is sent; see `shardkit.metrics.AccessTimes`.
 
     Args:
-        app: the application.
-        kit: a kit.
         component: where the times are kept.
         context: returns what a request is counted as, from its environ, once it is answered; by
             default its method and, in Flask, its rule, as ``GET /users/<number>``.
@@ -171,8 +167,6 @@ class MaintenanceWSGI:
     """Answers 503 with Retry-After while the maintenance flag is on.
 
     Args:
-        app: the application.
-        kit: a kit.
         component: where the flag lives.
         part: the part of the application that this one is; by default all of it.
         open_paths: paths that are answered as usual; see `asgi.MaintenanceMiddleware`.

@@ -395,7 +395,6 @@ class Catalogue(Generic[Face]):
         """Return a lock; see `shardkit.coordination.Lock`.
 
         Args:
-            name: its name.
             component: where it lives; the shard of its name.
             renew: whether the kit renews what is held, by a thread of its own, or a task of the
                 event loop, until it is released.

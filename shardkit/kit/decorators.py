@@ -74,8 +74,6 @@ def redis_connection(
     """Return a decorator that passes the connection of a component's unsharded entry.
 
     Args:
-        connections: the client plane.
-        component: the component's name.
         wait: the age, in seconds, from which a call makes the entry be read again, in the
             background. None for about one second, which is also the maximum.
         read_from: where single commands that only read go: ``replica``, ``prefer_replica``,
@@ -115,15 +113,11 @@ def sharded_connection(
     """Return a decorator that passes the connection of the shard of a key.
 
     Args:
-        connections: the client plane.
-        component: the component's name.
         shards: the number of shards it must have, checked at every call; None for any number.
         key: the key to route by: None for the call's first argument, the name of a parameter, or a
             function of the call's arguments (without self and connection) that returns the key.
-        wait: see `redis_connection`.
         placement: how keys must be placed on ``shards``; None for the stored placement, or
             ``crc32`` if the entries were written by hand, without ``config:shards:<component>``.
-        read_from: see `redis_connection`.
 
     Without ``shards``, a component that has only an unsharded entry is one shard.
 

@@ -315,7 +315,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         """Return a router by key; see `shardkit.kit.routers`.
 
         Args:
-            component: the component's name.
             shards: the number of shards it must have, checked at every use; None for any number.
             placement: see `shardkit.kit.decorators.sharded_connection`.
             read_from: see `shardkit.kit.decorators.redis_connection`.
@@ -478,7 +477,6 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
         """Return the client of a shard, or of a component's unsharded entry.
 
         Args:
-            component: the component's name.
             shard: the shard's number; None for the unsharded entry.
             private: whether the client has connections of its own, for a library that keeps it. You
                 may close it, and disconnect, reset or change its pool; the kit closes it with
@@ -534,7 +532,6 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
         an operator's step, once a release, it exists only on blocking kits.
 
         Args:
-            component: the component's name.
             structures: the structures' names; empty for all.
             dry_run: whether to change nothing.
 

@@ -35,7 +35,6 @@ class CallSite:
     """A component as one decorator or router uses it, with the count and placement that it says.
 
     Args:
-        component: the component's name.
         shards: how many shards it must have; None for any number.
         placement: how keys must be placed; None for the stored placement, or ``crc32`` if the
             entries were written by hand.

@@ -57,7 +57,6 @@ class Router(Generic[K, C]):
     """Chooses the shard of a component that owns a key.
 
     Args:
-        component: the component's name.
         shards: the number of shards it must have, checked at every use; None for any number.
         placement: see `shardkit.kit.decorators.sharded_connection`.
         plane: where clients come from; by default the default kit.

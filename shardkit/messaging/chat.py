@@ -109,10 +109,6 @@ class Chats(Tagged[Face]):
         chat = chats.create("anna", ["ben", "cleo"], "hello")
         for chat, messages, unread in chats.fetch("ben"):
             chats.acknowledge(chat, "ben", messages[-1].id)
-
-    Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        clock: tells the time.
     """
 
     deferred: DeferredFace[Chats[Deferred]]
@@ -159,7 +155,6 @@ class Chats(Tagged[Face]):
             The chat's id; None if it exists, which changes nothing.
 
         Raises:
-            InvalidArgumentError: an argument is out of range.
             ShardErrors: a server failed; the error tells whether the chat may have been created.
 
         Cost: two exchanges, three if an id is given, O(log n) for each of n members.
@@ -259,7 +254,6 @@ class Chats(Tagged[Face]):
         """Send a message to all members of a chat, including its sender.
 
         Args:
-            chat: the chat's id.
             sender: a member.
             body: data that JSON can represent, at most 1 MiB.
 
@@ -285,7 +279,6 @@ class Chats(Tagged[Face]):
         The same messages are returned again until they are acknowledged.
 
         Args:
-            user: the user's name.
             limit: the most messages of each chat, 1 to 1,000.
 
         Returns:
@@ -320,8 +313,6 @@ class Chats(Tagged[Face]):
         """Return the messages that a member has not acknowledged, and wait if there are none.
 
         Args:
-            chat: the chat's id.
-            user: the member.
             limit: the most messages, 1 to 1,000.
             timeout: the most seconds to wait; 0 not to wait, None to wait for ever.
 
@@ -373,8 +364,6 @@ class Chats(Tagged[Face]):
         """Report that a member has processed all messages up to one.
 
         Args:
-            chat: the chat's id.
-            user: the member.
             message: the last one, or its id.
 
         Returns:
@@ -412,7 +401,6 @@ class Chats(Tagged[Face]):
         """Return the latest kept messages, newest first.
 
         Args:
-            chat: the chat's id.
             limit: the most messages, 1 to 1,000.
             cursor: the id of the previous page's last message.
 

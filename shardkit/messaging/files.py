@@ -213,9 +213,7 @@ class Files(Tagged[Face]):
             files.done(file)
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         attempts: how often a reader leases a file before it gives the file up, 1 to 1,000.
-        clock: tells the time.
     """
 
     deferred: DeferredFace[Files[Deferred]]
@@ -261,7 +259,6 @@ class Files(Tagged[Face]):
         """Create a channel.
 
         Args:
-            channel: the channel's name.
             readers: the names of the readers, 1 to 100; each reads every file.
             byte_limit: the most bytes that the channel holds, on all shards together. A file may be
                 larger if the limit is at least three chunks, none of them shorter than a line.
@@ -395,7 +392,6 @@ class Files(Tagged[Face]):
         where the first one stopped, once its lease has ended.
 
         Args:
-            channel: the channel.
             source: a path or a readable binary file, which must be seekable to resume.
             name: the file's name; by default that of the path.
             timeout: the most seconds of a wait for space or for another publisher; None for ever.
@@ -447,12 +443,7 @@ class Files(Tagged[Face]):
         is an error, after all other files are published.
 
         Args:
-            channel: the channel.
-            path: the directory.
             pattern: the files' names, such as ``*.log.gz``.
-            timeout: see `publish`.
-            lease: see `publish`.
-            progress: see `publish`.
         """
         limits = self._publisher_limits(timeout, lease)
         files = yield Call(_regular_files, (Path(path), pattern))
@@ -486,12 +477,9 @@ class Files(Tagged[Face]):
         cut at lines.
 
         Args:
-            channel: the channel.
             path: the file, which is read twice.
             part_size: about the decompressed bytes of a part, which continues to the end of its
                 last line.
-            timeout: see `publish`.
-            lease: see `publish`.
             progress: called with the bytes of a part that are published so far.
 
         Raises:
@@ -518,8 +506,6 @@ class Files(Tagged[Face]):
         """Lease the first unleased file that a reader has not finished.
 
         Args:
-            channel: the channel.
-            reader: the reader's name.
             lease: the seconds after which another process may lease it, unless this one continues
                 reading.
             timeout: the most seconds to wait for one; 0 not to wait, None to wait for ever.
@@ -543,9 +529,6 @@ class Files(Tagged[Face]):
         A file without `done`, `release` or `fail` is leased again when its lease ends.
 
         Args:
-            channel: the channel.
-            reader: the reader's name.
-            lease: see `take`.
             timeout: the most seconds to wait for a file; None for ever.
         """
         while True:
@@ -563,7 +546,6 @@ class Files(Tagged[Face]):
         published.
 
         Args:
-            file: the file.
             raw: whether to return the bytes as they were published.
 
         Raises:
@@ -679,7 +661,6 @@ class Files(Tagged[Face]):
         """Report that a file cannot be read: it is leased again, from the latest checkpoint.
 
         Args:
-            file: the file.
             reason: the reason, for `status`; the first 1,000 characters are stored.
             retry: False to give the file up now.
 

@@ -107,17 +107,12 @@ class Mailboxes(Tagged[Face]):
             mail.acknowledge("anna", [message])
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         limit: the most messages of a mailbox; None for no limit.
         byte_limit: the most bytes of a mailbox's messages, as stored; None for no limit.
         policy: how `send` treats a full mailbox: ``"refuse"``, or ``"drop oldest"``, even leased
             messages.
-        clock: tells the time.
 
     Limits apply to the sending process; they are not stored.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[Mailboxes[Deferred]]
@@ -160,8 +155,6 @@ class Mailboxes(Tagged[Face]):
         """Send a message.
 
         Args:
-            to: the mailbox's owner.
-            sender: the sender's name.
             body: data that JSON can represent, at most 1 MiB.
 
         Returns:
@@ -236,7 +229,6 @@ class Mailboxes(Tagged[Face]):
         """Lease the oldest unleased messages: each is delivered at least once.
 
         Args:
-            owner: the mailbox's owner.
             limit: the most messages, 1 to 1,000.
             lease: the seconds after which unacknowledged messages are fetched again.
             timeout: the most seconds to wait for a message; 0 not to wait, None to wait for ever.
@@ -245,7 +237,6 @@ class Mailboxes(Tagged[Face]):
             The messages, oldest first; messages with an ended lease come before others.
 
         Raises:
-            InvalidArgumentError: an argument is out of range.
             DamagedDataError: a stored value is not a message. `acknowledge` with its id, which the
                 error contains, removes it.
 
@@ -265,7 +256,6 @@ class Mailboxes(Tagged[Face]):
         Messages are lost if this process dies, or its connection breaks, before they are used.
 
         Args:
-            owner: the mailbox's owner.
             limit: the most messages, 1 to 1,000.
             timeout: the most seconds to wait for a message; 0 not to wait, None to wait for ever.
 
@@ -286,7 +276,6 @@ class Mailboxes(Tagged[Face]):
         """Remove messages that were processed.
 
         Args:
-            owner: the mailbox's owner.
             messages: the messages or their ids.
 
         Returns:

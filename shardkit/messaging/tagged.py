@@ -173,7 +173,6 @@ def wait_for(
     """Repeat an attempt until its result is true or the timeout ends; return the last result.
 
     Args:
-        component: the component.
         key: decides the shard.
         waiters: the key of the registered waiters, on the same shard.
         attempt: returns steps; its argument is the text to register as waiting if there is nothing,

@@ -168,7 +168,6 @@ class Totals(Structure[Face]):
     """Totals by group, kind and member. Made by ``kit.totals``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: the component; a group lives on the shard of its name.
     """
 

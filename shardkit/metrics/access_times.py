@@ -45,7 +45,6 @@ class AccessTimes(Structure[Face]):
         statistics: keeps them, as values of the type AccessTime.
         overall: also record each time under the context "overall".
         logs: where `warn` counts its warnings.
-        log: the log's name.
     """
 
     deferred: DeferredFace[AccessTimes[Deferred]]

@@ -111,15 +111,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
     """Counts over time by name. Made by ``kit.counters``.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        background: sends the hits.
         precisions: the lengths of slices in seconds, or a mapping of these to the numbers of slices
             kept. All processes should use the same: one that keeps fewer removes slices of others.
         samples: the number of slices kept of each precision, unless ``precisions`` is a mapping.
-        clock: tells the time.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[TimeSliceCounters[Deferred]]
@@ -162,7 +156,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         loses its hits since the last sending.
 
         Args:
-            name: the counter.
             count: the number to add, 1 to 2**53 - 1.
 
         Raises:
@@ -189,7 +182,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         """Count at once.
 
         Args:
-            name: the counter.
             count: the number to add, 1 to 2**53 - 1.
 
         Raises:
@@ -226,7 +218,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         """Return the newest slices with counts, oldest first.
 
         Args:
-            name: the counter.
             precision: one of its precisions, in seconds.
 
         Returns:

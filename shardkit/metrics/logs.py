@@ -144,13 +144,7 @@ class Logs(RecordingStructure[Face]):
     """Logs by name, each on the shard of its name. Made by ``kit.logs``.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        background: sends what `record` records.
         limit: the number of recent messages kept of each severity.
-        clock: tells the time.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[Logs[Deferred]]
@@ -179,7 +173,6 @@ class Logs(RecordingStructure[Face]):
         ``dropped`` counts the others. A killed process loses its messages since the last sending.
 
         Args:
-            name: the log.
             message: the text, or what ``str`` makes of it, cut after 8,192 characters.
             severity: a name, or a level of `logging`; see `severity_name`.
             common: the text to count among the common messages; by default the message. Leave out
@@ -229,13 +222,9 @@ class Logs(RecordingStructure[Face]):
         """Return the most frequent messages of an hour; None if there are none.
 
         Args:
-            name: the log.
-            severity: the severity.
             period: "current" for the latest hour with messages, "last" for the one before it.
-            limit: the most messages.
 
         Raises:
-            InvalidArgumentError: an argument is not valid.
             DamagedDataError: the hour or a count is damaged.
 
         Cost: one exchange, O(log n + limit).
@@ -279,7 +268,6 @@ class Logs(RecordingStructure[Face]):
         the logs between two readings.
 
         Args:
-            name: the log.
             severity: the least severity.
             limit: the number of last messages to start with, of each severity.
             stopped: returns whether to end; called at each reading.
@@ -443,7 +431,6 @@ def structlog_processor(
 
     Args:
         logs: of a blocking or an async kit.
-        name: the log.
     """
 
     def processor(

@@ -246,13 +246,7 @@ class _Measured(Recorder["MeasuredValues[Any]"]):
 
 
 class MeasuredValues(RecordingStructure[Face]):
-    """Statistics by context and type, of the current hour and the last. Made by ``kit.statistics``.
-
-    Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        background: sends what `record` records.
-        clock: tells the time.
-    """
+    """Statistics by context and type, of this hour and the last. Made by ``kit.statistics``."""
 
     deferred: DeferredFace[MeasuredValues[Deferred]]
 
@@ -275,9 +269,6 @@ class MeasuredValues(RecordingStructure[Face]):
             kind: what was measured, such as "latency"; without slashes and braces.
             value: a finite number up to 1e150.
 
-        Raises:
-            InvalidArgumentError: an argument is not valid.
-
         Cost: some microseconds, and no exchange.
         """
         self._check(context, kind, value)
@@ -295,7 +286,6 @@ class MeasuredValues(RecordingStructure[Face]):
             set back by more than two hours.
 
         Raises:
-            InvalidArgumentError: an argument is not valid.
             ShardErrors: the server failed; ``maybe_executed`` says whether it may have been added.
 
         Cost: two exchanges.
@@ -316,12 +306,7 @@ class MeasuredValues(RecordingStructure[Face]):
         """Return the statistics of an hour; None if there are none.
 
         Args:
-            context: the context.
-            kind: the type of value.
             period: "current" for the latest hour with values, "last" for the one before it.
-
-        Raises:
-            InvalidArgumentError: an argument is not valid.
 
         Cost: one exchange, O(buckets).
         """
@@ -346,12 +331,8 @@ class MeasuredValues(RecordingStructure[Face]):
         """Return the contexts with the greatest averages of an hour, in descending order.
 
         Args:
-            kind: the type of value.
             period: "current" for this hour, "last" for the one before it, by the server's clock.
             limit: the most contexts, up to 100.
-
-        Raises:
-            InvalidArgumentError: an argument is not valid.
 
         Cost: one exchange, and another one a minute for the time.
         """

@@ -47,7 +47,6 @@ class Lanes:
     """Runs jobs in a daemon thread for each server, those of a server together. Thread-safe.
 
     Args:
-        driver: a blocking driver.
         name: of the threads.
     """
 

@@ -135,6 +135,9 @@ class DeferredFace(Protocol[T_co]):
 class Structure(Generic[Face]):
     """The base of everything that has operations. Threads may share it, and so may tasks.
 
+    Its calls raise InvalidArgumentError for an argument of the wrong type or out of range, before
+    anything is sent, and ShardErrors if a server failed.
+
     Args:
         driver: what runs its steps; decides the face.
         component: where its keys live.

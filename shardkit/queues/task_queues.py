@@ -96,14 +96,10 @@ class TaskQueues(Structure[Face]):
     """Task queues by name, each on the shard of its name. Made by ``kit.queues``.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         attempts: how often a task is taken before it is dead, 1 to 1,000.
         retry_delay: the seconds until a failed task is retried, doubled for each further retry.
         longest_retry_delay: the most seconds of such a delay.
         clock: tells the time and makes ids.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[TaskQueues[Deferred]]
@@ -149,7 +145,6 @@ class TaskQueues(Structure[Face]):
         """Queue a task.
 
         Args:
-            queue: the queue.
             name: the function that the worker calls.
             args: its arguments: what JSON can represent.
             delay: the seconds until it is due, by the server's clock; 0 or less for at once.
@@ -176,7 +171,6 @@ class TaskQueues(Structure[Face]):
         """Queue any number of tasks in order, 1,000 an exchange; see `enqueue`.
 
         Args:
-            queue: the queue.
             tasks: any iterable of ``NewTask(name, args, delay, id)``, read as they are sent.
 
         Returns:
@@ -228,7 +222,6 @@ class TaskQueues(Structure[Face]):
             The task; None if the wait timed out.
 
         Raises:
-            InvalidArgumentError: an argument is out of range.
             ShardErrors: all servers failed, or some failed and the others had no task in time.
 
         Cancelling an async call requeues a task that it did not return. If the connection breaks
@@ -308,7 +301,6 @@ class TaskQueues(Structure[Face]):
         """Requeue a task that was not started, without counting an attempt.
 
         Args:
-            task: the task.
             delay: the seconds until it is due; by default it becomes the first of its queue.
 
         Returns:
@@ -330,7 +322,6 @@ class TaskQueues(Structure[Face]):
         """Report that a task failed: it is retried later, or is dead.
 
         Args:
-            task: the task.
             reason: why, for the dead letters; the first 1,000 characters are stored.
             delay: the seconds until the retry; by default ``retry_delay``, twice that after the
                 second attempt, and so on. After the last of ``attempts`` it is dead.
@@ -358,7 +349,6 @@ class TaskQueues(Structure[Face]):
         `take` does this too, 100 at a time. Any number of clients may call it.
 
         Args:
-            queue: the queue.
             limit: the most tasks of each kind, 1 to 1,000, oldest first.
 
         Returns:
@@ -432,7 +422,6 @@ class TaskQueues(Structure[Face]):
         """Return tasks queued, tasks finished and attempts failed, per second.
 
         Args:
-            queue: the queue.
             minutes: the minutes to average over, 1 to 15, besides the current one.
 
         Workers of earlier releases are not counted.
@@ -531,9 +520,6 @@ class TaskQueues(Structure[Face]):
 
         Damage is a key of another type; a task that is neither waiting, delayed, leased nor dead,
         which `restore` requeues; or an id in one of these keys without a task.
-
-        Args:
-            queue: the queue.
 
         Raises:
             InvalidArgumentError: the queue's name is not valid.

@@ -356,9 +356,6 @@ class Worker(BaseWorker[Blocking]):
         queues, concurrency, lease: see the arguments.
         summary: its work so far.
         aborted: whether it was told twice to stop, and requeued running tasks.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     _sleep = staticmethod(time.sleep)

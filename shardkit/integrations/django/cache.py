@@ -68,7 +68,6 @@ class ShardKitCache(BaseCache):
     """Django's cache backend; see the module's text.
 
     Args:
-        location: the component.
         params: Django's settings of this cache.
     """
 

@@ -55,7 +55,6 @@ class ShardKitTasks(BaseTaskBackend):
     """Django's backend of tasks; see the module's text.
 
     Args:
-        alias: its name in ``TASKS``.
         params: Django's settings of it.
     """
 
