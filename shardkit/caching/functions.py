@@ -1,15 +1,4 @@
-"""The decorator of cached functions.
-
-::
-
-    @kit.cached("cache", ttl=60, stale=30, key="user:{user_id}", tags=("users",))
-    def load_user(user_id): ...            # or async def
-
-    load_user(7)                           # computed by one caller of all processes
-    load_user.invalidate(7)
-    load_user.refresh(7)                   # computes it now
-    load_user.invalidate_tag("users")
-"""
+"""The decorator of cached functions; see docs/cached.md."""
 
 from __future__ import annotations
 

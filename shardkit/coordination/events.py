@@ -135,13 +135,10 @@ class CountdownLatch(_Awaited[Face]):
 
     @operation
     def wait(self, timeout: Seconds | None = None) -> Operation[bool]:
-        """Wait until it is open.
+        """Wait until it is open; return whether it opened in time.
 
         Args:
             timeout: the most seconds; None for ever.
-
-        Returns:
-            Whether it opened in time.
 
         Cost: one exchange, and one each two seconds.
         """

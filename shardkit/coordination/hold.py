@@ -150,11 +150,7 @@ class Hold(Generic[Face]):
         return max(LONG_ENOUGH, self.remaining * 2 / 3)
 
     def renew(self) -> Operation[float | None]:
-        """Extend it, tolerating errors while it lasts.
-
-        Returns:
-            The seconds until the next renewal; None when it has ended.
-        """
+        """Extend it, tolerating errors; return the seconds until the next time, None at its end."""
         if self.released:
             return None
         try:

@@ -309,16 +309,13 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[Hold[Face] | None]:
-        """Acquire it, waiting for it in order of arrival.
+        """Acquire it in order of arrival; return the hold, None if the wait timed out.
 
         Args:
             wait: the most seconds to wait; 0 not to wait, None for ever. By default, the lock's.
             ttl: the seconds that the hold lasts if it is not renewed. By default, the lock's.
             blocking: as in redis-py; False means ``wait=0``.
             blocking_timeout: redis-py's name for ``wait``.
-
-        Returns:
-            The hold; None if the wait timed out.
 
         Raises:
             ParameterMismatchError: it was created with another limit.
@@ -483,13 +480,10 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
     @operation
     def extend(self, ttl: Seconds | None = None, hold: Hold[Face] | None = None) -> Operation[bool]:
-        """Extend a hold, by default the caller's latest, to `ttl` seconds from now.
+        """Extend a hold, by default the caller's latest; return whether it was still held.
 
         Args:
-            ttl: the seconds; by default the hold's.
-
-        Returns:
-            Whether it was still held; if not, nothing was changed.
+            ttl: the seconds from now; by default the hold's.
 
         Raises:
             NotHolderError: the running thread or task has none.
@@ -595,14 +589,11 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
     @operation
     def break_holds(self, reason: str, token: int | None = None) -> Operation[int]:
-        """End holds of other clients; their holders get the reason when they renew.
+        """End others' holds; return how many. Their holders get the reason when they renew.
 
         Args:
             reason: why; shown to the holders.
             token: the token of the hold; None for all, at most 1,000.
-
-        Returns:
-            The number of holds ended.
 
         Cost: one exchange, O(n) for n holders.
         """
@@ -647,14 +638,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
 
 class Lock(Holdable[Face]):
-    """A lock with at most one holder. Made by ``kit.lock``; see `Holdable` for its parameters.
-
-    ::
-
-        with kit.lock("stock", component="locks") as held:
-            held.check()                       # raises if it was lost
-            held.guard("shop").execute(("HSET", "stock:7", "left", 3))
-    """
+    """A lock with at most one holder. Made by ``kit.lock``; see `Holdable` for its parameters."""
 
     deferred: DeferredFace[Lock[Deferred]]
 
@@ -726,13 +710,6 @@ class Election(Holdable[Face]):
     candidate that has waited longest is elected. Late writes of an earlier leader are refused where
     writes go through ``leadership.guard``. The lease is Gray and Cheriton's; the terms are those of
     Raft, without its replicated log.
-
-    ::
-
-        with kit.election("cleaner", component="locks", label="worker-3", wait=None) as leadership:
-            while True:
-                leadership.check()                     # raises when the term is over
-                leadership.guard("data").execute(("SET", "cleaned", 1))
     """
 
     deferred: DeferredFace[Election[Deferred]]
@@ -746,11 +723,7 @@ class Election(Holdable[Face]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[Hold[Face] | None]:
-        """Be a candidate until elected, for at most `wait` seconds; see `acquire`.
-
-        Returns:
-            The leadership, whose token is the term; None if the wait timed out.
-        """
+        """Be a candidate until elected; return a hold whose token is the term, as `acquire`."""
         leadership: Hold[Any] | None = yield from Holdable.acquire.steps(
             self, wait=wait, blocking=blocking, blocking_timeout=blocking_timeout
         )

@@ -146,13 +146,10 @@ class RateLimit(Structure[Face]):
 
     @operation
     def hit_many(self, keys: Iterable[Key | tuple[Key, int]]) -> Operation[list[RateDecision]]:
-        """Count hits of many keys, each if it is allowed; see `hit`.
+        """Count hits of many keys, each if it is allowed; return the decisions, see `hit`.
 
         Args:
             keys: keys, or pairs of a key and a number of hits. A key may come several times.
-
-        Returns:
-            The decisions, in order.
 
         Cost: one exchange with each server concerned for each 1,000 keys.
         """

@@ -119,10 +119,7 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[list[Hold[Face]] | None]:
-        """Acquire all of them, or none. For the arguments see `Holdable.acquire`.
-
-        Returns:
-            A hold of each, in the order of component and name; None if the wait timed out.
+        """Acquire all or none, as `Holdable.acquire`; return the holds by component and name.
 
         Raises:
             ShardErrors: a server failed. The acquired locks were released where their servers
@@ -293,10 +290,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[QuorumHold | None]:
-        """Acquire it on a majority of the servers. For the arguments see `Holdable.acquire`.
-
-        Returns:
-            The hold; None if the wait timed out, for example because servers are down.
+        """Acquire it on a majority of the servers; arguments and result: see `Holdable.acquire`.
 
         Raises:
             DamagedDataError: damaged data on a server leaves no majority.

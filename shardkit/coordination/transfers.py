@@ -233,13 +233,10 @@ class Transfers(Structure[Face]):
 
     @operation
     def total(self, accounts: Iterable[str]) -> Operation[dict[str, int]]:
-        """Add up accounts at one moment, including what is in flight between them.
+        """Return the sums of accounts by asset at one moment, with what is in flight between them.
 
         Args:
             accounts: all accounts that may take part in transfers with one another.
-
-        Returns:
-            The sums by asset.
 
         Raises:
             ShardKitError: the accounts kept changing between readings.

@@ -1,19 +1,6 @@
 """For Starlette, FastAPI and every other ASGI application: a lifespan, and middleware.
 
-::
-
-    app = FastAPI(lifespan=lifespan("configs/local.yaml"))
-    app.add_middleware(TimingMiddleware, component="metrics")
-    app.add_middleware(MaintenanceMiddleware, component="metrics", part="shop")
-    app.add_middleware(SessionMiddleware, component="users")
-    app.add_middleware(ETagMiddleware)
-    app.add_middleware(ErrorMiddleware)
-
-    @app.get("/users/{number}")
-    async def user(number: int, request: Request):
-        return await request.state.shardkit.hash("users", component="users").hget(str(number))
-
-Nothing of Starlette is imported: these are plain ASGI.
+Nothing of Starlette is imported: these are plain ASGI. docs/integrations.md has an application.
 """
 
 from __future__ import annotations
@@ -303,16 +290,8 @@ class SessionMiddleware:
 def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any], Any]:
     """Return a decorator like ``kit.cached``, for functions that get their kit as an argument.
 
-    ::
-
-        @app.get("/products/{number}")
-        @cached("cache", ttl=60, key="product:{number}")
-        async def product(number: int, kit: Kit): ...   # or request: Request
-
-        await product.invalidate(7, kit=kit)
-        await product.invalidate_tag("products", kit=kit)
-
-    See `shardkit.ShardKit.cached` for the arguments.
+    That is a kit or a request; ``invalidate_tag`` takes ``kit=``. For the options see
+    `shardkit.ShardKit.cached`.
 
     Raises:
         InvalidArgumentError: an option cannot be used; the function is no ``async def``.

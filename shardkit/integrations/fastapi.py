@@ -1,18 +1,7 @@
 """For FastAPI: the kit that `shardkit.integrations.asgi.lifespan` has opened, as a dependency.
 
-::
-
-    app = FastAPI(lifespan=lifespan("configs/local.yaml"))
-    app.mount("/health", shardkit.network.health.asgi())     # /health/live, /health/ready
-
-    @app.get("/users/{number}")
-    async def user(number: int, kit: Kit):
-        return await kit.hash("users", component="users").hget(str(number))
-
-    @app.get("/search", dependencies=[Depends(RateLimited("search", component="limits", limit=5))])
-    async def search(text: str, session: Session): ...  # of SessionMiddleware
-
-In tests, ``app.dependency_overrides[get_kit] = lambda: another_kit``.
+In tests, ``app.dependency_overrides[get_kit] = lambda: another_kit``. docs/integrations.md has an
+application.
 """
 
 import math

@@ -1,14 +1,7 @@
 """For Flask and every other WSGI application: a kit, sessions, times, and maintenance.
 
-::
-
-    app = Flask(__name__)
-    kit = init_flask(app, "configs/local.yaml")          # app.extensions["shardkit"]
-    app.wsgi_app = MaintenanceWSGI(app.wsgi_app, kit, component="metrics", part="shop")
-    app.wsgi_app = TimingWSGI(app.wsgi_app, kit, component="metrics")
-    app.session_interface = FlaskSessions(kit, component="users")
-
-A kit that is opened before a server forks its workers works in each of them.
+A kit that is opened before a server forks its workers works in each of them. docs/integrations.md
+has an application.
 """
 
 from __future__ import annotations

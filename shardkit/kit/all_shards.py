@@ -140,14 +140,9 @@ class _ForAllShards:
 class AllShards(_ForAllShards, CoreCommands):
     """redis-py's methods for all shards at once; made by ``router.all``.
 
-    ::
-
-        router.all.dbsize()                      # the keys of all shards
-        router.all.ping()                        # [True, ShardUnavailable(...), True]
-        router.all.flushdb(confirm="timelines")  # asks for the component's name
-
-    Each method raises RoutingError if its command has no merge, and ShardErrors if shards failed
-    that have no place in its reply. `docs/commands.md` has all commands. Cost: one exchange.
+    ``flushdb`` asks for the component's name: ``router.all.flushdb(confirm="timelines")``. Each
+    method raises RoutingError if its command has no merge, and ShardErrors if shards failed that
+    have no place in its reply. `docs/commands.md` has all commands. Cost: one exchange.
     """
 
     _is_async_client: Literal[False] = False

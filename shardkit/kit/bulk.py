@@ -1,12 +1,5 @@
 """One command for any number of keys on any shards: ``mget``, ``mset``, ``delete``, ``each``.
 
-::
-
-    router.mget(keys)              values in the order of the keys, None for missing ones
-    router.mset({key: value})      True
-    router.delete(*keys)           how many existed; unlink, exists and touch likewise
-    router.each("HGETALL", keys)   the reply for each key
-
 Each is written once, as steps that yield a page of uniform commands by column and receive the
 replies. The links join them to MGET, MSET, DEL, UNLINK, EXISTS and TOUCH: one command for each
 chunk of a shard's keys (on a cluster: of a slot's keys).

@@ -1,19 +1,8 @@
-"""Decorators that pass a connection to a function.
+"""Decorators that pass a connection to a function; see docs/routing.md.
 
-::
-
-    @kit.redis_connection("unique")                    # the component's unsharded entry
-    def expected_visitors(conn, day): ...
-
-    @kit.sharded_connection("unique", shards=16)       # the shard of the first argument
-    def count_visit(conn, session_id): ...
-
-    @kit.sharded_connection("timelines", key="user")   # the shard of the argument `user`
-    async def post(conn, text, user): ...              # an async function gets an awaiting client
-
-The connection is a redis-py client, looked up at every call; for a generator, when it starts. In a
-method, it comes after ``self`` or ``cls``: a function whose first parameter has one of these names
-counts as a method.
+The connection is a redis-py client, looked up at every call; for a generator, when it starts. An
+async function gets an awaiting client. In a method, the connection comes after ``self`` or ``cls``:
+a function whose first parameter has one of these names counts as a method.
 
 Decorators can be stacked; the one closest to ``def`` passes the first connection. If that is a
 ``sharded_connection``, it needs ``key="name"``, because the first argument of its calls is the

@@ -1,10 +1,5 @@
 """Commands on a router itself: each goes to the shard of its keys.
 
-::
-
-    timelines.zadd("home:42", {"7": 1.0})        # names the key once; as redis-py's method
-    await atimelines.get("{user:42}:name")
-
 The methods are redis-py's own, with its arguments, replies and types. `routing.command_keys` finds
 the keys of what they send.
 

@@ -1,16 +1,4 @@
-"""Kits: an opened topology, and the methods that create everything else.
-
-::
-
-    with shardkit.connect("configs/local.yaml") as kit:        # or "redis://config-host:6379/0",
-        @kit.redis_connection("unique")                        # or nothing: $SHARDKIT_CONFIG
-        def expected(conn, day): ...
-
-        timelines = kit.key_sharded("timelines", shards=8)
-        ids = kit.set("ids", component="unique", total=1_000_000, members=int)
-
-    async with shardkit.aconnect() as kit:                     # the same, awaited
-        await kit.set("ids", component="unique", total=1_000_000, members=int).scard()
+"""Kits: an opened topology, and the methods that create everything else; see docs/start.md.
 
 Either kit's decorators serve blocking and async functions. The default kit, which the module-level
 decorators and routers use, is opened from ``configure`` or ``$SHARDKIT_CONFIG`` when it is first
@@ -201,14 +189,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
     ) -> _caching.Caching:
         """Return a decorator that caches what a function returns, for all processes.
 
-        ::
-
-            @kit.cached("cache", ttl=60, key="user:{user_id}", tags=("users",))
-            def load_user(user_id): ...        # or async def
-
-            load_user(7)
-            load_user.invalidate(7); load_user.refresh(7); load_user.invalidate_tag("users")
-
         One caller of all processes computes a value that is missing; the others wait for it. See
         `shardkit.caching.functions.CachedFunction` for what the function can do.
 
@@ -253,12 +233,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
     def deadline(self, seconds: Seconds) -> DeadlineBlock:
         """Return a context that limits everything inside it to ``seconds`` seconds.
 
-        ::
-
-            with kit.deadline(0.2):            # async with, or with, in asynchronous code
-                users.hget(7)
-                docs.search("keys")            # has only the rest of the time
-
         The limit covers connecting, waiting for a connection, all attempts, shards and steps of the
         calls inside: operations, pipelines, clients and blocking commands. A command that is late
         is a `ShardFailure`, whose ``maybe_executed`` says whether it might have run; a redis-py
@@ -277,11 +251,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self, *, replicas: int = 1, fsync: bool = False, timeout: Seconds = DURABLE_TIMEOUT
     ) -> DurableBlock:
         """Return a context whose writes are on replicas, or on disk, at its end.
-
-        ::
-
-            with kit.durable(replicas=1, fsync=True):      # async with, of an async kit
-                users.hset("7", "Ada")
 
         It covers all operations, pipelines and clients that this thread or task uses inside. Other
         clients see the writes before the block ends.
@@ -728,12 +697,8 @@ def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardK
 def aconnect(where: Where | None = None, **options: Unpack[KitOptions]) -> KitOpening:
     """Open a topology for awaiting use, and read all its components; see `connect`.
 
-    ::
-
-        async with shardkit.aconnect() as kit:         # closes it at the end
-        kit = await shardkit.aconnect()                # and later: await kit.aclose()
-
-    A broken component is logged; calls that use it raise the error.
+    ``async with`` closes the kit at its end; after ``await``, call ``await kit.aclose()``. A broken
+    component is logged; calls that use it raise the error.
 
     Raises:
         ConfigError: the map or the config server cannot be read, or no topology is given.

@@ -1,11 +1,5 @@
 """Pipelines over shards: redis-py's commands for many keys, each routed by its keys.
 
-::
-
-    pipe = timelines.pipeline()
-    pipe.zadd("home:1", {"7": 1.0}).zadd("home:2", {"7": 1.0}).mget("a", "b", "c")
-    added, added_too, values = pipe.execute()      # one exchange with each server, all at once
-
 A command whose keys live on different shards is refused before anything is sent, unless
 `shardkit.kit.merges` says how it is split and its replies are merged.
 

@@ -1,15 +1,4 @@
-"""Routers: dictionary-style access to the client of the shard that owns a key.
-
-::
-
-    timelines = kit.key_sharded("timelines", shards=8)
-    timelines.zadd("home:42", {"7": 1.0})                  # redis-py's methods, routed by the key
-    timelines["home:42"].pipeline()                        # the owner's redis.Redis
-
-    timelines.mget(keys), timelines.each("ZCARD", keys)    # any number of keys, at once
-
-    followers = kit.id_pair_sharded("followers", shards=16)
-    followers[42, 99].zadd("followers:99", {"42": 1.0})    # both sides of the pair on one shard
+"""Routers: dictionary-style access to the client of the shard that owns a key; docs/routing.md.
 
 A router looks up its component at every use, so a changed entry takes effect at once. Awaiting
 routers never wait: they use the cached component. ``aconnect`` loads all components; for a router
@@ -375,13 +364,10 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
             yield from self.mget(page)
 
     def mset(self, mapping: Mapping[Any, Argument]) -> bool:
-        """Set keys on any shards to values: atomic for each chunk of a shard, not over shards.
+        """Set keys on any shards; return True. Atomic for each chunk of a shard, not over shards.
 
         Args:
             mapping: values by key.
-
-        Returns:
-            True.
 
         Raises:
             ShardErrors: shards failed; the keys of others are set.
@@ -410,11 +396,6 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
     ) -> list[Any]:
         """Send a command for each key, and return its replies in the order of the keys.
-
-        ::
-
-            router.each("HGETALL", users)            # every user's hash, as redis-py returns it
-            router.each("EXPIRE", sessions, 3600)
 
         Args:
             command: a command whose only key is its first argument.

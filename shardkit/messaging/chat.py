@@ -101,15 +101,7 @@ class ChatMember(NamedTuple):
 
 
 class Chats(Tagged[Face]):
-    """Group chats, each on the shard of its id. Made by ``kit.chats``.
-
-    ::
-
-        chats = kit.chats(component="chats")
-        chat = chats.create("anna", ["ben", "cleo"], "hello")
-        for chat, messages, unread in chats.fetch("ben"):
-            chats.acknowledge(chat, "ben", messages[-1].id)
-    """
+    """Group chats, each on the shard of its id. Made by ``kit.chats``."""
 
     deferred: DeferredFace[Chats[Deferred]]
     _scripts = _tag = "chat"
@@ -142,7 +134,7 @@ class Chats(Tagged[Face]):
         chat: str | None = None,
         history: int = 0,
     ) -> Operation[str | None]:
-        """Create a chat.
+        """Create a chat; return its id, or None if it exists, which changes nothing.
 
         Args:
             creator: the first member, who sends the first message.
@@ -150,9 +142,6 @@ class Chats(Tagged[Face]):
             body: the first message; None for none.
             chat: the chat's id; by default random.
             history: the number of messages kept after all members have acknowledged them.
-
-        Returns:
-            The chat's id; None if it exists, which changes nothing.
 
         Raises:
             ShardErrors: a server failed; the error tells whether the chat may have been created.
@@ -174,12 +163,9 @@ class Chats(Tagged[Face]):
 
     @operation
     def join(self, chat: str, *users: str) -> Operation[int | None]:
-        """Make users members of a chat: they see messages sent from now on.
+        """Make users members of a chat, for messages from now on; return how many are new.
 
-        Joining twice changes nothing.
-
-        Returns:
-            The number of new members; None if there is no such chat, which changes nothing.
+        Joining twice changes nothing. None means that there is no such chat.
 
         Cost: three exchanges, O(log n) each.
         """
@@ -195,10 +181,7 @@ class Chats(Tagged[Face]):
 
     @operation
     def leave(self, chat: str, user: str) -> Operation[bool]:
-        """End a membership; the last member to leave removes the chat.
-
-        Returns:
-            Whether the user was a member.
+        """End a membership; return whether there was one. The last member removes the chat.
 
         Cost: three exchanges, O(log n), and O(m) for m messages that all others have read, up to
         1,000 of them.
@@ -251,14 +234,11 @@ class Chats(Tagged[Face]):
 
     @operation
     def send(self, chat: str, sender: str, body: Any) -> Operation[int | None]:
-        """Send a message to all members of a chat, including its sender.
+        """Send to all members of a chat, also the sender; return the message's id, from 1.
 
         Args:
-            sender: a member.
+            sender: a member. None is returned for another one, or without such a chat.
             body: data that JSON can represent, at most 1 MiB.
-
-        Returns:
-            The message's id, from 1; None if there is no such chat, or the sender is not a member.
 
         Raises:
             InvalidArgumentError: JSON cannot represent the body, or the body is too large.

@@ -200,18 +200,6 @@ class LeasedFile:
 class Files(Tagged[Face]):
     """Channels of files for many readers. Made by ``kit.files``.
 
-    ::
-
-        files = kit.files(component="files")
-        files.create("logs", ["country", "city"])
-        for published in files.publish_directory("logs", "/var/log/access"):
-            print(published.name)
-
-        for file in files.take_all("logs", "city"):          # in any other process
-            for line in files.lines(file):
-                …
-            files.done(file)
-
     Args:
         attempts: how often a reader leases a file before it gives the file up, 1 to 1,000.
     """
@@ -256,16 +244,13 @@ class Files(Tagged[Face]):
         byte_limit: int = BYTE_LIMIT,
         chunk_size: int = CHUNK_SIZE,
     ) -> Operation[bool]:
-        """Create a channel.
+        """Create a channel; return False if it exists with the same parameters.
 
         Args:
             readers: the names of the readers, 1 to 100; each reads every file.
             byte_limit: the most bytes that the channel holds, on all shards together. A file may be
                 larger if the limit is at least three chunks, none of them shorter than a line.
             chunk_size: the bytes of a chunk, 1 to 64 MiB.
-
-        Returns:
-            False if it exists with the same parameters.
 
         Raises:
             ParameterMismatchError: it exists with other parameters.
@@ -293,10 +278,7 @@ class Files(Tagged[Face]):
 
     @operation
     def close(self, channel: str) -> Operation[bool]:
-        """Close a channel: readers end once they have read its files.
-
-        Returns:
-            False if it was already closed.
+        """Close a channel; return False if it was. Readers end once they have read its files.
 
         Raises:
             ChannelError: there is no such channel.
@@ -658,14 +640,11 @@ class Files(Tagged[Face]):
 
     @operation
     def fail(self, file: LeasedFile, reason: str, *, retry: bool = True) -> Operation[bool]:
-        """Report that a file cannot be read: it is leased again, from the latest checkpoint.
+        """Have a file leased again, from its checkpoint; return whether it is given up instead.
 
         Args:
             reason: the reason, for `status`; the first 1,000 characters are stored.
             retry: False to give the file up now.
-
-        Returns:
-            Whether this reader gives the file up, because the last attempt has failed.
 
         Cost: see `done`.
         """

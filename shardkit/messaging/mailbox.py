@@ -98,14 +98,6 @@ class MailboxCounts(NamedTuple):
 class Mailboxes(Tagged[Face]):
     """Mailboxes by owner, each on the shard of its owner's name. Made by ``kit.mailboxes``.
 
-    ::
-
-        mail = kit.mailboxes(component="mail", limit=1000)
-        mail.send("anna", "ben", "hello")
-        for message in mail.fetch("anna", timeout=30):
-            print(message.sender, message.body)
-            mail.acknowledge("anna", [message])
-
     Args:
         limit: the most messages of a mailbox; None for no limit.
         byte_limit: the most bytes of a mailbox's messages, as stored; None for no limit.
@@ -152,13 +144,10 @@ class Mailboxes(Tagged[Face]):
 
     @operation
     def send(self, to: str, sender: str, body: Any) -> Operation[int | None]:
-        """Send a message.
+        """Send a message; return its id, or None if the mailbox is full and refuses.
 
         Args:
             body: data that JSON can represent, at most 1 MiB.
-
-        Returns:
-            The message's id; None if the mailbox is full and refuses.
 
         Raises:
             InvalidArgumentError: JSON cannot represent the body, or the body is too large.
@@ -173,13 +162,10 @@ class Mailboxes(Tagged[Face]):
 
     @operation
     def send_many(self, messages: Iterable[tuple[str, str, Any]]) -> Operation[list[int | None]]:
-        """Send any number of messages, 1,000 an exchange, to any mailboxes.
+        """Send messages to any mailboxes, 1,000 an exchange; return each one's id, or None.
 
         Args:
             messages: tuples of the mailbox's owner, the sender and the body; read lazily.
-
-        Returns:
-            The id of each, or None; see `send`.
 
         Raises:
             InvalidArgumentError: a message is not valid; earlier pages were already sent.
@@ -292,10 +278,7 @@ class Mailboxes(Tagged[Face]):
 
     @operation
     def release(self, owner: str, messages: Iterable[int | Message]) -> Operation[int]:
-        """Release leased messages that were not processed: the next `fetch` returns them.
-
-        Returns:
-            The number of messages that were leased.
+        """Release leased messages for the next `fetch`; return how many of them were leased.
 
         Cost: one exchange for 1,000 messages, O(log n) each.
         """

@@ -77,14 +77,6 @@ class Total(NamedTuple):
 class RecordTally(Generic[K]):
     """Counts records in this process.
 
-    ::
-
-        def by_status(line: bytes) -> tuple[str, str] | None:
-            words = line.split()
-            return (words[1].decode(), words[3].decode()) if len(words) > 3 else None
-
-        tally = RecordTally(by_status, lambda key: [Total(key[0], "status", key[1])])
-
     Args:
         key: returns the key that a record is counted by; None to skip it. Called for each record.
         totals: returns the totals of a key. Called once for each key.
@@ -180,15 +172,12 @@ class Totals(Structure[Face]):
     def flush(
         self, source: str, tally: RecordTally[Any], *, aggregator: str = ""
     ) -> Operation[bool]:
-        """Add the counts of a source, once.
+        """Add the counts of a source, once; return whether anything was added.
 
         Args:
             source: the name of what was counted, such as a file or a part of one.
             tally: all of its counts.
             aggregator: the name of the counting program; each adds a source once.
-
-        Returns:
-            Whether anything was added.
 
         Raises:
             ParameterMismatchError: other counts of this source were added, or started.

@@ -1,10 +1,5 @@
 """Times of blocks of code: statistics by context, and the slowest contexts.
 
-::
-
-    with kit.timed("checkout", component="metrics"):        # also as a decorator, also async
-        ...
-
 After Redis in Action, section 5.2.3.
 """
 

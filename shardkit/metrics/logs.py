@@ -388,10 +388,6 @@ _OWN = ("shardkit.", "redis.")
 class LogsHandler(logging.Handler):
     """A `logging.Handler` that writes to logs of a kit, in the background.
 
-    ::
-
-        logging.getLogger().addHandler(LogsHandler(kit.logs(component="metrics"), "shop"))
-
     The common messages are the records' texts before their arguments are filled in, so that
     ``log.info("user %s came", name)`` counts as one message. It never raises into the logging code,
     and never waits for a server. It ignores messages of shardkit and redis-py.

@@ -142,7 +142,7 @@ class TaskQueues(Structure[Face]):
         delay: Seconds = 0,
         id: str | None = None,  # noqa: A002 - its usual name
     ) -> Operation[str]:
-        """Queue a task.
+        """Queue a task; return its id.
 
         Args:
             name: the function that the worker calls.
@@ -151,9 +151,6 @@ class TaskQueues(Structure[Face]):
             id: the task's id, by default a random one. While a task with this id waits, is delayed
                 or leased, the call changes nothing but the log. So a running task cannot queue
                 itself: it needs another id. To move a delayed one, `cancel` it before.
-
-        Returns:
-            The task's id.
 
         Raises:
             InvalidArgumentError: an argument is out of range, or JSON cannot represent it.
@@ -168,13 +165,10 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def enqueue_many(self, queue: str, tasks: Iterable[NewTask]) -> Operation[list[str]]:
-        """Queue any number of tasks in order, 1,000 an exchange; see `enqueue`.
+        """Queue any number of tasks in order, 1,000 an exchange; return their ids; see `enqueue`.
 
         Args:
             tasks: any iterable of ``NewTask(name, args, delay, id)``, read as they are sent.
-
-        Returns:
-            The tasks' ids.
 
         Raises:
             InvalidArgumentError: a task is not valid. The error's ``ids`` are those of the earlier
@@ -298,13 +292,10 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def release(self, task: Task, *, delay: Seconds = 0) -> Operation[bool]:
-        """Requeue a task that was not started, without counting an attempt.
+        """Requeue a task that was not started; it is no attempt. False if its lease has ended.
 
         Args:
             delay: the seconds until it is due; by default it becomes the first of its queue.
-
-        Returns:
-            False if its lease has ended.
 
         Cost: one exchange, O(log n).
         """
@@ -319,16 +310,13 @@ class TaskQueues(Structure[Face]):
         delay: Seconds | None = None,
         traceback: str = "",
     ) -> Operation[bool]:
-        """Report that a task failed: it is retried later, or is dead.
+        """Have a failed task retried later, or be dead; return False if its lease has ended.
 
         Args:
             reason: why, for the dead letters; the first 1,000 characters are stored.
             delay: the seconds until the retry; by default ``retry_delay``, twice that after the
                 second attempt, and so on. After the last of ``attempts`` it is dead.
             traceback: where it failed, for the dead letters; the last 8,000 characters are stored.
-
-        Returns:
-            False if its lease has ended.
 
         Cost: one exchange, O(log n).
         """
@@ -494,13 +482,10 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def restore(self, queue: str) -> Operation[int]:
-        """Requeue tasks that were stranded by a lost key.
+        """Requeue, in no order, tasks that a lost key has stranded; return how many.
 
         Call it when a key of the queue was removed, such as the LIST of waiting tasks. `enqueue`
         does the same for its id. If the key of leased tasks was lost, running tasks run twice.
-
-        Returns:
-            The number of tasks queued, in no particular order.
 
         Cost: one exchange for about 100 tasks. Each task that is neither leased, delayed nor dead
         is searched for among up to half a million waiting ones.
@@ -531,12 +516,9 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def purge(self, queue: str) -> Operation[QueueCounts]:
-        """Remove everything in a queue, including dead letters and leased tasks.
+        """Remove all tasks of a queue, even dead and leased ones; return how many there were.
 
         Workers that run one of these get False from `acknowledge`.
-
-        Returns:
-            The number of tasks removed.
 
         Cost: one exchange, O(1); the server frees the memory later.
         """

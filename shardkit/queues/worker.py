@@ -1,15 +1,5 @@
 """A worker: takes tasks and calls functions, in threads, until it is stopped.
 
-::
-
-    tasks = kit.queues(component="tasks")
-    worker = Worker(tasks, ["high", "low"], concurrency=4)
-
-    @worker.task()
-    def send_mail(user: int, text: str) -> None: ...
-
-    worker.run()                    # or: shardkit worker mymodule:worker
-
 Each thread takes a task, calls its function, acknowledges it, and takes the next. Another thread
 renews the leases of running tasks. SIGTERM and SIGINT stop the worker: it finishes running tasks,
 and requeues tasks taken at that moment. At a second signal it requeues running tasks without
@@ -378,7 +368,7 @@ class Worker(BaseWorker[Blocking]):
         signals: bool = True,
         on_progress: Callable[[WorkerSummary, int], object] | None = None,
     ) -> WorkerSummary:
-        """Run tasks until stopped, by `stop` or, in the main thread, by a signal.
+        """Run tasks until stopped, by `stop` or a signal in the main thread; return a summary.
 
         Args:
             burst: return when no task is waiting, due or running; raise if five attempts in a row
@@ -387,9 +377,6 @@ class Worker(BaseWorker[Blocking]):
                 such as a web server, and calls `stop`.
             on_progress: a plain function, called about five times a second with the summary so far
                 and the number of running tasks.
-
-        Returns:
-            The summary of its work.
 
         Raises:
             ClosedError: the kit was closed.

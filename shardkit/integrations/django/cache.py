@@ -1,17 +1,7 @@
-"""A cache of Django over the shards of a component.
+"""A cache of Django over the shards of a component; docs/integrations.md has its settings.
 
-::
-
-    CACHES = {
-        "default": {
-            "BACKEND": "shardkit.integrations.django.cache.ShardKitCache",
-            "LOCATION": "cache",                      # the component
-            "OPTIONS": {
-                "TOPOLOGY": "configs/local.yaml",     # or a config server; default: the default kit
-                "IGNORE_EXCEPTIONS": True,            # a dead shard is a miss
-            },
-        }
-    }
+``LOCATION`` is the component, and among the ``OPTIONS`` ``TOPOLOGY`` is a shard map or a config
+server; by default the default kit's.
 
 Each key lives on the shard of its name; ``get_many`` and the like take one exchange with all shards
 concerned. The options that django-redis has mean what they mean there: ``IGNORE_EXCEPTIONS``,

@@ -1,9 +1,4 @@
-"""Django's sessions over shards.
-
-::
-
-    SESSION_ENGINE = "shardkit.integrations.django.sessions"
-    SESSION_CACHE_ALIAS = "default"       # a ShardKitCache
+"""Django's sessions over shards: ``SESSION_ENGINE = "shardkit.integrations.django.sessions"``.
 
 As Django's sessions in a cache, under the same keys, with one difference: where the cache ignores
 errors, sessions do not. A shard that is away is an error, and no user is logged out by it.
