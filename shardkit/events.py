@@ -240,10 +240,7 @@ def emit(event: Event) -> None:
 
 
 def log(level: int = logging.DEBUG) -> Callable[[], None]:
-    """Log every event with the logger ``shardkit``; return a function to stop.
-
-    Failures are warnings; all other events have the given level.
-    """
+    """Log every event by ``shardkit``, failures as warnings; return a function to stop."""
 
     def write(event: Event) -> None:
         failed = isinstance(event, CommandsFailed) or (

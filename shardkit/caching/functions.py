@@ -48,10 +48,7 @@ class CachedFunction(Protocol[P, T_co]):
     """A cached function: called like the function that it decorates."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """Return the value; compute it if there is none, and nobody else does.
-
-        Cost: one exchange for a hit, two for a computation.
-        """
+        """Return the value; one caller of all computes a missing one. One exchange, or two."""
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Compute the value now, store and return it. Cost: two exchanges."""
@@ -160,11 +157,7 @@ class Caching:
     @overload
     def __call__(self, function: Callable[P, T], /) -> CachedFunction[P, T]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        """Decorate a function.
-
-        Raises:
-            InvalidArgumentError: it is a generator, or its key or a tag names no parameter of it.
-        """
+        """Decorate a function that has the key's and the tags' parameters, and is no generator."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidArgumentError(
                 f"{self.owner}: {_name(function)} is a generator", "return a list instead"

@@ -99,10 +99,7 @@ class CountdownLatch(_Awaited[Face]):
 
     @operation
     def set(self, count: int) -> Operation[bool]:
-        """Close the latch until it is counted down ``count`` times; False if it is already closed.
-
-        Cost: one exchange, O(1).
-        """
+        """Close it until counted down ``count`` times; False if it is closed. One exchange."""
         check_integer(self.key, "count", count, 1, MOST_COUNT)
         [(_, was_open)] = yield [self._call("set", count)]
         return bool(was_open)
@@ -121,10 +118,7 @@ class CountdownLatch(_Awaited[Face]):
 
     @operation
     def count(self) -> Operation[int]:
-        """Return the remaining count.
-
-        Cost: one exchange, O(1).
-        """
+        """Return the remaining count. Cost: one exchange, O(1)."""
         [(left, _)] = yield [self._call("ask", "", idempotent=True)]
         return int(left)
 

@@ -90,11 +90,7 @@ class Hold(Generic[Face]):
         return not self.released and self.remaining <= 0
 
     def check(self) -> None:
-        """Raise an error if the hold was lost. Costs no exchange.
-
-        Raises:
-            LockLostError: it was lost.
-        """
+        """Raise LockLostError if the hold was lost. Costs no exchange."""
         if self.lost:
             self.tell_lost()
             raise LockLostError(

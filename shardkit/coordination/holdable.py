@@ -177,11 +177,7 @@ class HeldInBlocks(Structure[Face], Generic[Face, T]):
         return wait_seconds(self.key, self._wait if wait is UNSET else wait, "wait")
 
     def __enter__(self) -> T:
-        """Acquire it.
-
-        Raises:
-            LockTimeoutError: the wait timed out.
-        """
+        """Acquire it; raise LockTimeoutError if the wait timed out."""
         return self._entered(self._driver.run(type(self).acquire.steps(self)))
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -552,10 +548,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
     @operation
     def inspect(self) -> Operation[HoldState]:
-        """Return the first 1,000 holders and waiters.
-
-        Cost: one exchange, O(n) for n holders and waiters.
-        """
+        """Return the first 1,000 holders and waiters. Cost: one exchange, O(n) for n of them."""
         [reply] = yield [self._call("inspect")]
         now, limit, holders, waiters = reply
         held = [_holder(now, *row, waits=False) for row in pages(holders, 3)]
@@ -564,19 +557,13 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
     @operation
     def locked(self) -> Operation[bool]:
-        """Return whether it is held.
-
-        Cost: see `inspect`.
-        """
+        """Return whether it is held. Cost: see `inspect`."""
         state = yield from Holdable.inspect.steps(self)
         return bool(state.holders)
 
     @stream
     def check_stored(self) -> Stream[Damage]:
-        """Return the damage that calls would refuse; change nothing.
-
-        Cost: one exchange for 1,000 holders and waiters.
-        """
+        """Return the damage that calls would refuse. Cost: one exchange for 1,000 holders."""
         for first in count(0, _LISTED):
             yield from confirmed(self._check_page, first)
             [[_, listed]] = yield [self._call("check", first)]
@@ -736,10 +723,7 @@ class Election(Holdable[Face]):
 
     @operation
     def leader(self) -> Operation[Holder | None]:
-        """Return the leader, with its term as ``token``; None if there is none.
-
-        Cost: one exchange.
-        """
+        """Return the leader, with its term as ``token``; or None. Cost: one exchange."""
         state = yield from Holdable.inspect.steps(self)
         return state.holders[0] if state.holders else None
 

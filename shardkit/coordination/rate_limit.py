@@ -208,20 +208,14 @@ class RateLimit(Structure[Face]):
 
     @operation
     def reset(self, *keys: Key) -> Operation[int]:
-        """Remove all hits of keys; return how many keys had any.
-
-        Cost: one exchange with each server concerned.
-        """
+        """Remove keys' hits; return how many keys had any. One exchange with each server."""
         names = [self._key(key) for key in keys]
         removed = yield [self._at(name, "DEL", name) for name in names]
         return sum(removed)
 
     @stream
     def check(self, key: Key) -> Stream[Damage]:
-        """Return what calls for a key would refuse as damaged; change nothing.
-
-        Cost: one exchange; in a sliding window one more for 1,000 entries.
-        """
+        """Return a key's damage. Cost: one exchange; in a window one more for 1,000 entries."""
         yield from check_reads(partial(RateLimit.peek.steps, self, key), partial(self._all, key))
 
     def _all(self, key: Key) -> Operation[None]:

@@ -171,11 +171,7 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
         return not lost and all(reply[0] for reply in replies)
 
     def check(self) -> None:
-        """Raise an error if one of the latest holds was lost. Costs no exchange.
-
-        Raises:
-            LockLostError: one was lost.
-        """
+        """Raise LockLostError if one of the latest holds was lost. Costs no exchange."""
         for hold in self._holds.latest(of_others=True) or ():
             hold.check()
 
@@ -222,11 +218,7 @@ class QuorumHold:
         return self.remaining <= 0
 
     def check(self) -> None:
-        """Raise an error if no majority is left. Costs no exchange.
-
-        Raises:
-            LockLostError: the majority was lost.
-        """
+        """Raise LockLostError if no majority is left. Costs no exchange."""
         if self.lost:
             raise LockLostError(
                 f"{self.name}: the majority with token {self.token} was lost",

@@ -187,10 +187,7 @@ class Transfers(Structure[Face]):
 
     @operation
     def issue(self, *legs: Leg) -> Operation[TransferResult]:
-        """Carry out a transfer from or to the outside: its changes need not add up to 0.
-
-        Raises, and cost: see `transfer`.
-        """
+        """Carry out a transfer whose changes need not add up to 0; otherwise as `transfer`."""
         texts = {leg.account: self._leg_text(leg) for leg in legs}
         if len(texts) < len(legs) or not 0 < len(legs) <= MOST_LEGS:
             raise InvalidArgumentError(
@@ -224,10 +221,7 @@ class Transfers(Structure[Face]):
 
     @operation
     def read(self, *accounts: str) -> Operation[list[Account]]:
-        """Return accounts, each as it was at one moment.
-
-        Cost: one exchange with each server concerned.
-        """
+        """Return accounts, each as of one moment. Cost: one exchange with each server."""
         replies = yield [self._account_call("account_read", name) for name in accounts]
         return [self._account(name, reply) for name, reply in zip(accounts, replies, strict=True)]
 

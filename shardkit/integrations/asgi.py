@@ -204,10 +204,7 @@ class ErrorMiddleware:
 
 
 class ETagMiddleware:
-    """Gives answers to GET an ETag; who has the same already is answered 304, without a body.
-
-    Answers that are sent in parts get none.
-    """
+    """Gives whole answers to GET an ETag; who has the same already is answered 304, bodyless."""
 
     def __init__(self, app: ASGIApplication) -> None:
         self._app = app

@@ -20,11 +20,7 @@ __all__ = ["Kit", "RateLimited", "Session", "get_kit"]
 
 
 def get_kit(connection: HTTPConnection) -> AsyncShardKit:
-    """Return the application's kit, for a request or a WebSocket.
-
-    Raises:
-        RuntimeError: the application has no such lifespan.
-    """
+    """Return the application's kit; raise RuntimeError if it has no such lifespan."""
     return request_kit(connection.scope)
 
 

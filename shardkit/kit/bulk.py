@@ -119,11 +119,7 @@ class Callbacks(NamedTuple):
 
 
 def numbers_of(component: Component, keys: Sequence[Key]) -> Sequence[int | None]:
-    """Return the numbers of the shards on which keys live; None for an unsharded component.
-
-    Raises:
-        InvalidKeyError: a key is neither text, bytes nor a number.
-    """
+    """Return the numbers of the keys' shards; None for each key of an unsharded component."""
     numbers = component.place_all(keys)
     return numbers if component.shards else [None] * len(keys)
 

@@ -154,10 +154,7 @@ class Catalogue(Generic[Face]):
         self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
     ) -> _structures.ShardedStrings[Face, Any]: ...
     def strings(self, name: str, **parameters: Any) -> _structures.ShardedStrings[Face, Any]:
-        """Return the strings of a namespace, ``name``; see `shardkit.structures.ShardedStrings`.
-
-        Its parameters are those of `hash`.
-        """
+        """Return a namespace's strings; see `hash` and `shardkit.structures.ShardedStrings`."""
         check_name(name)
         # Not `hash(name)`: that has the very keys, user:0, of the strings that it replaces.
         fields = self.hash(f"{name}:strings", **parameters)
@@ -346,10 +343,7 @@ class Catalogue(Generic[Face]):
         analyzer: _search.Analyzer | None = None,
         averages_ttl: Seconds = 60.0,
     ) -> _ads.Ads[Face]:
-        """Return ads, chosen by place and text; see `shardkit.ads.Ads`.
-
-        By default they have as many parts as the component has shards; 1 without shards.
-        """
+        """Return ads, in one part or the component's shards; see `shardkit.ads.Ads`."""
         count = self._part_count(component, shards, 1)
         return _ads.Ads(self._driver, component, name, count, analyzer, averages_ttl, self._clock)
 
@@ -362,10 +356,7 @@ class Catalogue(Generic[Face]):
         measure: str = "skills",
         read_from: ReadsFrom = None,
     ) -> _job_search.JobSearch[Face]:
-        """Return jobs by the skills that they require; see `shardkit.job_search.JobSearch`.
-
-        By default they have as many parts as the component has shards; 1 without shards.
-        """
+        """Return jobs, in one part or the component's shards; see `shardkit.job_search`."""
         count = self._part_count(component, shards, 1)
         return _job_search.JobSearch(self._reading(read_from), component, name, count, measure)
 
@@ -441,10 +432,7 @@ class Catalogue(Generic[Face]):
         renew: bool = True,
         **options: Unpack[_coordination.HoldOptions],
     ) -> _coordination.MultiLock[Face]:
-        """Return several locks that are acquired all or none.
-
-        See `shardkit.coordination.MultiLock`; its parameters are those of `lock`.
-        """
+        """Return locks to acquire all or none; see `lock` and `shardkit.coordination.MultiLock`."""
         locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
         given = options.keys() & {"wait", "blocking", "blocking_timeout"}
         wait = {"wait": locks[0]._wait} if given and locks else {}

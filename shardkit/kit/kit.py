@@ -158,10 +158,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         wait: Seconds | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
-        """Return a decorator that passes the client of a component's unsharded entry.
-
-        See `shardkit.kit.decorators.redis_connection`.
-        """
+        """Return the decorator `shardkit.kit.decorators.redis_connection` of this kit."""
         return decorators.redis_connection(self.plane, component, wait, read_from)
 
     def sharded_connection(
@@ -174,10 +171,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         placement: str | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
-        """Return a decorator that passes the client of the first argument's shard.
-
-        See `shardkit.kit.decorators.sharded_connection`.
-        """
+        """Return the decorator `shardkit.kit.decorators.sharded_connection` of this kit."""
         found = decorators.sharded_connection(
             self.plane, component, shards, key, wait, placement, read_from
         )
@@ -429,11 +423,7 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
         return self._directory  # type: ignore[no-any-return]
 
     def component(self, name: str) -> Component:
-        """Return a component's current version: its entries, shards, placement and epoch.
-
-        Raises:
-            ConfigError: the component is missing or broken, or its source cannot be read.
-        """
+        """Return a component's current version; raise ConfigError if it is missing or broken."""
         return _whole(self.topology.component(name))
 
     def components(self) -> list[str]:
@@ -932,11 +922,7 @@ def configure(where: Where | ShardKit | None = None) -> None:
 
 
 def default_kit() -> ShardKit:
-    """Return the default kit; the first call opens it.
-
-    Raises:
-        ConfigError: neither `configure` nor ``$SHARDKIT_CONFIG`` gives its topology.
-    """
+    """Return the default kit; the first call opens it, or raises ConfigError without a topology."""
     return _default.opened()
 
 

@@ -78,10 +78,7 @@ class CallSite:
         self.seen: Component | None = None
 
     def checked(self, topology: Topology, component: Component) -> Component:
-        """Return a version of the component that is as this call says, or refuse it. No I/O.
-
-        Raises: as `Component.require_shards`.
-        """
+        """Return a component's version if it is as this call says; see `require_shards`. No I/O."""
         rule = self.placement
         if self.unsharded:
             if component.entry is None:
@@ -194,11 +191,7 @@ class ClientPlane:
         return clients.aget(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
     def cached(self, component: str) -> Component:
-        """Return a component without waiting; a stale one is read again in the background.
-
-        Raises:
-            MissingEntryError: the component has not been read.
-        """
+        """Return a component that was read, or raise MissingEntryError; a stale one is reread."""
         return self.topology.fresh(component) or self.topology.last_known(component)
 
 
@@ -232,10 +225,7 @@ class _Pinned(Topology):
 
 
 class DefaultPlane:
-    """The client plane of the default kit, which is opened at the first use.
-
-    The kit's module sets `opened`.
-    """
+    """The client plane of the default kit, opened at the first use by the kit's module."""
 
     opened: Callable[[], ClientPlane]
 

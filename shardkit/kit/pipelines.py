@@ -98,11 +98,7 @@ class _CommandCollector:
         raise no_transaction("UNWATCH")
 
     def multi(self) -> NoReturn:
-        """Refuse: no transaction spans shards.
-
-        Raises:
-            RoutingError: always.
-        """
+        """Raise RoutingError: no transaction spans shards."""
         raise no_transaction("MULTI")
 
     def _take_commands(self) -> list[tuple[Any, ...]]:
@@ -166,10 +162,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
 
 
 class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
-    """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited.
-
-    For one task.
-    """
+    """The awaiting `ShardedPipeline`, for one task: methods collect, ``execute`` is awaited."""
 
     _is_async_client: Literal[True] = True
 

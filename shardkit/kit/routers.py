@@ -96,11 +96,7 @@ class Router(Generic[K, C]):
         return clients.aget if self._awaits else clients.get  # type: ignore[no-any-return]
 
     def client(self, shard: int) -> C:
-        """Return the client of the shard with number ``shard``.
-
-        Raises:
-            MissingEntryError: the component has no such shard.
-        """
+        """Return the client of the shard with number ``shard``, or raise MissingEntryError."""
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
         return self._getter(component)(component, number)
@@ -163,11 +159,7 @@ class BlockingRouter(Router[K, Client]):
         return AllShards(self)
 
     def pipeline(self, transaction: bool = False) -> ShardedPipeline:
-        """Return a pipeline for keys on any shard; see `shardkit.kit.pipelines`.
-
-        Raises:
-            RoutingError: ``transaction`` is true: no transaction spans shards.
-        """
+        """Return a pipeline, never a transaction, for all shards; see `shardkit.kit.pipelines`."""
         if transaction:
             raise no_transaction("pipeline(transaction=True)")
         return ShardedPipeline(self._plane, self._site)
@@ -212,11 +204,7 @@ class AwaitingRouter(Router[K, AsyncClient]):
         return self._plane.cached_client(self._site, self._key(key))
 
     async def load(self) -> Self:
-        """Read the component, so that the router can return its clients without waiting.
-
-        Raises:
-            ConfigError: the component is missing or broken, or has another number of shards.
-        """
+        """Read the component, so that clients come without waiting. Raises ConfigError."""
         topology = self._plane.plane().topology
         self._site.checked(topology, await topology.acomponent(self.component))
         return self
@@ -227,10 +215,7 @@ class AwaitingRouter(Router[K, AsyncClient]):
         return AsyncAllShards(self)
 
     def pipeline(self, transaction: bool = False) -> AsyncShardedPipeline:
-        """Return a pipeline for keys on any shard; its ``execute`` is awaited.
-
-        See `BlockingRouter.pipeline`.
-        """
+        """Return an awaiting pipeline for keys on any shard; see `BlockingRouter.pipeline`."""
         if transaction:
             raise no_transaction("pipeline(transaction=True)")
         return AsyncShardedPipeline(self._plane, self._site)
@@ -327,10 +312,7 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         return PubSub(self, ignore_subscribe_messages)
 
     def publish(self, channel: Key, message: Argument) -> int:
-        """Publish a message at the shard of a channel's name; return how many received it.
-
-        On a cluster, channels are sharded channels.
-        """
+        """Publish at the shard of a channel's name, sharded on clusters; return how many got it."""
         client: Any = self._plane.client(self._site, channel)
         command = publish_command(self._now(), channel)
         return client.execute_command(command, channel, message)  # type: ignore[no-any-return]
@@ -433,10 +415,7 @@ class IdPairShardedConnection(ByPair[Client], BlockingRouter[Pair]):
 
 
 class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKeyCommands):  # type: ignore[misc]
-    """Routes by key, awaiting: ``await router.get(key)``; see `KeyShardedConnection`.
-
-    For the tasks of any event loop.
-    """
+    """Routes by key, awaiting, on any event loop; see `KeyShardedConnection`."""
 
     def __getitem__(self, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard that owns a key; see `AwaitingRouter`."""

@@ -197,10 +197,7 @@ class Chats(Tagged[Face]):
 
     @stream
     def members(self, chat: str) -> Stream[ChatMember]:
-        """Iterate over the members of a chat, in no order.
-
-        Cost: three exchanges for 1,000 members.
-        """
+        """Iterate over a chat's members, in no order. Cost: three exchanges for 1,000 members."""
         messages, members, state, *_ = self._keys(chat)
         [exists, has_members] = yield [
             self._at(state, "EXISTS", state),
@@ -222,10 +219,7 @@ class Chats(Tagged[Face]):
 
     @operation
     def chats(self, user: str) -> Operation[list[str]]:
-        """Return the ids of a user's chats, sorted, including unfinished joins.
-
-        Cost: one exchange, O(n).
-        """
+        """Return a user's chats, sorted, also unfinished joins. Cost: one exchange, O(n)."""
         key = self._list_key(user)
         [chats] = yield [self._at(key, "HKEYS", key)]
         return sorted(self._name(key, chat) for chat in chats)
@@ -279,10 +273,7 @@ class Chats(Tagged[Face]):
 
     @operation
     def unread(self, user: str) -> Operation[dict[str, int]]:
-        """Return the number of messages that a user has not acknowledged, by chat.
-
-        Cost: two exchanges for 1,000 chats, O(log n) each.
-        """
+        """Return a user's unread messages by chat. Cost: two exchanges for 1,000 chats."""
         rows = yield from self._of_all_chats(user, 0)
         return {chat: unread for chat, unread, _ in rows}
 
@@ -363,10 +354,7 @@ class Chats(Tagged[Face]):
     def acknowledge_many(
         self, user: str, positions: Mapping[str, int]
     ) -> Operation[dict[str, bool | None]]:
-        """Do `acknowledge` for many chats of a user; return what it returns, by chat.
-
-        Cost: one exchange.
-        """
+        """Do `acknowledge` for a user's chats; return the results by chat. Cost: one exchange."""
         batch = [self._acknowledge(chat, user, id_) for chat, id_ in positions.items()]
         replies = yield batch
         return {
@@ -399,10 +387,7 @@ class Chats(Tagged[Face]):
 
     @operation
     def repair(self, chat: str) -> Operation[int]:
-        """Write a chat into the lists of members that lack it; return the number of lists.
-
-        Cost: three exchanges for 1,000 members.
-        """
+        """Complete members' lists; return how many. Cost: three exchanges for 1,000 members."""
         repaired = 0
         key = self._keys(chat)[1]
         cursor: Key = 0
@@ -418,10 +403,7 @@ class Chats(Tagged[Face]):
 
     @stream
     def check(self, chat: str) -> Stream[Damage]:
-        """Look for damage in a chat, without changing anything; see `shardkit check`.
-
-        Cost: one exchange for 1,000 messages, two for 1,000 members.
-        """
+        """Look for damage. Cost: one exchange for 1,000 messages, two for 1,000 members."""
         keys = self._keys(chat)
         if (yield from confirmed(self._check_types, keys)):
             return

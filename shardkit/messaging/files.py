@@ -632,10 +632,7 @@ class Files(Tagged[Face]):
 
     @operation
     def release(self, file: LeasedFile) -> Operation[None]:
-        """Release a file; this lease does not count as an attempt.
-
-        Cost: one exchange.
-        """
+        """Release a file; this lease does not count as an attempt. Cost: one exchange."""
         yield from self._progress(file, "release", position=file.position)
 
     @operation
@@ -654,10 +651,7 @@ class Files(Tagged[Face]):
 
     @stream
     def check(self, channel: str) -> Stream[Damage]:
-        """Look for damage in a channel, without changing anything; see `shardkit check`.
-
-        Cost: one exchange for 1,000 chunks.
-        """
+        """Look for damage in a channel. Cost: one exchange for 1,000 chunks."""
         keys = self._keys(channel)
         if (
             (yield from confirmed(self._check_types, keys))

@@ -278,10 +278,7 @@ class Mailboxes(Tagged[Face]):
 
     @operation
     def release(self, owner: str, messages: Iterable[int | Message]) -> Operation[int]:
-        """Release leased messages for the next `fetch`; return how many of them were leased.
-
-        Cost: one exchange for 1,000 messages, O(log n) each.
-        """
+        """Release messages for the next `fetch`; return how many were leased. Cost: as above."""
         released = 0
         for page in pages(ids_of(self.name, messages), MOST_AT_ONCE):
             args = [part for id_ in page for part in (id_, "")]
@@ -312,10 +309,7 @@ class Mailboxes(Tagged[Face]):
 
     @stream
     def check(self, owner: str) -> Stream[Damage]:
-        """Look for damage in a mailbox, without changing anything; see `shardkit check`.
-
-        Cost: one exchange for 1,000 messages.
-        """
+        """Look for damage in a mailbox. Cost: one exchange for 1,000 messages."""
         keys = self._keys(owner)
         counting = partial(Mailboxes.counts.steps, self, owner)  # as all calls read the state
         if (yield from confirmed(self._check_types, keys)) or (

@@ -78,11 +78,7 @@ def encode_message(owner: str, sender: str, body: Any) -> bytes:
 
 
 def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: str = "") -> Message:
-    """Return a stored message.
-
-    Raises:
-        DamagedDataError: it is not a message, or has another id.
-    """
+    """Return a stored message; raise DamagedDataError if it is none, or has another id."""
     try:
         fields = json.loads(stored)
         message = Message(fields["id"], fields["sender"], fields["body"], fields["at"])
@@ -94,11 +90,7 @@ def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: st
 
 
 def ids_of(owner: str, messages: Iterable[int | Message]) -> list[int]:
-    """Return the ids of messages that are given as messages or ids.
-
-    Raises:
-        InvalidArgumentError: one is not an id.
-    """
+    """Return the ids of messages that are given as such or as ids."""
     ids = [each.id if isinstance(each, Message) else each for each in messages]
     for id_ in ids:
         check_integer(owner, "id", id_, 1, MOST_STORED)

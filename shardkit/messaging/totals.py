@@ -157,11 +157,7 @@ def by_place(
 
 
 class Totals(Structure[Face]):
-    """Totals by group, kind and member. Made by ``kit.totals``.
-
-    Args:
-        component: the component; a group lives on the shard of its name.
-    """
+    """Totals by group, which lives on the shard of its name. Made by ``kit.totals``."""
 
     deferred: DeferredFace[Totals[Deferred]]
 
@@ -234,10 +230,7 @@ class Totals(Structure[Face]):
 
     @stream
     def all(self, group: str, kind: str) -> Stream[tuple[str, int]]:
-        """Iterate over all members and their totals, in no order.
-
-        Cost: one exchange for 1,000.
-        """
+        """Iterate over all members and their totals, in no order. Cost: one exchange for 1,000."""
         cursor: Argument = 0
         while cursor != b"0":
             cursor, pairs = yield from self._page(group, kind, cursor)
@@ -252,10 +245,7 @@ class Totals(Structure[Face]):
 
     @stream
     def check(self, group: str, *kinds: str) -> Stream[Damage]:
-        """Return what calls would refuse of a group's sources and kinds; change nothing.
-
-        Cost: one exchange for 1,000 totals, and one.
-        """
+        """Return a group's damage. Cost: one exchange for 1,000 totals, and one."""
 
         def read(kind: str) -> Operation[None]:
             cursor: Argument = 0
@@ -268,10 +258,7 @@ class Totals(Structure[Face]):
 
     @operation
     def sources(self, group: str) -> Operation[dict[tuple[str, str], bool]]:
-        """Return a group's sources, by aggregator and source: whether they were added completely.
-
-        Cost: one exchange, O(n).
-        """
+        """Return whether a group's sources were added completely. Cost: one exchange, O(n)."""
         key = self._key(group, "done")
         [flat] = yield [self._at(key, "HGETALL", key)]
         sources = {}

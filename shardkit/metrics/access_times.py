@@ -115,10 +115,7 @@ class AccessTimes(Structure[Face]):
 
 
 class TimedBlock:
-    """Times a block: a context manager, blocking or async, and a decorator of functions.
-
-    Made by `AccessTimes.timed`.
-    """
+    """Times a block or function: a context manager and decorator, made by `AccessTimes.timed`."""
 
     __slots__ = ("_began", "_context", "_errors", "_record")
 

@@ -235,10 +235,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
     def sum(
         self, names: Iterable[str], precision: int | timedelta
     ) -> Operation[list[tuple[int, int]]]:
-        """Return the sums of several counters, slice by slice; see `get`.
-
-        Cost: one exchange with all shards concerned.
-        """
+        """Return several counters' sums, slice by slice; see `get`. Cost: one exchange."""
         precision = _whole(precision)
         if precision not in self.precisions:
             raise InvalidArgumentError(
@@ -296,10 +293,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
     @stream
     def check(self, *names: str) -> Stream[Damage]:
-        """Return what calls would refuse of some counters; change nothing.
-
-        Cost: one exchange for each precision, and one.
-        """
+        """Return some counters' damage. Cost: one exchange for each precision, and one."""
 
         def read() -> Operation[None]:
             keys = sorted({self._known(group_of(name)) for name in names})

@@ -118,10 +118,7 @@ class Maintenance(Structure[Face]):
 
     @operation
     def state(self, part: str = "") -> Operation[MaintenanceState | None]:
-        """Return the reason and the end of maintenance; None if it is off.
-
-        Cost: as `check`.
-        """
+        """Return the reason and the end of maintenance; None if it is off. Cost: as `check`."""
         return (yield from self._state(part))
 
     @stream

@@ -317,10 +317,7 @@ class MeasuredValues(RecordingStructure[Face]):
     def merge(
         self, contexts: Iterable[str], kind: str, period: str = "current"
     ) -> Operation[Statistics | None]:
-        """Return the merged statistics of several contexts; see `get`.
-
-        Cost: one exchange with all shards concerned.
-        """
+        """Return several contexts' merged statistics; see `get`. Cost: one exchange."""
         several = yield from self._read(list(dict.fromkeys(contexts)), kind, period)
         return merged(each for each in several if each is not None)
 

@@ -103,11 +103,7 @@ class BlockingDriver(_StepRunner):
         self._send = link.send
 
     def run(self, steps: Operation[T]) -> T:
-        """Run an operation and return its value.
-
-        Raises:
-            ShardErrors: a shard failed, and the operation does not merge partial results.
-        """
+        """Return an operation's value; raise ShardErrors unless it merges partial results."""
         if in_use.by_entries and not has_begun():
             with within(begin()):
                 return self.run(steps)

@@ -44,11 +44,7 @@ class Job(NamedTuple):
 
 
 class Lanes:
-    """Runs jobs in a daemon thread for each server, those of a server together. Thread-safe.
-
-    Args:
-        name: of the threads.
-    """
+    """Runs jobs in a daemon thread for each server, those of a server together. Thread-safe."""
 
     def __init__(self, driver: Any, name: str) -> None:
         self._driver = driver

@@ -269,11 +269,7 @@ class operation(_Method, Generic[P, T]):  # noqa: N801 - a decorator
 
 
 class stream(_Method, Generic[P, T]):  # noqa: N801 - a decorator
-    """Make a method of a step generator that also yields pages; see the module's text.
-
-    Attributes:
-        steps: the generator function itself.
-    """
+    """Make a method of a step generator that also yields pages; ``steps``: see `operation`."""
 
     _entry_point = "iterate"
 
@@ -297,11 +293,7 @@ class stream(_Method, Generic[P, T]):  # noqa: N801 - a decorator
 
 
 def pages(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Cut values into lists of at most ``size``: the batches of a bulk operation.
-
-    Raises:
-        InvalidArgumentError: they are no iterable.
-    """
+    """Cut values into lists of at most ``size``: the batches of a bulk operation."""
     try:
         each = iter(values)
     except TypeError:

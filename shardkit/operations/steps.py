@@ -57,10 +57,7 @@ async def arun_steps(
 
 
 def run_by_face(steps: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
-    """Make a method of steps one that runs them, as the ``run`` of its object does.
-
-    Of a blocking object it returns their value, of an awaiting one a coroutine.
-    """
+    """Make a method of steps one that runs them: returns their value, or a coroutine for it."""
 
     @wraps(steps)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -94,11 +94,7 @@ class DeadTask(NamedTuple):
 
 
 def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]) -> bytes:
-    """Return the stored form of a task.
-
-    Raises:
-        InvalidArgumentError: a part is not valid, or JSON cannot represent an argument.
-    """
+    """Return the stored form of a task; refuse a part that is not valid, or no JSON."""
     if not isinstance(id_, str) or not 0 < len(id_) <= LONGEST_ID:
         raise InvalidArgumentError(
             f"{owner}: id={shown(id_)} of a task", f"give text of 1 to {LONGEST_ID} characters"
@@ -149,10 +145,7 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
 
 
 def queued_at(stored: bytes) -> float | None:
-    """Return when a stored task was queued, in seconds since 1970, by its server's clock.
-
-    None if another program or an earlier release pushed it.
-    """
+    """Return when a task was queued, in seconds since 1970; None if that is unknown."""
     try:
         at = json.loads(stored)[4]["at"]
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -352,10 +352,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def next_due(self, queue: str) -> Operation[float | None]:
-        """Return when the next delayed task is due, in seconds since 1970; None without one.
-
-        Cost: one exchange, O(log n).
-        """
+        """Return when a task is due next, in seconds since 1970, or None. Cost: one exchange."""
         key = self._keys(queue).delayed
         [first] = yield [self._at(key, "ZRANGE", key, 0, 0, "WITHSCORES")]
         return float(first[1]) if first else None
@@ -443,10 +440,7 @@ class TaskQueues(Structure[Face]):
 
     @stream
     def dead(self, queue: str) -> Stream[DeadTask]:
-        """Iterate over the dead letters, oldest first.
-
-        Cost: two exchanges for each 100.
-        """
+        """Iterate over the dead letters, oldest first. Cost: two exchanges for each 100."""
         keys = self._keys(queue)
         cursor: tuple[Key, float] | None = None
         while True:
@@ -460,10 +454,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def revive(self, queue: str, id: str) -> Operation[bool]:  # noqa: A002
-        """Requeue a dead task with all its attempts; return whether there was one.
-
-        Cost: one exchange, O(log n).
-        """
+        """Requeue a dead task with all attempts, if there is one; return that. One exchange."""
         [revived] = yield [self._commands.call("revive", self._keys(queue), _id_bytes(id))]
         return bool(revived)
 

@@ -503,10 +503,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
         signals: bool = True,
         on_progress: Callable[[WorkerSummary, int], object] | None = None,
     ) -> WorkerSummary:
-        """Run tasks until stopped; see `Worker.run`.
-
-        Cancelling it, or a second signal, cancels and requeues running tasks.
-        """
+        """Run tasks until stopped, see `Worker.run`; if cancelled, requeue the running ones."""
         check_runs("worker", "on_progress", on_progress)
         self._reset()
         with self._signals() if signals else nullcontext():
@@ -662,10 +659,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
 
 def _failure_reason(error: BaseException) -> str:
-    """Return why a task failed, for its dead letter.
-
-    The error is a callback's: its ``__str__`` may raise, or return a long text.
-    """
+    """Return why a task failed, for its dead letter, whatever the error's ``__str__`` does."""
     name = type(error).__name__
     try:
         reason = f"{name}: {error}"[:LONGEST_REASON]

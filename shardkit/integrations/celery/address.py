@@ -16,11 +16,7 @@ def without_secrets(url: str) -> str:
 
 
 def parse_url(url: str) -> tuple[str, str | None]:
-    """Return the component that a URL names, and its topology; None for the default kit's.
-
-    Raises:
-        InvalidArgumentError: it is not such a URL.
-    """
+    """Return a URL's component and its topology, or None for the default kit's; refuse others."""
     scheme, _, rest = url.partition("://")
     component, query, config = rest.partition(_QUERY)
     component = component.removesuffix("/")

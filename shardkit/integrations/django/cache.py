@@ -55,11 +55,7 @@ _SCANNED_AT_ONCE = 1000
 
 
 class ShardKitCache(BaseCache):
-    """Django's cache backend; see the module's text.
-
-    Args:
-        params: Django's settings of this cache.
-    """
+    """Django's cache backend; see the module's text."""
 
     def __init__(self, location: str, params: Mapping[str, Any]) -> None:
         super().__init__(params)
@@ -156,10 +152,7 @@ class ShardKitCache(BaseCache):
         timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> Any:
-        """Return a value; one caller of all processes computes a missing one, the others wait.
-
-        Cost: one exchange for a hit, two for a computation.
-        """
+        """Return a value, which one caller of all processes computes. One exchange, or two."""
         stored, seconds = self._key(key, version), self._seconds(timeout)
         has_lease = hash_tag(lease_beside(stored).encode()) == hash_tag(stored.encode())
         if not callable(default) or seconds == 0 or not has_lease:
@@ -191,11 +184,7 @@ class ShardKitCache(BaseCache):
         return value
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
-        """Move a value to another version, which is returned; when it expires stays.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Return the version to which a value is moved, or raise ValueError if there is none."""
         version = self.version if version is None else version
         old, new = self._key(key, version), self._key(key, version + delta)
         commands = (self._command("GET", old), self._command("PTTL", old))

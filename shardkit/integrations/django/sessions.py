@@ -15,11 +15,7 @@ from shardkit.integrations.django.cache import ShardKitCache
 
 
 class SessionStore(CacheSessionStore):
-    """A session of Django, in a cache over shards.
-
-    Args:
-        session_key: Django's.
-    """
+    """A session of Django, in a cache over shards."""
 
     _cache: Any
 

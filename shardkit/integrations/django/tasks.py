@@ -37,11 +37,7 @@ from shardkit.queues.task_codec import Task as QueuedTask
 
 
 class ShardKitTasks(BaseTaskBackend):
-    """Django's backend of tasks; see the module's text.
-
-    Args:
-        params: Django's settings of it.
-    """
+    """Django's backend of tasks; see the module's text."""
 
     supports_defer = True
     supports_async_task = True
