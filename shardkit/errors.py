@@ -108,7 +108,6 @@ class QuerySyntaxError(InvalidArgumentError):
     """A search query cannot be read. As text the error marks the position below the message.
 
     Attributes:
-        query: the query.
         position: the first wrong character, from 0.
     """
 

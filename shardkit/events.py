@@ -87,7 +87,6 @@ class CommandsSent(Event):
     Attributes:
         shard: ``unique:7``.
         address: the server, ``a.internal:6379/1``.
-        count: the number of commands.
         names_of: returns their names; see ``name``.
         commands_of: returns the commands, each a name and its arguments.
         begun: the time, by `time.perf_counter`.
@@ -117,7 +116,6 @@ class CommandsFinished(Event):
     """The replies to commands have arrived.
 
     Attributes:
-        sent: the event of sending them.
         seconds: the time since then.
         refused: whether an error may be among the replies.
         error: the first error among the replies, unless shardkit sends its command again.
@@ -137,9 +135,7 @@ class CommandsFailed(Event):
     """Commands have failed: there are no replies.
 
     Attributes:
-        sent: the event of sending them.
         seconds: the time since then.
-        error: the reason.
         maybe_executed: whether the server may have executed them.
     """
 

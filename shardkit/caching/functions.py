@@ -29,6 +29,7 @@ from shardkit.errors import (
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.deadlines import within
 from shardkit.operations.drivers import shielded
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
 from shardkit.structures.codecs.compression import Compressed
@@ -309,51 +310,30 @@ class _Function:
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return _run(self.steps(key, args, kwargs, anew))
+            return run_steps(self.steps(key, args, kwargs, anew), _provide, BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return await _arun(self.steps(key, args, kwargs, anew))
+            return await arun_steps(self.steps(key, args, kwargs, anew), _aprovide, BaseException)
 
         return acall if self.awaits else call
 
 
-def _run(steps: Generator[Any, Any, Any]) -> Any:
-    """Run a function's steps; what ends a lease runs to its end."""
-    resume, answer = steps.send, None
-    try:
-        while True:
-            call, ends = resume(answer)
-            try:
-                if ends:
-                    with within(None), suppress(ShardKitError):
-                        answer = call()
-                    resume = steps.send
-                else:
-                    resume, answer = steps.send, call()
-            except BaseException as error:
-                resume, answer = steps.throw, error
-    except StopIteration as done:
-        return done.value
+def _provide(step: tuple[Callable[[], Any], bool]) -> Any:
+    """Make a call of a function's steps; what ends a lease runs to its end."""
+    call, ends = step
+    if not ends:
+        return call()
+    with within(None), suppress(ShardKitError):
+        return call()
 
 
-async def _arun(steps: Generator[Any, Any, Any]) -> Any:
-    """Run them, awaiting their calls; see `_run`."""
-    resume, answer = steps.send, None
-    try:
-        while True:
-            call, ends = resume(answer)
-            try:
-                resume, answer = steps.send, await (shielded(call()) if ends else call())
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                resume, answer = steps.throw, error
-    except StopIteration as done:
-        return done.value
+def _aprovide(step: tuple[Callable[[], Any], bool]) -> Any:
+    call, ends = step
+    return shielded(call()) if ends else call()
 
 
 def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[str]], Any]) -> Any:

@@ -126,11 +126,7 @@ class _Tracker(ListeningConnection):
 
 
 class NearCopies:
-    """The near copies of a component's values in this process; for threads and for tasks.
-
-    Args:
-        link: a blocking link, which knows where keys live.
-    """
+    """The near copies of a component's values in this process; for threads and for tasks."""
 
     def __init__(self, link: Any, component: str) -> None:
         self._link, self._component = link, component
@@ -176,12 +172,7 @@ class NearCopies:
         return note
 
     def keep(self, note: PendingRead, value: Any, size: int, fresh: float) -> None:
-        """Keep a value that was read since it was noted, unless it has changed since.
-
-        Args:
-            size: its bytes.
-            fresh: for how many seconds it is fresh.
-        """
+        """Keep a value of ``size`` bytes for ``fresh`` seconds, unless it has changed since."""
         size += len(note.key) + _OVERHEAD
         with self._lock:
             if self._notes.get(note.key) is not note:

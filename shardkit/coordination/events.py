@@ -106,9 +106,7 @@ class CountdownLatch(_Awaited[Face]):
 
     @operation
     def count_down(self, by: int = 1) -> Operation[int]:
-        """Count down, not below zero; return the remaining count.
-
-        If the connection breaks the command is not repeated, as it may have been executed.
+        """Count down, not below zero; return what is left. Not sent again if the connection breaks.
 
         Cost: one exchange, O(1); for the call that opens it, O(n) for n waiters.
         """
@@ -129,10 +127,7 @@ class CountdownLatch(_Awaited[Face]):
 
     @operation
     def wait(self, timeout: Seconds | None = None) -> Operation[bool]:
-        """Wait until it is open; return whether it opened in time.
-
-        Args:
-            timeout: the most seconds; None for ever.
+        """Wait, at most ``timeout`` seconds, until it is open; return whether it is.
 
         Cost: one exchange, and one each two seconds.
         """

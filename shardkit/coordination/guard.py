@@ -62,14 +62,7 @@ LONGEST_MEMORY = 10 * 365 * 86_400.0
 
 
 class Guard(Structure[Face]):
-    """Writes to a component as the holder of a lock. Made by `Hold.guard`.
-
-    Args:
-        component: where it writes.
-        kind: the kind of lock, such as ``lock``.
-        token: the holder's token.
-        remember: see `Hold.guard`.
-    """
+    """Writes to a component as a lock's holder, by its token. Made by `Hold.guard`."""
 
     def __init__(
         self,
@@ -125,7 +118,6 @@ class Guard(Structure[Face]):
         Raises:
             StaleTokenError: a later holder has written there; nothing was done.
             CrossShardError: the keys live apart.
-            ShardErrors: the server or the script failed.
         """
         if not 0 < numkeys <= len(keys_and_args):
             raise InvalidArgumentError(

@@ -53,11 +53,8 @@ class Hold(Generic[Face]):
     """One acquisition of a lock, of a share of a semaphore, or of leadership.
 
     Attributes:
-        name: the lock's name.
         token: its fencing token, larger than those of all earlier holds of the lock.
-        id: its id.
         ttl: the seconds that it lasts if it is not renewed.
-        released: whether it was released.
     """
 
     def __init__(

@@ -134,7 +134,6 @@ class Holder(NamedTuple):
         ends: the seconds until its hold ends unless it is renewed, or until a waiter loses its
             place in the queue unless it asks again.
         times: how often it acquired the lock.
-        id: identifies the hold.
     """
 
     label: str
@@ -452,7 +451,6 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
         Raises:
             NotHolderError: the running thread or task has none, or another process acquired it.
-            InvalidArgumentError: the hold belongs to another lock.
             ShardErrors: the server failed; the hold is not renewed, and expires. Releasing it again
                 is possible.
 
@@ -483,7 +481,6 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
         Raises:
             NotHolderError: the running thread or task has none.
-            InvalidArgumentError: the time is out of range, or the hold belongs to another lock.
 
         Cost: one exchange, O(log n) for n holders.
         """
@@ -521,13 +518,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
     @operation
     def held(self, hold: Hold[Face] | None = None) -> Operation[bool]:
-        """Return whether a hold is still held, according to the server.
-
-        Args:
-            hold: the hold; by default the latest of the running thread or task, if it has one.
-
-        Cost: one exchange, O(1).
-        """
+        """Return whether the server has a hold, by default the caller's latest. One exchange."""
         try:
             hold = self._own(hold)
         except NotHolderError:
@@ -536,12 +527,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         return bool(token == hold.token)
 
     def check(self) -> None:
-        """Raise an error if the hold of the running thread or task was lost. Costs no exchange.
-
-        Raises:
-            LockLostError: it was lost.
-            NotHolderError: the running thread or task has none.
-        """
+        """Raise LockLostError if the caller's hold was lost, or NotHolderError. No exchange."""
         self._own(None).check()
 
     # ---- for other processes

@@ -135,7 +135,6 @@ class RateLimit(Structure[Face]):
         """Count hits of a key if they are allowed, all or none.
 
         Raises:
-            InvalidArgumentError: the key or the number of hits is not valid.
             ParameterMismatchError: the other algorithm has counted hits of the key.
             ShardErrors: the server failed; the hits may have been counted.
 

@@ -88,9 +88,6 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
     Args:
         locks: the locks, acquired in the order of component and name.
         wait: the most seconds to wait for all of them; None for ever.
-
-    Raises:
-        InvalidArgumentError: there is no lock, or one twice.
     """
 
     def __init__(
@@ -151,7 +148,6 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
 
         Raises:
             NotHolderError: nothing is held, or by the process that forked this one.
-            InvalidArgumentError: a hold belongs to another lock.
             ShardErrors: servers failed; the locks on the others were released.
 
         Cost: one exchange with all servers.
@@ -362,7 +358,6 @@ class QuorumLock(_Several[Face, QuorumHold]):
 
         Raises:
             NotHolderError: it is not held, or by the process that forked this one.
-            InvalidArgumentError: the hold belongs to another lock.
 
         Cost: one exchange with its servers; on a server that fails, it expires.
         """

@@ -78,7 +78,6 @@ class Leg(NamedTuple):
     """The part of a transfer that changes one account.
 
     Attributes:
-        account: the account's name.
         changes: by asset, the amount that the account gets; negative if it gives.
         require: by field, the text that it must have; None for a field that must be missing.
         set: by field, its new text; None to remove the field.
@@ -116,7 +115,6 @@ class Account(NamedTuple):
 
     Attributes:
         balances: by asset, the amount that it can give.
-        fields: its fields.
         in_flight: by transfer id, the changes of unfinished transfers. What the account gives is no
             longer in ``balances``; what it gets is not there yet.
         version: the number of changes so far.

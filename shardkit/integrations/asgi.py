@@ -70,13 +70,7 @@ def lifespan(
 
 
 def request_kit(scope: Scope) -> AsyncShardKit:
-    """Return the kit that `lifespan` has opened, from the scope of a request.
-
-    It is that of FastAPI's ``app.dependency_overrides[get_kit]``, if there is one.
-
-    Raises:
-        RuntimeError: the application has no such lifespan.
-    """
+    """Return `lifespan`'s kit, or FastAPI's override of ``get_kit``; else raise RuntimeError."""
     dependency = getattr(sys.modules.get("shardkit.integrations.fastapi"), "get_kit", None)
     instead = getattr(scope.get("app"), "dependency_overrides", {}).get(dependency)
     kit = instead() if instead else kit_in(scope)
@@ -289,9 +283,6 @@ def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any],
 
     That is a kit or a request; ``invalidate_tag`` takes ``kit=``. For the options see
     `shardkit.ShardKit.cached`.
-
-    Raises:
-        InvalidArgumentError: an option cannot be used; the function is no ``async def``.
     """
     current: ContextVar[AsyncShardKit] = ContextVar("shardkit.integrations.asgi.cached")
     caching = Caching(current.get, component, **options)

@@ -33,6 +33,7 @@ from shardkit.config.component import Component
 from shardkit.config.read_from import ReadFrom
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.metrics.outbox import Background
+from shardkit.network.topology import Topology
 from shardkit.operations.arguments import Seconds, check_calls
 from shardkit.operations.operation import Driver, Face
 from shardkit.routing.placement import DEFAULT
@@ -78,24 +79,18 @@ class Catalogue(Generic[Face]):
     _renewals: Renewals | AsyncRenewals  # of what is held
     _background: Background  # sends what is recorded in the process
 
-    def _component(self, name: str) -> Component:
-        """Return a component, without an exchange if it was read before."""
-        raise NotImplementedError
-
-    def _reading(self, read_from: ReadsFrom) -> Driver:
-        """Return the driver whose reads go to replicas; the usual one for None."""
-        raise NotImplementedError
+    # A component, without an exchange if it was read before; and the driver whose reads go to
+    # replicas, or the usual one for None.
+    _component: Callable[[str], Component]
+    _reading: Callable[[ReadsFrom], Driver]
+    topology: Topology
 
     def _part_count(self, component: str, given: int | None, unsharded: int) -> int:
         """Return how many parts an index has: as given, or as many as its component has shards."""
         if given is None:
             return len(self._component(component).without_problem().shards) or unsharded
-        self._count(component, given)
+        self.topology.count(component, given)
         return given
-
-    def _count(self, component: str, shards: int) -> None:
-        """Note how many shards a caller says that a component has."""
-        raise NotImplementedError
 
     @overload
     def hash(
@@ -129,16 +124,9 @@ class Catalogue(Generic[Face]):
         ``replica``, ``prefer_replica``, ``nearest``, ``zone``, or a
         `shardkit.network.replicas.ReadFrom`.
         """
+        driver = self._reading(read_from)
         return _structures.ShardedHash(
-            self._reading(read_from),
-            component,
-            name,
-            total,
-            part_size,
-            codec,
-            fields,
-            partition,
-            groups,
+            driver, component, name, total, part_size, codec, fields, partition, groups
         )
 
     @overload
@@ -221,16 +209,9 @@ class Catalogue(Generic[Face]):
         read_from: ReadsFrom = None,
     ) -> _structures.UniqueVisitors[Face]:
         """Return a counter of unique visitors; see `shardkit.structures.unique.visitors`."""
+        where = self._reading(read_from), component, name
         return _structures.UniqueVisitors(
-            self._reading(read_from),
-            component,
-            name,
-            precision,
-            part_size,
-            first_day,
-            digits,
-            partition,
-            self._clock,
+            *where, precision, part_size, first_day, digits, partition, self._clock
         )
 
     def packed(
@@ -302,7 +283,7 @@ class Catalogue(Generic[Face]):
         read_from: ReadsFrom = None,
     ) -> _structures.ScoreRanges[Face, M]:
         """Return a view of ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
-        self._count(component, shards)
+        self.topology.count(component, shards)
         return _structures.ScoreRanges(
             self._reading(read_from), component, name, shards, members, one_key
         )
@@ -504,15 +485,9 @@ class Catalogue(Generic[Face]):
         algorithm: str = "gcra",
     ) -> _coordination.RateLimit[Face]:
         """Return a rate limit; see `shardkit.coordination.RateLimit`."""
+        where = self._driver, component, name
         return _coordination.RateLimit(
-            self._driver,
-            component,
-            name,
-            limit=limit,
-            per=per,
-            burst=burst,
-            algorithm=algorithm,
-            clock=self._clock,
+            *where, limit=limit, per=per, burst=burst, algorithm=algorithm, clock=self._clock
         )
 
     def mailboxes(
@@ -633,7 +608,7 @@ class Catalogue(Generic[Face]):
             followers=followers,
             **parameters,
         )
-        self._count(followers, network.layout.relation_shards)
+        self.topology.count(followers, network.layout.relation_shards)
         return network
 
 

@@ -64,12 +64,7 @@ class AsyncKeyCommands(_RouterCommands, AsyncDataAccessCommands):
 
 
 def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key | None:
-    """Return a key that decides the shard of a command; None if it must be split.
-
-    Raises:
-        RoutingError: the command is unknown, or has no key.
-        CrossShardError: its keys live on different shards.
-    """
+    """Return a key that decides a command's shard, None if it must be split; or refuse it."""
     positions = key_positions(args)
     if not positions:
         raise RoutingError(

@@ -110,26 +110,22 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self,
         source: Source,
         *,
-        connector: Connector | None = None,
-        clock: ServerClock | None = None,
         config_clients: Clients | None = None,
-        credential_providers: Mapping[str, CredentialProvider] | None = None,
-        deadline: Seconds | None = None,
-        zone: str = "",
-        check_keys: bool | None = None,
-        heat: float | None = None,
+        **options: Unpack[KitOptions],
     ) -> None:
+        zone, deadline = options.get("zone", ""), options.get("deadline")
+        providers, check_keys = options.get("credential_providers"), options.get("check_keys")
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
         self._deadline = (
             None if deadline is None else check_seconds("kit", "deadline", deadline, 0, math.inf)
         )
-        heat = _checked_heat(heat, source)
+        heat = _checked_heat(options.get("heat"), source)
         self.topology = Topology(source)
-        if credential_providers and credential_providers.keys() - {"config-server"}:
-            self.topology.check_names = partial(_check_providers, credential_providers, source)
-        self._connector = connector or Connector(*USER_CLIENTS)
-        self._credential_providers = credential_providers
+        if providers and providers.keys() - {"config-server"}:
+            self.topology.check_names = partial(_check_providers, providers, source)
+        self._connector = options.get("connector") or Connector(*USER_CLIENTS)
+        self._credential_providers = providers
         self.breakers = Breakers()
         self.clients = self._new_clients()
         self.plane = ClientPlane(self.topology, self.clients, zone)
@@ -137,7 +133,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
             check_keys = os.environ.get(CHECK_KEYS, "") not in ("", "0")
         self.plane.check_keys = check_keys
         self._background = Background(BlockingDriver(self.plane.link()))
-        self._clock = clock or ServerClock()
+        self._clock = options.get("clock") or ServerClock()
         self._config_clients = config_clients
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
@@ -204,9 +200,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
             max_age: the seconds that such a copy may be older than what its server has, also when
                 connections hang.
 
-        Raises:
-            InvalidArgumentError: an option cannot be used; the key names no parameter.
-
         Cost of a call: one exchange for a hit, two for a computation.
         """
         return _caching.Caching(lambda: self, component, **options)
@@ -235,9 +228,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
 
         Args:
             seconds: the limit, from entering the block; with 0 nothing is sent.
-
-        Raises:
-            InvalidArgumentError: ``seconds`` is not a number from 0.
         """
         return DeadlineBlock(_checked_deadline(seconds))
 
@@ -263,9 +253,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         ``appendfsync everysec``, a second and two more exchanges.
         """
         return DurableBlock(self._driver.run, replicas, fsync, in_seconds(timeout))
-
-    def _count(self, component: str, shards: int) -> None:
-        self.topology.count(component, shards)
 
     def key_sharded(
         self,
@@ -475,7 +462,6 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
 
         Raises:
             ConfigServerError: the components cannot be listed, and none was read before.
-            ClosedError: the kit is closed.
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
@@ -769,8 +755,7 @@ def _config_source(
 def _unread(kind: Callable[..., R], where: Where | None, options: Mapping[str, Any]) -> R:
     """Return a kit that has read no entries yet."""
     source, clients = _source(where, options)
-    given = {n: v for n, v in options.items() if n not in ("cache", "cache_max_age")}
-    return kind(source, config_clients=clients, **given)
+    return kind(source, config_clients=clients, **options)
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:

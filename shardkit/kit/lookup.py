@@ -32,22 +32,10 @@ MaybeAwaited: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
 
 
 class CallSite:
-    """A component as one decorator or router uses it, with the count and placement that it says.
+    """A component as one decorator or router uses it; its arguments are theirs.
 
-    Args:
-        shards: how many shards it must have; None for any number.
-        placement: how keys must be placed; None for the stored placement, or ``crc32`` if the
-            entries were written by hand.
-        read_from: where reads go; None for where the entries say.
-        unsharded: whether it uses the unsharded entry.
-        wait: the age in seconds from which a call makes the entries be read again.
-
-    Attributes:
-        seen: the version of the component that was checked last.
-
-    Raises:
-        InvalidArgumentError: the placement cannot be used, or is given without ``shards``;
-            ``read_from`` or ``wait`` cannot be used.
+    With ``unsharded`` it uses the unsharded entry; ``wait`` is the age in seconds from which a call
+    makes the entries be read again; ``seen`` is the version that was checked last.
     """
 
     __slots__ = ("component", "placement", "read_from", "seen", "shards", "unsharded", "wait")

@@ -139,7 +139,6 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
                 was sent.
             InvalidArgumentError: an argument is not text, bytes or a number; nothing was sent.
             ConfigError: the component's entries cannot be used, or its shard count differs.
-            ClosedError: the kit is closed.
 
         Cost: one exchange with each server, all at the same time.
         """

@@ -192,14 +192,9 @@ class AwaitingRouter(Router[K, AsyncClient]):
         return self._plane.plane().cached(self.component)
 
     def __getitem__(self, key: K) -> AsyncClient:
-        """Return the awaiting client of the shard that owns a key; does not wait.
+        """Return the awaiting client of a key's shard, without waiting; see `BlockingRouter`.
 
-        Raises:
-            InvalidKeyError: the key is not text, bytes or an integer.
-            ShardCountError: the component has another number of shards.
-            MissingEntryError: the component has not been read.
-
-        Cost: under 1 microsecond.
+        Raises MissingEntryError if the component has not been read.
         """
         return self._plane.cached_client(self._site, self._key(key))
 
@@ -335,12 +330,7 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         return self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
 
     def mget_iter(self, keys: Iterable[Key], page_size: int = bulk.PAGE) -> Iterator[Any]:
-        """Iterate over the values of any number of keys, with one page in memory at a time.
-
-        Args:
-            keys: the keys, in any iterable.
-            page_size: the number of keys in one exchange.
-        """
+        """Iterate over values of any number of keys, ``page_size`` of them at a time."""
         check_integer("router", "page_size", page_size, 1, sys.maxsize)
         for page in pages(keys, page_size):
             yield from self.mget(page)

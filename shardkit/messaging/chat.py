@@ -76,7 +76,6 @@ class ChatNews(NamedTuple):
     """A chat's messages that a member has not acknowledged.
 
     Attributes:
-        chat: the chat's id.
         messages: the oldest of them, ascending.
         unread: the number of all of them.
     """
@@ -90,7 +89,6 @@ class ChatMember(NamedTuple):
     """A member of a chat.
 
     Attributes:
-        user: the user's name.
         position: the last acknowledged id.
         unread: the number of messages that are not acknowledged.
     """
@@ -235,7 +233,6 @@ class Chats(Tagged[Face]):
             body: data that JSON can represent, at most 1 MiB.
 
         Raises:
-            InvalidArgumentError: JSON cannot represent the body, or the body is too large.
             ShardErrors: the server failed; the error tells whether it may have been sent. It is not
                 sent a second time.
 

@@ -116,9 +116,7 @@ class PublishedFile(NamedTuple):
     """A published file.
 
     Attributes:
-        name: the file's name.
         number: its number in the channel.
-        size: its bytes.
         new: False if it was already published.
     """
 
@@ -132,7 +130,6 @@ class FileStatus(NamedTuple):
     """A file of a channel that not all readers have finished.
 
     Attributes:
-        name: the file's name.
         number: its number in the channel.
         size: the bytes published so far.
         complete: whether the whole file is published.
@@ -150,7 +147,6 @@ class ChannelStatus(NamedTuple):
     """A channel of files.
 
     Attributes:
-        readers: the names of its readers.
         byte_limit: the most bytes that it holds.
         held: the bytes that it holds, or that publishers have reserved.
         closed: whether publishing has ended.
@@ -280,10 +276,7 @@ class Files(Tagged[Face]):
     def close(self, channel: str) -> Operation[bool]:
         """Close a channel; return False if it was. Readers end once they have read its files.
 
-        Raises:
-            ChannelError: there is no such channel.
-
-        Cost: one exchange.
+        Raises ChannelError without such a channel. Cost: one exchange.
         """
         [closed] = yield [self._call("close", channel, secrets.token_hex(8), idempotent=True)]
         self._require(channel, closed)
@@ -291,10 +284,7 @@ class Files(Tagged[Face]):
 
     @operation
     def status(self, channel: str) -> Operation[ChannelStatus]:
-        """Return a channel's contents and its readers' progress.
-
-        Raises:
-            ChannelError: there is no such channel.
+        """Return a channel's contents and its readers' progress, or raise ChannelError.
 
         Cost: one exchange, O(n) for n files that not all readers have finished.
         """

@@ -150,7 +150,6 @@ class Mailboxes(Tagged[Face]):
             body: data that JSON can represent, at most 1 MiB.
 
         Raises:
-            InvalidArgumentError: JSON cannot represent the body, or the body is too large.
             ShardErrors: the server failed; the error tells whether it may have been sent. It is not
                 sent a second time.
 

@@ -66,7 +66,6 @@ class Total(NamedTuple):
     Attributes:
         group: totals that are added together and live on one server, such as a day.
         kind: the kind of total, such as ``country``.
-        member: the member of the kind, such as ``Germany``.
     """
 
     group: str
@@ -206,8 +205,6 @@ class Totals(Structure[Face]):
         """Return the members with the largest totals.
 
         Args:
-            group: the group, such as a day.
-            kind: the kind, such as ``country``.
             limit: the most members, 1 to 10,000.
 
         Cost: one exchange, O(log n + limit).

@@ -158,9 +158,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         Args:
             count: the number to add, 1 to 2**53 - 1.
 
-        Raises:
-            InvalidArgumentError: the name is not text, or the count is out of range.
-
         Cost: under a microsecond, and no exchange.
         """
         if type(name) is not str:
@@ -223,9 +220,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         Returns:
             The start of each slice, in seconds since 1970, and its count, by the server's clock.
             Slices without counts are left out.
-
-        Raises:
-            InvalidArgumentError: the counters have no such precision.
 
         Cost: one exchange, O(slices kept / 256).
         """
@@ -350,7 +344,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
             interval: the seconds between two starts, at least 1; a pause is at least 1 second.
 
         Raises:
-            InvalidArgumentError: the interval is under a second.
             ShardErrors: a server failed; call it again later.
         """
         interval = check_seconds(self.name, "interval", interval, 1, math.inf)

@@ -66,7 +66,6 @@ class LogEntry(NamedTuple):
     Attributes:
         time: when it was logged, by the server's clock; None if the stored text has none.
         severity: debug, info, warning, error or critical.
-        message: its text.
     """
 
     time: datetime | None
@@ -88,14 +87,9 @@ class CommonMessages(NamedTuple):
 
 
 def severity_name(severity: str | int) -> str:
-    """Return the name of a severity.
+    """Return the name of a severity: a name in any case, or a level of `logging`.
 
-    Args:
-        severity: a name in upper or lower case, or a level of `logging`. A level between two of
-            the five counts as the lower one, one below DEBUG as debug.
-
-    Raises:
-        InvalidArgumentError: it is neither.
+    A level between two of the five counts as the lower one, one below DEBUG as debug.
     """
     if isinstance(severity, int) and not isinstance(severity, bool):
         return next((name for n, name in sorted(_NUMBERS.items())[::-1] if n <= severity), "debug")
@@ -178,9 +172,6 @@ class Logs(RecordingStructure[Face]):
             common: the text to count among the common messages; by default the message. Leave out
                 numbers and names, so that the same event is the same message.
 
-        Raises:
-            InvalidArgumentError: the log's name or the severity is not valid.
-
         Cost: some microseconds, and no exchange.
         """
         row = self._row(message, severity, common)
@@ -195,7 +186,6 @@ class Logs(RecordingStructure[Face]):
         """Log at once; see `record`.
 
         Raises:
-            InvalidArgumentError: the log's name or the severity is not valid.
             ShardErrors: the server failed; ``maybe_executed`` says whether it may have logged.
 
         Cost: one exchange, O(log n) in the hour's different messages.

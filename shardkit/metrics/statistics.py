@@ -75,12 +75,8 @@ class Statistics:
 
     Attributes:
         hour: the start of the hour, in UTC; of merged ones, the latest.
-        count: the number of values.
-        sum: their sum.
         sumsq: the sum of their squares.
         spread: the sum of their squared differences from the average.
-        min: the smallest.
-        max: the greatest.
         buckets: DDSketch's buckets, by field.
     """
 
@@ -107,7 +103,6 @@ class Statistics:
         """Return a quantile: of 0.99, the value that 99% do not exceed, within 1%.
 
         Raises:
-            InvalidArgumentError: the fraction is not from 0 to 1.
             MissingExtraError: ddsketch is not installed.
         """
         with extra("metrics", "quantiles"):

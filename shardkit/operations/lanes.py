@@ -33,7 +33,6 @@ class Job(NamedTuple):
 
     Attributes:
         to, key: where it goes; see `Command`.
-        steps: the operation.
         seconds: returns when it starts how long it may take; by default as long as it needs.
     """
 

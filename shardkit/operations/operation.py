@@ -136,7 +136,7 @@ class Structure(Generic[Face]):
     """The base of everything that has operations. Threads may share it, and so may tasks.
 
     Its calls raise InvalidArgumentError for an argument of the wrong type or out of range, before
-    anything is sent, and ShardErrors if a server failed.
+    anything is sent, ShardErrors if a server failed, and ClosedError once the kit is closed.
 
     Args:
         driver: what runs its steps; decides the face.

@@ -34,7 +34,6 @@ class Task(NamedTuple):
     """A task that was taken.
 
     Attributes:
-        id: its id.
         queue: the queue that it was taken from.
         name: the function to call.
         args: its arguments: text, numbers, booleans, None, lists and dictionaries.
@@ -56,7 +55,6 @@ class NewTask(NamedTuple):
 
     Attributes:
         name: the function to call.
-        args: its arguments.
         delay: the seconds until it is due; 0 or less for at once.
         id: its id; None for a random one.
     """
@@ -72,9 +70,7 @@ class DeadTask(NamedTuple):
 
     Attributes:
         id: its id, for `TaskQueues.revive`.
-        queue: its queue.
         name: the function to call; None if it is not a task.
-        args: its arguments.
         attempts: how often it was taken.
         reason: why it is dead.
         at: when it died, in seconds since 1970, by the server's clock.

@@ -153,7 +153,6 @@ class TaskQueues(Structure[Face]):
                 itself: it needs another id. To move a delayed one, `cancel` it before.
 
         Raises:
-            InvalidArgumentError: an argument is out of range, or JSON cannot represent it.
             ShardErrors: the server failed. The task may have been queued. Queue it again with its
                 id, from the error's ``ids``, so that it is not queued twice.
 
@@ -278,10 +277,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def extend(self, task: Task, lease: Seconds = LEASE) -> Operation[bool]:
-        """Extend a task's lease to `lease` seconds from now.
-
-        Returns:
-            False if its lease had ended and the task was requeued: others may take it.
+        """Extend a lease to `lease` seconds from now; False if it had ended.
 
         Cost: one exchange, O(log n).
         """
@@ -411,9 +407,6 @@ class TaskQueues(Structure[Face]):
 
         Workers of earlier releases are not counted.
 
-        Raises:
-            InvalidArgumentError: the queue's name or the minutes are not valid.
-
         Cost: one exchange. Counting costs each call that queues, finishes or fails a HINCRBY.
         """
         check_integer(self.name, "minutes", minutes, 1, KEPT_MINUTES)
@@ -496,10 +489,6 @@ class TaskQueues(Structure[Face]):
 
         Damage is a key of another type; a task that is neither waiting, delayed, leased nor dead,
         which `restore` requeues; or an id in one of these keys without a task.
-
-        Raises:
-            InvalidArgumentError: the queue's name is not valid.
-            ShardErrors: its server failed.
 
         Cost: two exchanges for 1,000 tasks.
         """

@@ -132,12 +132,7 @@ class BaseWorker(Generic[Face]):
         raise NotImplementedError
 
     def register(self, name: str, callback: Callable[..., Any]) -> None:
-        """Register the function that tasks with a name call.
-
-        Raises:
-            InvalidArgumentError: it is not a function that runs when it is called, or the name is
-                taken.
-        """
+        """Register what tasks with a name call; refuse a function that a call does not run."""
         if not isinstance(name, str) or not name or not callable(callback):
             raise InvalidArgumentError(
                 f"worker: callback {shown(name)}={shown(callback)}", "give a name and a function"
@@ -344,7 +339,6 @@ class Worker(BaseWorker[Blocking]):
 
     Attributes:
         queues, concurrency, lease: see the arguments.
-        summary: its work so far.
         aborted: whether it was told twice to stop, and requeued running tasks.
     """
 
@@ -377,10 +371,6 @@ class Worker(BaseWorker[Blocking]):
                 such as a web server, and calls `stop`.
             on_progress: a plain function, called about five times a second with the summary so far
                 and the number of running tasks.
-
-        Raises:
-            ClosedError: the kit was closed.
-            InvalidArgumentError: a queue's name or ``on_progress`` is not valid.
         """
         check_runs("worker", "on_progress", on_progress)
         self._reset()

@@ -34,7 +34,7 @@ from kombu.utils.json import dumps, loads
 import shardkit
 from shardkit import log_records
 from shardkit.errors import ClosedError, ConfigServerError, InvalidArgumentError, ShardErrors
-from shardkit.integrations.celery.address import open_kit, parse_url, without_secrets
+from shardkit.integrations.kits import open_kit, parse_url, without_secrets
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.operations.lanes import Job, Lanes

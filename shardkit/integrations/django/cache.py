@@ -118,13 +118,7 @@ class ShardKitCache(BaseCache):
         return bool(self._one(self._command("EXISTS", self._key(key, version)), 0))
 
     def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
-        """Add to an integer and return it.
-
-        Raises:
-            ValueError: there is none, or it or ``delta`` is not an integer.
-
-        Cost: one exchange, three for an integer of more than 64 bits.
-        """
+        """Add to an integer, or raise ValueError. One exchange, three beyond 64 bits."""
         if not isinstance(delta, int):
             raise ValueError(f"delta={delta!r} is not an integer")
         stored = self._key(key, version)
