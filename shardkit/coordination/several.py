@@ -65,6 +65,7 @@ class _Several(HeldInBlocks[Face, T]):
     """What several locks and a quorum share."""
 
     _suspects = "check for servers that are down"
+    _locks: Sequence[Holdable[Any]]
 
     def __init__(
         self, driver: Driver, component: str, name: str, key: str, clock: ServerClock | None
@@ -80,6 +81,18 @@ class _Several(HeldInBlocks[Face, T]):
         if held is None:
             raise NotHolderError(f"{self.key}: not held", "acquire it first")
         return held
+
+    def _check_own(self, holds: Iterable[Any]) -> None:
+        """Refuse holds of other locks, or of the process that forked this one."""
+        locks: dict[Any, Any] = {(lock.component, lock.key): lock for lock in self._locks}
+        for hold in holds:
+            place = hold.place if isinstance(hold, Hold) else ()
+            if place not in locks:
+                raise InvalidArgumentError(
+                    f"{self.key}: {' '.join((shown(hold), *place))} is of another lock",
+                    "give what its acquire returned",
+                )
+            locks[place]._own(hold)
 
 
 class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
@@ -153,13 +166,7 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
         Cost: one exchange with all servers.
         """
         holds = self._own(holds)
-        locks = {(lock.component, lock.key): lock for lock in self._locks}
-        for hold in holds:
-            if not isinstance(hold, Hold) or hold.place not in locks:
-                raise InvalidArgumentError(
-                    f"{self.name}: holds={shown(holds)}", "give the holds that its acquire returned"
-                )
-            locks[hold.place]._own(hold)
+        self._check_own(holds)
         self._holds.forget(holds)
         lost = any(hold.lost or hold.returned for hold in holds)
         replies = yield from _give_back(self._locks, holds)
@@ -362,15 +369,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         Cost: one exchange with its servers; on a server that fails, it expires.
         """
         hold = self._own(hold)
-        locks = {(lock.component, lock.key): lock for lock in self._locks}
-        if not all(each.place in locks for each in hold.holds):
-            raise InvalidArgumentError(
-                f"{self.key}: hold of {hold.name!r} in "
-                f"{', '.join(each.place[0] for each in hold.holds)}",
-                "give a hold that its acquire returned",
-            )
-        for each in hold.holds:
-            locks[each.place]._own(each)
+        self._check_own(hold.holds)
         self._holds.forget(hold)
         lost = hold.lost
         replies = yield from _give_back(self._locks, hold.holds, self._patience)

@@ -766,21 +766,11 @@ class Files(Tagged[Face]):
         self, upload: _Upload, sizes: Sequence[int], waiting: str, *, done: bool = False
     ) -> Operation[int]:
         """Report stored chunks, and reserve space; return the number of reserved chunks."""
-        call = self._call(
-            "advance",
-            upload.channel,
-            self._clock.script_microseconds(),
-            upload.number,
-            upload.claim,
-            upload.lease,
-            upload.chunks,
-            upload.stored,
-            upload.stored_bytes,
-            int(done),
-            waiting,
-            *sizes,
-        )
-        [reply] = yield [call]
+        now = self._clock.script_microseconds()
+        publisher = (now, upload.number, upload.claim, upload.lease)
+        stored = (upload.chunks, upload.stored, upload.stored_bytes, int(done))
+        args = (*publisher, *stored, waiting, *sizes)
+        [reply] = yield [self._call("advance", upload.channel, *args)]
         if reply[0] == -1:
             raise FileLeaseLostError(
                 f"{self.name}: another process publishes {shown(upload.name)} now",
@@ -836,14 +826,8 @@ class Files(Tagged[Face]):
         def attempt(waiting: str) -> Operation[tuple[Any, float]]:
             nonlocal taken_at
             taken_at = self._clock.monotonic()
-            args = (
-                self._clock.script_microseconds(),
-                reader,
-                microseconds,
-                claim,
-                self._attempts,
-                waiting,
-            )
+            now = self._clock.script_microseconds()
+            args = (now, reader, microseconds, claim, self._attempts, waiting)
             [reply] = yield UndoableBatch([self._call("take", channel, *args)], undo)
             if reply[0] == 0 and not reply[2]:
                 return None, seconds_until(reply[1])
@@ -954,22 +938,13 @@ class Files(Tagged[Face]):
         waiting: str = "",
     ) -> Command:
         file._extend_at = self._clock.monotonic() + file._lease / 4e6
-        return self._call(
-            "progress",
-            file.channel,
-            self._clock.script_microseconds(),
-            file.number,
-            file.reader,
-            file._claim,
-            file._lease,
-            "" if position is None or not position.kind else str(position),
-            what,
-            reason.encode(errors="replace"),
-            self._attempts if attempts is None else attempts,
-            file._chunks,
-            waiting,
-            idempotent=what == "read",
-        )
+        now = self._clock.script_microseconds()
+        leased = (now, file.number, file.reader, file._claim, file._lease)
+        where = "" if position is None or not position.kind else str(position)
+        most = self._attempts if attempts is None else attempts
+        outcome = (where, what, reason.encode(errors="replace"), most, file._chunks, waiting)
+        idempotent = what == "read"
+        return self._call("progress", file.channel, *leased, *outcome, idempotent=idempotent)
 
     def _heard(self, file: LeasedFile, reply: Reply) -> Operation[None]:
         if reply[0] < 0:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from shardkit import log_records
 from shardkit.errors import InvalidArgumentError
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
+from shardkit.metrics.statistics import check_period
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Pause, Transaction
 from shardkit.operations.lua import lua_call
@@ -219,10 +220,7 @@ class Logs(RecordingStructure[Face]):
 
         Cost: one exchange, O(log n + limit).
         """
-        if period not in ("current", "last"):
-            raise InvalidArgumentError(
-                f"{self.name}: period={shown(period)}", "give current or last"
-            )
+        check_period(self.name, period)
         kind, field = ("common", "hour") if period == "current" else ("last", "last")
         level = SEVERITIES.index(severity_name(severity))
         check_integer(self.name, "limit", limit, 1, MOST_MESSAGES + 1)

@@ -328,7 +328,7 @@ class MeasuredValues(RecordingStructure[Face]):
 
         Cost: one exchange, and another one a minute for the time.
         """
-        _check_period(self.name, period)
+        check_period(self.name, period)
         check_integer(self.name, "limit", limit, 1, MOST_SLOWEST)
         home = f"{self.name}:slowest:{{{kind}}}"
         seconds = yield from self._clock.seconds(self.component, home)
@@ -364,7 +364,7 @@ class MeasuredValues(RecordingStructure[Face]):
     def _read(
         self, contexts: Sequence[str], kind: str, period: str
     ) -> Operation[list[Statistics | None]]:
-        _check_period(self.name, period)
+        check_period(self.name, period)
         batch = []
         for context in contexts:
             self._check(context, kind, 0)
@@ -405,16 +405,8 @@ class MeasuredValues(RecordingStructure[Face]):
             }
             if sum(buckets.values()) != count:
                 raise ValueError(buckets)
-            return Statistics(
-                datetime.fromtimestamp(int(known["hour"]), UTC),
-                int(count),
-                total,
-                squares,
-                spread,
-                least,
-                most,
-                buckets,
-            )
+            hour = datetime.fromtimestamp(int(known["hour"]), UTC)
+            return Statistics(hour, int(count), total, squares, spread, least, most, buckets)
         except (KeyError, ValueError, OverflowError, OSError) as error:
             raise DamagedDataError(
                 key, f"{error!r}", f"statistics of format {FORMAT}", component=self.component
@@ -474,6 +466,7 @@ class MeasuredValues(RecordingStructure[Face]):
             )
 
 
-def _check_period(owner: str, period: str) -> None:
+def check_period(owner: str, period: str) -> None:
+    """Refuse what is neither ``current`` nor ``last``."""
     if period not in PERIODS:
         raise InvalidArgumentError(f"{owner}: period={shown(period)}", "give current or last")

@@ -8,15 +8,9 @@ A step generator yields batches and is sent their replies, without I/O of its ow
             [added] = yield [self._at(member, "SADD", self.name, member)]
             return bool(added)
 
-The result of a call depends on the face of the structure:
-
-=========== =========================== ====================================================
-face        ``members.add("a")``        made by
-=========== =========================== ====================================================
-Blocking    the value                   a kit that blocks
-Awaiting    a coroutine                 an async kit
-Deferred    the steps, not yet started  ``structure.deferred``; for ``yield from`` and ``together``
-=========== =========================== ====================================================
+The result of a call depends on the face of the structure: a blocking kit's returns the value, an
+async kit's a coroutine, and ``structure.deferred`` the steps, not yet started, for ``yield from``
+and ``together``.
 
 A `stream` is an operation with many values: between its batches it yields pages of them. Its calls
 return an iterator, an async iterator, or the steps.

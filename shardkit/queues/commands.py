@@ -108,10 +108,6 @@ class QueueCommands:
         check_name(queue)
         return queue_keys(self._name, queue)
 
-    def put(self, queue: str, rows: Sequence[Argument]) -> Command:
-        """Return the command that queues tasks; rows are id, delay, task, …."""
-        return self.call("put", self.keys(queue), self._clock.script_seconds(), *rows)
-
     def take(
         self, queues: Sequence[QueueKeys], lease: float, claim: str, *, waits: bool
     ) -> Command:

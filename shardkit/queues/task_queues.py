@@ -227,13 +227,9 @@ class TaskQueues(Structure[Face]):
         `shardkit.queues.claim` for the cost of waiting.
         """
         seconds = math.inf if timeout is None else self._seconds("timeout", timeout, 0.0)
+        order, lasts = self._order(queues), self._seconds("lease", lease)
         claim = Claim(
-            self.component,
-            self._order(queues),
-            self._commands,
-            self._seconds("lease", lease),
-            self._absent,
-            self._clock.monotonic,
+            self.component, order, self._commands, lasts, self._absent, self._clock.monotonic
         )
         while True:
             taken = yield from claim.take(seconds)
@@ -511,7 +507,7 @@ class TaskQueues(Structure[Face]):
     # ---- what several operations share
 
     def _enqueue(self, queue: str, tasks: Sequence[NewTask]) -> Operation[list[str]]:
-        self._keys(queue)
+        keys = self._keys(queue)
         rows: list[Argument] = []
         ids = []
         for task in tasks:
@@ -522,7 +518,8 @@ class TaskQueues(Structure[Face]):
             ids.append(id_)
         try:
             while rows:
-                [[done, added]] = yield [self._commands.put(queue, rows)]
+                now = self._clock.script_seconds()
+                [[done, added]] = yield [self._commands.call("put", keys, now, *rows)]
                 if added < done:
                     known = counted(done - added, "task")
                     about = log_records.fields("task-queued-already", queue=queue)
