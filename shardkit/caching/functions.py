@@ -39,14 +39,15 @@ from shardkit.structures.codecs.plain import Codec
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+N_co = TypeVar("N_co", covariant=True)
 
 _VALUE, _NONE, _ERROR = b"v", b"n", b"e"  # what a stored value begins with
 _SHORTEST = 0.001  # seconds
 _SCALARS = (str, int, float, Decimal, UUID, date, Enum)
 
 
-class CachedFunction(Protocol[P, T_co]):
-    """A cached function: called like the function that it decorates."""
+class _Cached(Protocol[P, T_co, N_co]):
+    """What a decorated function can do, whose calls return values or coroutines for them."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Return the value; one caller of all computes a missing one. One exchange, or two."""
@@ -54,33 +55,24 @@ class CachedFunction(Protocol[P, T_co]):
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Compute the value now, store and return it. Cost: two exchanges."""
 
-    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> N_co:
         """Remove the value of these arguments; one being computed is not stored. One exchange."""
 
-    def invalidate_tag(self, *tags: str) -> None:
+    def invalidate_tag(self, *tags: str) -> N_co:
         """Invalidate all values with one of these tags, of all functions. One exchange."""
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the key on the server; no exchange."""
 
 
-class AsyncCachedFunction(Protocol[P, T_co]):
-    """The same of an ``async def`` function; see `CachedFunction`."""
+class CachedFunction(_Cached[P, T_co, None], Protocol[P, T_co]):
+    """A cached function: called like the function that it decorates."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
-        """Return the value."""
 
-    def refresh(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
-        """Compute the value now."""
-
-    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
-        """Remove a value."""
-
-    def invalidate_tag(self, *tags: str) -> Coroutine[Any, Any, None]:
-        """Invalidate all values with one of these tags."""
-
-    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Return the key on the server."""
+class AsyncCachedFunction(
+    _Cached[P, Coroutine[Any, Any, T_co], Coroutine[Any, Any, None]], Protocol[P, T_co]
+):
+    """The same of an ``async def`` function, all but ``key`` awaited; see `CachedFunction`."""
 
 
 class CachingOptions(TypedDict, total=False):

@@ -1,15 +1,9 @@
 """Rate limits by key, counted by the servers.
 
-Two algorithms, each one script on the server of the key, by its clock:
-
-================== ================================ ================== ==========================
-``algorithm``      what it promises                 stored for a key   what users notice
-================== ================================ ================== ==========================
-``gcra``           an even rate, with bursts of at  one number, about  after a burst, one more per
-                   most ``burst``                   80 bytes           ``per / limit`` seconds
-``sliding_window`` at most ``limit`` in any ``per`` one entry a call,  after ``limit`` at once,
-                   seconds, exactly                 about 40 bytes     none for ``per`` seconds
-================== ================================ ================== ==========================
+Two algorithms, each one script on the server of the key, by its clock. ``gcra`` promises an even
+rate, with bursts of at most ``burst``, and stores one number for a key, about 80 bytes.
+``sliding_window`` promises at most ``limit`` in any ``per`` seconds, exactly, and stores one entry
+a call, about 40 bytes: after ``limit`` at once, users get none for ``per`` seconds.
 
 With GCRA up to ``burst + limit`` hits can come within ``per`` seconds: a burst, and those earned in
 that time. Refused hits are not counted, so a client that tries too often is not locked out.
