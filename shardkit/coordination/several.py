@@ -89,7 +89,7 @@ class _Several(HeldInBlocks[Face, T]):
             place = hold.place if isinstance(hold, Hold) else ()
             if place not in locks:
                 raise InvalidArgumentError(
-                    f"{self.key}: {' '.join((shown(hold), *place))} is of another lock",
+                    f"{self.key}: hold={' '.join((shown(hold), *place))} is of another lock",
                     "give what its acquire returned",
                 )
             locks[place]._own(hold)

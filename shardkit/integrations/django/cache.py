@@ -12,6 +12,7 @@ Values are pickled, as by Django's own backend: write access to the servers mean
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -72,8 +73,7 @@ class ShardKitCache(BaseCache):
 
     def raising(self) -> ShardKitCache:
         """Return this cache as one that ignores no errors; for sessions."""
-        found = ShardKitCache.__new__(ShardKitCache)
-        found.__dict__.update(self.__dict__)
+        found = copy.copy(self)
         found._ignore = False
         return found
 
@@ -156,8 +156,6 @@ class ShardKitCache(BaseCache):
             values: Any = PlainValues(driver, self._component, self._name, seconds)
             found, lease, _ = values.take(stored, ())
         except ShardKitError as error:
-            if not self._ignore:
-                raise
             self._ignored(error)
             return default()
         if lease is None:
@@ -260,8 +258,6 @@ class ShardKitCache(BaseCache):
                     key = stored.decode().removeprefix(f"{self._name}:")
                     yield self._reverse_key(key) if self._reverse_key else key.removeprefix(start)
         except (redis.RedisError, ShardKitError) as error:
-            if not self._ignore:
-                raise
             self._ignored(error)
 
     def ttl(self, key: Any, version: int | None = None) -> int | None:
@@ -329,8 +325,6 @@ class ShardKitCache(BaseCache):
                     pipe.unlink(stored)
                 count += sum(pipe.execute())
         except (redis.RedisError, ShardKitError) as error:
-            if not self._ignore:
-                raise
             self._ignored(error)
             return None
         return count
@@ -391,8 +385,6 @@ class ShardKitCache(BaseCache):
         try:
             raise_failures(failed, own=False)
         except ShardErrors as errors:
-            if not self._ignore:
-                raise
             self._ignored(errors)
             return [
                 instead if _has_failed(reply) else reply
@@ -401,6 +393,9 @@ class ShardKitCache(BaseCache):
         return replies
 
     def _ignored(self, error: Exception) -> None:
+        """Log an error, or raise it, as it is set."""
+        if not self._ignore:
+            raise error
         if self._log:
             about = log_records.fields(
                 "cache-error-ignored", component=self._component, cause=str(error)
