@@ -398,7 +398,7 @@ class _FastReplies(Closable):
                     replies.append(reply)
                     continue
                 if receiver is None:
-                    receiver = Receiver(self, sock, deadline)
+                    receiver = Receiver(self, sock, deadline, len(received))
                 receiver.feed(headers)
         except BaseException as error:
             self._close_and_raise(error, deadline, started)

@@ -50,23 +50,31 @@ def _poller(sock: Any) -> Callable[[float], Any]:
 
 
 class Receiver:
-    """Receives the replies of one exchange, within the limits of the connection."""
+    """Receives the replies of one exchange, of which ``size`` bytes have come, within its limits.
+
+    One reading brings at most `READ_BYTES` more than the connection allows.
+    """
 
     __slots__ = ("_connection", "_deadline", "_size", "_socket", "_started", "_usual")
 
-    def __init__(self, connection: Any, sock: Any, deadline: Deadline | None) -> None:
+    def __init__(
+        self, connection: Any, sock: Any, deadline: Deadline | None, size: int = 0
+    ) -> None:
         self._connection = connection
         self._socket = sock
         self._deadline = deadline
         self._started = time.monotonic()
-        self._size = 0
+        self._size = size
         self._usual = None if deadline is None else sock.gettimeout()
 
-    def _before(self) -> None:
+    def _before(self) -> int:
+        """Return how many bytes may be read."""
         if self._size:
             self._connection.check_reply(time.monotonic() - self._started, self._size)
         if self._deadline is not None:  # data that has arrived is read even if it has passed
             self._socket.settimeout(self._deadline.shorten(self._usual))
+        most: int = self._connection.max_reply_bytes - self._size + READ_BYTES
+        return most
 
     def _after(self, received: int) -> None:
         if not received:
@@ -89,9 +97,9 @@ class Receiver:
             data = self.some()
             headers.feed(data, len(data))
             return
-        self._before()
+        most = self._before()
         buffer = _get_buffer()
-        received = self._socket.recv_into(buffer)
+        received = self._socket.recv_into(buffer, min(most, _BUFFER_BYTES))
         self._after(received)
         headers.feed(buffer, received)
         _BUFFERS.append(buffer)
@@ -110,8 +118,8 @@ class Receiver:
             with memoryview(buffer) as view:
                 view[:have] = memoryview(data)[len(header) + 2 :]
                 while have < length + 2:  # not a byte of the next reply
-                    self._before()
-                    received = self._socket.recv_into(view[have : length + 2])
+                    end = min(length + 2, have + self._before())
+                    received = self._socket.recv_into(view[have:end])
                     self._after(received)
                     have += received
                 if bytes(view[length : length + 2]) != b"\r\n":
