@@ -33,7 +33,6 @@ from shardkit.network.connections.redis_private import (
     lost_its_role,
     transport_of,
 )
-from shardkit.network.connections.replies import ReplyParser
 from shardkit.operations.deadlines import current
 from shardkit.operations.steps import arun_steps
 
@@ -207,8 +206,6 @@ class _AsyncReplies(AsyncClosable):
 
     direct = True
     _limited_parser = AsyncLimitedParser
-    _reply_parser: ReplyParser | None = None
-    _parsed_socket: Any = None
 
     def lose(self) -> None:
         """Break the connection under its user."""
@@ -220,21 +217,12 @@ class _AsyncReplies(AsyncClosable):
         """The asyncio transport."""
         return transport_of(self)
 
-    def reply_parser(self) -> ReplyParser:
-        """Return the parser for data from the transport."""
-        transport = self.transport
-        if self._reply_parser is None or self._parsed_socket is not transport:
-            sock = transport.get_extra_info("socket")
-            self._reply_parser, self._parsed_socket = ReplyParser(self, sock), transport
-        self._reply_parser.refused = self._reply_parser.unusable = False
-        return self._reply_parser
-
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived, in redis-py or in the socket."""
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_reconnect():
             return False
-        return not has_unread(self) and not self.reply_parser().poll(0)
+        return not has_unread(self) and not self.reply_parser.poll(0)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
 from shardkit.network.connections.framing import ADDED, CHANGES, PLAIN, SELECTED, framed, refusals
 from shardkit.network.connections.redis_private import (
+    INCOMPLETE,
     NOT_GIVEN,
     PREVIOUS_MASTER,
     LimitedParser,
@@ -44,10 +45,8 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.connections.replies import (
     CLOSED,
-    INCOMPLETE,
     READ_BYTES,
     Receiver,
-    ReplyParser,
 )
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
@@ -324,8 +323,6 @@ class _FastReplies(Closable):
 
     _limited_parser = LimitedParser
     _is_plain_tcp = True  # bytes go as they are, not through TLS
-    _reply_parser: ReplyParser | None = None
-    _parsed_socket: Any = None
 
     def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
         """Read replies into a list; see `Closable.read_replies`."""
@@ -334,12 +331,12 @@ class _FastReplies(Closable):
         sock = socket_of(self)
         if sock is None:
             raise ConnectionError(CLOSED)
-        reply_parser = self._parser_on(sock)
+        reply_parser = self.reply_parser
         reply_parser.refused = reply_parser.unusable = False
         deadline = current.get()
         started, usual = (0.0, None) if deadline is None else (time.monotonic(), sock.gettimeout())
         try:
-            reply_parser.read(Receiver(self, sock, deadline), replies, count, not raw, more)
+            reply_parser.read(Receiver(reply_parser, sock, deadline), replies, count, not raw, more)
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
             raise
@@ -372,9 +369,7 @@ class _FastReplies(Closable):
             or not self._is_plain_tcp
         ):
             return super().round_trip(data, raw, deadline, count)
-        reply_parser = self._reply_parser
-        if reply_parser is None or self._parsed_socket is not sock:
-            reply_parser = self._parser_on(sock)
+        reply_parser = self.reply_parser
         reply_parser.refused = reply_parser.unusable = False
         started = 0.0
         try:
@@ -398,7 +393,7 @@ class _FastReplies(Closable):
                     replies.append(reply)
                     continue
                 if receiver is None:
-                    receiver = Receiver(self, sock, deadline, len(received))
+                    receiver = Receiver(reply_parser, sock, deadline, len(received))
                 receiver.feed(headers)
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
@@ -414,20 +409,13 @@ class _FastReplies(Closable):
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if something unread is not there any more."""
         sock = socket_of(self)
-        if sock is None or self.protocol != 2 or self._parsed_socket is not sock:
-            return None
-        if self._reply_parser is None or self._reply_parser.has_more() or has_unread(self):
+        if sock is None or self.protocol != 2 or has_unread(self):
             return None
         pending = getattr(sock, "pending", None)  # of TLS
         if pending is not None and pending():
             return None
         number: int = sock.fileno()
         return number
-
-    def _parser_on(self, sock: Any) -> ReplyParser:
-        if self._reply_parser is None or self._parsed_socket is not sock:
-            self._reply_parser, self._parsed_socket = ReplyParser(self, sock), sock
-        return self._reply_parser
 
     def _close_and_raise(
         self, error: BaseException, deadline: Deadline | None, started: float
@@ -461,13 +449,9 @@ class _FastReplies(Closable):
         sock = socket_of(self)
         if sock is None or wants_reconnect(self):
             return False
-        if not self._is_plain_tcp or self._reply_parser is None or self._parsed_socket is not sock:
+        if not self._is_plain_tcp:
             return super().is_reusable()
-        return not has_unread(self) and not self._reply_parser.poll(0)
-
-    def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        self._reply_parser = self._parsed_socket = None
-        super().disconnect(*args, **kwargs)
+        return not has_unread(self) and not self.reply_parser.poll(0)
 
 
 class TcpConnection(_FastReplies, redis.Connection):

@@ -16,14 +16,14 @@ from redis.exceptions import (
     MasterDownError,
     ReadOnlyError,
     ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
 )
 
 from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
-from shardkit.network.connections.redis_private import error_parser_of, undecodable
+from shardkit.network.connections.redis_private import INCOMPLETE, parse_error, undecodable
 from shardkit.operations.deadlines import Deadline
 
 MAX_REPLY_BYTES = 4 * 1024**3
-INCOMPLETE = object()
 READ_BYTES = 64 * 1024
 # Larger replies are read into reused buffers; strings of up to a megabyte directly, because
 # hiredis would copy them twice.
@@ -55,12 +55,12 @@ class Receiver:
     One reading brings at most `READ_BYTES` more than the connection allows.
     """
 
-    __slots__ = ("_connection", "_deadline", "_size", "_socket", "_started", "_usual")
+    __slots__ = ("_deadline", "_parser", "_size", "_socket", "_started", "_usual")
 
     def __init__(
-        self, connection: Any, sock: Any, deadline: Deadline | None, size: int = 0
+        self, parser: ReplyParser, sock: Any, deadline: Deadline | None, size: int = 0
     ) -> None:
-        self._connection = connection
+        self._parser = parser
         self._socket = sock
         self._deadline = deadline
         self._started = time.monotonic()
@@ -70,11 +70,10 @@ class Receiver:
     def _before(self) -> int:
         """Return how many bytes may be read."""
         if self._size:
-            self._connection.check_reply(time.monotonic() - self._started, self._size)
+            self._parser.check(time.monotonic() - self._started, self._size)
         if self._deadline is not None:  # data that has arrived is read even if it has passed
             self._socket.settimeout(self._deadline.shorten(self._usual))
-        most: int = self._connection.max_reply_bytes - self._size + READ_BYTES
-        return most
+        return self._parser.max_bytes - self._size + READ_BYTES
 
     def _after(self, received: int) -> None:
         if not received:
@@ -141,7 +140,7 @@ def _get_buffer() -> bytearray:
 
 
 class ReplyParser:
-    """Parses the replies on a connection.
+    """Parses the replies on a connection's socket, within its limits.
 
     Attributes:
         poll: waits for something to read.
@@ -153,14 +152,13 @@ class ReplyParser:
     """
 
     __slots__ = (
-        *("_mid_batch", "_parse_error", "gets_decoded", "gets_raw", "headers"),
-        *("poll", "reader", "refused", "unusable"),
+        *("_mid_batch", "_seconds", "gets_decoded", "gets_raw", "headers"),
+        *("max_bytes", "poll", "reader", "refused", "unusable"),
     )
 
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)
         self.refused = self.unusable = self._mid_batch = False
-        self._parse_error = error_parser_of(connection)
         encoder = connection.encoder
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
         self.reader = hiredis.Reader(
@@ -169,13 +167,25 @@ class ReplyParser:
             notEnoughData=INCOMPLETE,
             **(decode if encoder.decode_responses else {}),
         )
-        limit = getattr(connection, "max_reply_bytes", MAX_REPLY_BYTES)  # redis-py's has none
-        self.headers = HeaderCheck(self.reader, AGGREGATES, limit)
+        self.max_bytes: int = connection.max_reply_bytes
+        self._seconds: float | None = connection.exchange_timeout
+        self.headers = HeaderCheck(self.reader, AGGREGATES, self.max_bytes)
         self.gets_decoded: Callable[[], Any] = self.reader.gets
         self.gets_raw: Callable[[], Any] = self.reader.gets
         if encoder.decode_responses:
             self.gets_raw = partial(self.reader.gets, False)
             self.gets_decoded = self._decoded
+
+    def check(self, seconds: float, size: int) -> None:
+        """Raise redis-py's error if incomplete replies have taken too long or are too large."""
+        if self._seconds is not None and seconds > self._seconds:
+            raise TimeoutError(
+                f"the replies were not complete after {self._seconds} seconds (exchange_timeout)"
+            )
+        if size > self.max_bytes:
+            raise InvalidResponse(
+                f"the replies are larger than {self.max_bytes:,} bytes (max_reply_bytes)"
+            )
 
     def has_more(self) -> bool:
         """Whether there is more than the replies that were read."""
@@ -192,7 +202,7 @@ class ReplyParser:
     def _error(self, text: str) -> Exception:
         text = text.partition(", with args beginning with")[0]  # what was sent is not shown
         try:
-            error: Exception = self._parse_error(text)
+            error = parse_error(text)
         except (ValueError, LookupError):  # a script's own error that is named MOVED
             error = ResponseError(text)
         self.refused = True

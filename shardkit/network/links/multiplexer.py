@@ -545,13 +545,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._write()
 
     def _attach(self, connection: Any) -> None:
-        try:
-            self._parser = connection.reply_parser()
-        except BaseException:
-            connection.unusable = True
-            self.source.release_nowait(connection)
-            raise
-        self._connection = connection
+        self._parser, self._connection = connection.reply_parser, connection
+        self._parser.refused = self._parser.unusable = False
         self._transport = connection.transport
         self._stream_protocol = self._transport.get_protocol()
         self._transport.set_protocol(self)
@@ -861,7 +856,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 return
             if self._received > READ_BYTES:
                 seconds = self._last_read - self._first_since
-                self._connection.check_reply(seconds, self._received)
+                self._parser.check(seconds, self._received)
         except (TimeoutError, InvalidResponse) as error:
             self._break_off(error)
             return
@@ -995,7 +990,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         left = self._last_read + timeout - now
         if left > 0:
             try:
-                self._connection.check_reply(now - self._first_since, 0)
+                self._parser.check(now - self._first_since, 0)
             except TimeoutError as error:
                 self._break_off(error)
                 return

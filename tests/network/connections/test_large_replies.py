@@ -47,9 +47,8 @@ class Pieces:
 
 
 def read(sock: Pieces, count: int, *, raw: bool = True, **fields: Any) -> list[Any]:
-    connection = TcpConnection(**fields)
-    parser = ReplyParser(connection, sock)
-    receiver = Receiver(connection, sock, None)
+    parser = ReplyParser(TcpConnection(**fields), sock)
+    receiver = Receiver(parser, sock, None)
     replies: list[Any] = []
     parser.read(receiver, replies, count, not raw, False)
     assert not parser.reader.has_data()
