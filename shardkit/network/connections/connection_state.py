@@ -369,7 +369,9 @@ class ConnectionState(Reconnects):
         return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
 
     def _note_refusal(self, error: Exception) -> None:
-        """Note that a reply was an error; it may have left keys watched."""
+        """Note that a reply was an error, all of which redis-py shows; it may have left keys watched."""
+        if sent := getattr(error, "args_sent", ""):
+            error.args = (f"{error}{sent}",)
         self.due = max(0, self.due - 1)
         self.ends = self.ends or self.own
         self.unusable = self.unusable or refuses_to_serve(error)

@@ -54,7 +54,7 @@ from shardkit.network.connections.redis_private import (
     himport_registry,
 )
 from shardkit.network.connections.sentinels import Master
-from shardkit.operations.deadlines import current
+from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
@@ -711,6 +711,36 @@ class Pool(_Common, redis.ConnectionPool):
             return connection
         return run_steps(self._acquired(connection, connects))
 
+    def exchange(
+        self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
+    ) -> tuple[list[Any], bool]:
+        """Send a few commands to the pool's database; see `Closable.round_trip`.
+
+        What it raises tells by ``maybe_executed`` whether they may have been executed.
+        """
+        connection, sent, complete = None, False, False
+        try:
+            if deadline is None:
+                connection = self.acquire()
+            else:
+                with within(deadline):
+                    connection = self.acquire()
+                deadline.require_left()
+            sent = True
+            found: tuple[list[Any], bool] = connection.round_trip(data, raw, deadline, count, does)
+            complete = True
+        except BaseException as error:
+            if not hasattr(error, "maybe_executed"):
+                with suppress(AttributeError):  # anybody's
+                    error.maybe_executed = sent  # type: ignore[attr-defined]
+            raise
+        finally:
+            if connection is not None:
+                if not complete:
+                    connection.disconnect()
+                self.release(connection)
+        return found
+
     def connect(self, connection: Any) -> None:
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
         run_steps(self._connected(connection))
@@ -767,6 +797,10 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     connections_of = AsyncConnections
     connection_class = AsyncTcpConnection
     run = staticmethod(arun_steps)
+
+    def has_room(self) -> bool:
+        """Whether it has a connection to spare, and one more for others."""
+        return self.connections.counts()[1] + 2 <= self.max_connections
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""

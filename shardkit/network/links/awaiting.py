@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 import redis.asyncio as aioredis
 from redis.exceptions import RedisClusterException, RedisError
 
+from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
-from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.errors import ShardFailure
 from shardkit.events import handlers, settled
 from shardkit.network.connections.async_connection import kept_to_deadline
 from shardkit.network.connections.clients import Clients
@@ -26,51 +26,39 @@ from shardkit.network.connections.effects import STATE, WATCHES, effects
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import learn_slots
-from shardkit.network.links.blocking import endpoints_or_failures
 from shardkit.network.links.dispatcher import (
     Attempt,
     Link,
     Need,
     NeedComponents,
     NeedEndpoints,
-    NeedEntries,
-    NeedRefresh,
-    limited,
+    endpoints_or_failures,
     node_of_short,
     turns_of,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
-    components_of,
-    locate,
-    place,
     place_short,
     target_of_short,
 )
 from shardkit.network.links.multiplexer import (
     ConnectionLost,
-    ConnectionSource,
     MultiplexedConnection,
     Received,
+    exchange_alone,
     multiplexed,
+    source_of,
 )
 from shardkit.network.links.resp import Chunk, pack_command
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
-from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
+from shardkit.network.links.server_request import pack_short, tell_short
+from shardkit.network.links.wakeups import AsyncSubscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
-    AwaitWakeup,
     Batch,
     Command,
-    Key,
-    Locate,
-    Pause,
     Replies,
-    Shard,
-    Subscribe,
-    To,
 )
-from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps
 
@@ -81,9 +69,9 @@ Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint, Any]
 class AwaitingLink(Link):
     """Carries batches over awaiting connections, of which each event loop has its own."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._subscriptions = AsyncSubscriptions()
+    run = staticmethod(arun_steps)
+    subscriptions_of = AsyncSubscriptions
+    sleep = staticmethod(asyncio.sleep)
 
     async def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -184,9 +172,7 @@ class AwaitingLink(Link):
             data, does = packed
         else:
             return None
-        deadline, seconds = current.get(), access.policy.deadline
-        if deadline is not None or seconds is not None:
-            deadline = earliest(seconds)
+        deadline = earliest(access.policy.deadline)
         future = connection.submit(data, len(batch), database, self._raw, deadline, does)
         return future, endpoint, node
 
@@ -215,63 +201,24 @@ class AwaitingLink(Link):
             return found
         if isinstance(need, NeedEndpoints):
             return await self._endpoints(clients, need)
-        if isinstance(need, NeedEntries):
-            for name in need.names:
-                with suppress(ShardKitError):  # the next attempt tells
-                    await topology.areread(name)
-        elif isinstance(need, NeedRefresh):
-            with suppress(*ATTEMPT_ERRORS):
-                async with kept_to_deadline():
-                    await learn_slots(need.client)  # if not, the next attempt tells
-        elif isinstance(need, Pause):
-            await self.pause(need.seconds)
-        else:
+        if type(need) is list:
             return await self._exchange(need)
-        return None
+        return await arun_steps(self._steps_of(topology, need))
 
-    async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
-        """Return where keys live, without an exchange with their shards."""
-        names = components_of(to for to, _ in request.targets)
-        return locate(request, {name: await self._topology.acomponent(name) for name in names})
+    async def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        return await (topology.areread(name) if again else topology.acomponent(name))
 
-    async def pause(self, seconds: float) -> None:
-        """Wait, but not beyond the caller's deadline."""
-        await asyncio.sleep(limited(seconds))
+    async def _learn(self, client: Any) -> None:
+        async with kept_to_deadline():
+            await learn_slots(client)
 
-    async def subscribe(self, request: Subscribe) -> str:
-        """Return the channel on which a server wakes waiters; see `BlockingLink.subscribe`."""
-        found = await self._subscription(request.to, request.key, request.connect)
-        return "" if found is None else found.channel
+    async def _client(self, component: Component, number: int | None) -> Any:
+        client = self._clients.aget(component, number, self._raw)
+        await _initialized(client)
+        return client
 
-    async def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
-        """Wait until a script wakes a waiter; see `BlockingLink.await_wakeup`."""
-        seconds, started = limited(request.seconds), time.monotonic()
-        found = await self._subscription(request.to, request.key, False)
-        text = None
-        if found is None:
-            await asyncio.sleep(min(seconds, LONGEST_POLL))
-        else:
-            text = await found.wait(request.waiter.encode(), seconds)
-        extend(time.monotonic() - started)
-        return text
-
-    async def abandon(self, command: Command) -> None:
-        """Send what undoes a wait; see `BlockingLink.abandon`."""
-        with suppress(Exception), within(None):
-            await self.send([command])
-
-    async def _subscription(self, to: To, key: Key, connect: bool) -> AsyncSubscription | None:
-        name = to if isinstance(to, str) else to.component
-        component = await self._topology.acomponent(name)
-        number = place(to, key, {name: component}).number
-        try:
-            client: Any = self._clients.aget(component, number, self._raw)
-            await _initialized(client)
-            node = client.get_node_from_key(key) if hasattr(client, "nodes_manager") else None
-        except (*ATTEMPT_ERRORS, ShardFailure):
-            return None
-        source = ConnectionSource(client.connection_pool if node is None else node, self._raw)
-        return await self._subscriptions.get(client, source, node, connect=connect)
+    def _source_of(self, client: Any, node: Any) -> Any:
+        return source_of(client.connection_pool if node is None else node)
 
     async def _endpoints(
         self, clients: Clients, need: NeedEndpoints
@@ -311,8 +258,7 @@ class AwaitingLink(Link):
             if not chunks:  # each database's are sent alone
                 continue
             if connection is None:
-                source = ConnectionSource(holder, self._raw)
-                alone.append(_exchange_alone(source, attempt, chunks))
+                alone.append(_exchange_alone(source_of(holder), attempt, chunks, self._raw))
             else:  # a future: a task for each would cost more than all the rest
                 deadline = attempt.deadline
                 future = connection.submit_chunks(
@@ -354,12 +300,10 @@ class AwaitingLink(Link):
         holder = getattr(node, "connection_pool", node)
         database = getattr(holder, "database", None) or holder.connection_class.database
         connections = kept_with(client, self)  # it belongs to one loop
-        connection: MultiplexedConnection | None = connections.get(node.name)
-        if connection is None or connection.source.source is not holder:
-            if not getattr(holder.connection_class, "direct", False):
-                return holder, database, None
-            source = ConnectionSource(holder, self._raw)
-            connection = connections[node.name] = MultiplexedConnection(source, policy_of(client))
+        known, connection = connections.get(node.name, (None, None))
+        if known is not holder and getattr(holder.connection_class, "direct", False):
+            connection = MultiplexedConnection(source_of(holder), policy_of(client))
+            connections[node.name] = holder, connection
         return holder, database, connection
 
 
@@ -381,10 +325,11 @@ async def _attempt(batch: Batch, started: Started) -> Attempt:
     return attempt
 
 
-async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
+async def _exchange_alone(source: Any, attempt: Attempt, chunks: list[Chunk], raw: bool) -> None:
     try:
         with within(attempt.deadline):
-            attempt.replies = await source.exchange(attempt.server_request.block, chunks)
+            block = attempt.server_request.block
+            attempt.replies = await exchange_alone(source, chunks, raw, block)
         attempt.refused = True
     except ConnectionLost as lost:
         attempt.error, attempt.sent = lost.error, lost.sent

@@ -19,7 +19,7 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -29,13 +29,13 @@ from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections import timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.effects import ALONE, PackedCommands
-from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import (
     ADDED,
     CONFIRMED,
@@ -52,38 +52,28 @@ from shardkit.network.links.dispatcher import (
     Need,
     NeedComponents,
     NeedEndpoints,
-    NeedEntries,
-    NeedRefresh,
-    limited,
+    endpoints_or_failures,
     node_of_short,
     turns_of,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
-    components_of,
-    locate,
     place,
     place_short,
     target_of_short,
 )
 from shardkit.network.links.resp import Chunk
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
-from shardkit.network.links.wakeups import LONGEST_POLL, Subscription, Subscriptions
+from shardkit.network.links.wakeups import Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
-    AwaitWakeup,
     Batch,
-    Command,
     Key,
-    Locate,
-    Pause,
     Replies,
-    Shard,
-    Subscribe,
     To,
 )
-from shardkit.operations.deadlines import current, earliest, extend, within
-from shardkit.operations.interruptions import reraise_handlers, tolerated
+from shardkit.operations.deadlines import earliest, within
+from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import run_steps
 from shardkit.routing.placement import slots_of
 
@@ -96,9 +86,9 @@ _NUMBER, _UNTIL = attrgetter("pool.number"), attrgetter("until")
 class BlockingLink(Link):
     """Carries batches over blocking connections. Safe to use from many threads."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._subscriptions = Subscriptions()
+    run = staticmethod(run_steps)
+    subscriptions_of = Subscriptions
+    sleep = staticmethod(time.sleep)
 
     def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -133,18 +123,15 @@ class BlockingLink(Link):
         if isinstance(need, NeedEndpoints):
             endpoints = clients.endpoints(need.component, self._raw)
             return endpoints_or_failures(endpoints, need.numbers)
-        if isinstance(need, NeedEntries):
-            for name in need.names:
-                with suppress(ShardKitError):  # the next attempt tells
-                    topology.reread(name)
-        elif isinstance(need, NeedRefresh):
-            with tolerated(*ATTEMPT_ERRORS):
-                learn_slots(need.client)  # if not, the next attempt tells
-        elif isinstance(need, Pause):
-            self.pause(need.seconds)
-        else:
+        if type(need) is list:
             return exchange_all(need, self._raw)
-        return None
+        return run_steps(self._steps_of(topology, need))
+
+    def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        return topology.reread(name) if again else topology.component(name)
+
+    def _learn(self, client: Any) -> None:
+        learn_slots(client)
 
     def _send_short(
         self, batch: Batch, to: To, topology: Topology, clients: Clients
@@ -175,26 +162,12 @@ class BlockingLink(Link):
         data, does = packed
         holder = endpoint.pool if node is None else owner.get_redis_connection(node)
         pool = holder if node is None else holder.connection_pool
-        deadline = current.get()
-        if deadline is not None or pool.policy.deadline is not None:
-            deadline = earliest(pool.policy.deadline)
+        deadline = earliest(pool.policy.deadline)
         told = tell_short(pool.policy, batch) if handlers else None
-        connection: Any = None
-        error: Exception | None = None
-        sent = complete = False
+        error: Any = None
         replies: list[Any] = []
         try:
-            if deadline is None:
-                connection = pool.acquire()
-                sent = True
-                replies, refused = connection.round_trip(data, raw, None, len(batch), does)
-            else:
-                with within(deadline):
-                    connection = pool.acquire()
-                    deadline.require_left()
-                    sent = True
-                    replies, refused = connection.round_trip(data, raw, deadline, len(batch), does)
-            complete = True
+            replies, refused = pool.exchange(data, raw, deadline, len(batch), does)
             if not refused:
                 if told is not None:
                     settled(told, None)
@@ -202,24 +175,13 @@ class BlockingLink(Link):
         except ATTEMPT_ERRORS as failure:
             reraise_handlers(failure)
             error = failure
-        finally:
-            if connection is not None:
-                if not complete:
-                    connection.disconnect()
-                pool.release(connection)
         attempt = Attempt.of_all(batch, endpoint, node)
-        attempt.error, attempt.sent = error, sent and getattr(error, "maybe_executed", True)
-        if complete:
-            attempt.replies, attempt.refused = replies, True
+        attempt.error, attempt.sent = error, error is None or error.maybe_executed
+        attempt.replies, attempt.refused = replies, error is None
         if told is not None:
-            refusal = attempt.refusal
-            settled(told, error, maybe_executed=attempt.sent, refused=complete, refusal=refusal)
+            refused, refusal = attempt.refused, attempt.refusal
+            settled(told, error, maybe_executed=attempt.sent, refused=refused, refusal=refusal)
         return attempt
-
-    def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
-        """Return where keys live, without an exchange with their shards."""
-        names = components_of(to for to, _ in request.targets)
-        return locate(request, {name: self._topology.component(name) for name in names})
 
     def server_of(self, to: To, key: Key) -> Hashable:
         """Return what is the same for the keys on a server; for each key if it is not known."""
@@ -235,79 +197,21 @@ class BlockingLink(Link):
         except (*ATTEMPT_ERRORS, ShardKitError, AttributeError, LookupError):
             return name, key
 
-    def pause(self, seconds: float) -> None:
-        """Wait, but not beyond the caller's deadline."""
-        time.sleep(limited(seconds))
+    def _client(self, component: Component, number: int | None) -> Any:
+        return self._clients.get(component, number, self._raw)
 
-    def subscribe(self, request: Subscribe) -> str:
-        """Return the channel on which the server of a key wakes waiters; empty if there is none.
-
-        Cost: at the first call for a server, a connection that the kit keeps.
-        """
-        found = self._subscription(request.to, request.key, request.connect)
-        return "" if found is None else found.channel
-
-    def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
-        """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
-        seconds, started = limited(request.seconds), time.monotonic()
-        found = self._subscription(request.to, request.key, False)
-        text = None
-        if found is None:
-            time.sleep(min(seconds, LONGEST_POLL))
-        else:
-            text = found.wait(request.waiter.encode(), seconds)
-        extend(time.monotonic() - started)
-        return text
-
-    def abandon(self, command: Command) -> None:
-        """Try to send the command that undoes a wait, even beyond the caller's deadline."""
-        with tolerated(*ATTEMPT_ERRORS, ShardKitError), within(None):
-            self.send([command])
-
-    def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:
-        try:
-            client, pool, node = self._pool_of(to, key)
-        except (*ATTEMPT_ERRORS, ShardFailure) as error:
-            reraise_handlers(error)
-            return None
-        return self._subscriptions.get(client, pool, node, connect=connect)
-
-    def _pool_of(self, to: To, key: Key) -> tuple[Any, Any, Any]:
-        """Return the client of a key, the pool of its server, and on a cluster the node."""
-        name = to if isinstance(to, str) else to.component
-        component = self._topology.component(name)
-        client: Any = self._clients.get(
-            component, place(to, key, {name: component}).number, self._raw
-        )
-        if pool := getattr(client, "connection_pool", None):
-            return client, pool, None
-        node = client.get_node_from_key(key)
-        return client, client.get_redis_connection(node).connection_pool, node
+    def _source_of(self, client: Any, node: Any) -> Any:
+        holder = client if node is None else client.get_redis_connection(node)
+        return holder.connection_pool
 
     def pool_of(self, to: To, key: Key) -> Any:
         """Return the pool of the server on which a key lives; None on a cluster."""
-        _, pool, node = self._pool_of(to, key)
-        return pool if node is None else None
+        client, node = run_steps(self._holder_of(to, key))
+        return client.connection_pool if node is None else None
 
     def version_of(self, component: str) -> object:
         """Return what is the same object until the entries of a component change."""
         return self._topology.last_known(component)
-
-
-def endpoints_or_failures(
-    endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
-) -> list[Endpoint | ShardFailure]:
-    """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
-    try:
-        return list(map(endpoints.__getitem__, numbers))
-    except ShardFailure:
-        found: list[Endpoint | ShardFailure] = []
-    for number in numbers:
-        try:
-            found.append(endpoints[number])
-        except ShardFailure as failure:
-            found.append(failure)
-    return found
 
 
 def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]:

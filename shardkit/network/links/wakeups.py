@@ -40,7 +40,7 @@ from redis.exceptions import ResponseError
 from shardkit.errors import ShardKitError
 from shardkit.network.connections import extended_timeout
 from shardkit.network.connections.databases import Steps
-from shardkit.network.links.multiplexer import ConnectionSource
+from shardkit.network.links.multiplexer import give_back
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
@@ -236,7 +236,7 @@ class Subscriptions:
 class AsyncSubscription:
     """One process's subscription on one server, for the tasks of an event loop."""
 
-    def __init__(self, source: ConnectionSource) -> None:
+    def __init__(self, source: Any) -> None:
         self.channel = ""
         self.broken = False
         self._source = source
@@ -246,11 +246,11 @@ class AsyncSubscription:
 
     async def start(self, tags: Iterable[str]) -> None:
         """Connect, and read from now on."""
-        connection = await self._source.acquire()
+        connection = await self._source.get_connection()
         try:
             self.channel = await arun_steps(_subscribed(connection, tags))
         except BaseException:
-            await self._source.release(connection, broken=True)
+            await give_back(self._source, connection, broken=True)
             raise
         self._reading = asyncio.ensure_future(self._read(connection))
 
@@ -277,7 +277,7 @@ class AsyncSubscription:
                 if not waiting.done():
                     waiting.set_result(None)
             with suppress(*_FAILURES):
-                await self._source.release(connection, broken=True)
+                await give_back(self._source, connection, broken=True)
 
     async def wait(self, waiter: bytes, seconds: float) -> bytes | None:
         """Wait for a waiter's wake-up; see `Subscription.wait`."""
@@ -298,7 +298,7 @@ class AsyncSubscriptions:
     """The subscriptions of an async kit, one for each server and event loop."""
 
     async def get(
-        self, client: Any, source: ConnectionSource, node: Any, *, connect: bool
+        self, client: Any, source: Any, node: Any, *, connect: bool
     ) -> AsyncSubscription | None:
         """Return the subscription on a server; see `Subscriptions.get`."""
         name = "" if node is None else node.name
@@ -317,7 +317,7 @@ class AsyncSubscriptions:
         return self._outcome(starting)
 
     @staticmethod
-    async def _start(source: ConnectionSource, tags: Iterable[str]) -> AsyncSubscription | None:
+    async def _start(source: Any, tags: Iterable[str]) -> AsyncSubscription | None:
         subscription = AsyncSubscription(source)
         try:
             await subscription.start(tags)
