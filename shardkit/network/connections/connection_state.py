@@ -369,7 +369,7 @@ class ConnectionState(Reconnects):
         return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
 
     def _note_refusal(self, error: Exception) -> None:
-        """Note that a reply was an error, all of which redis-py shows; it may have left keys watched."""
+        """Note that a reply was an error. Keys may still be watched; redis-py shows all of it."""
         if sent := getattr(error, "args_sent", ""):
             error.args = (f"{error}{sent}",)
         self.due = max(0, self.due - 1)
