@@ -56,11 +56,7 @@ from shardkit.network.connections.redis_private import (
     has_connect_callbacks,
     move_connection,
 )
-from shardkit.network.connections.replies import (
-    MAX_REPLY_BYTES,
-    ReplyParser,
-    refuses_to_serve,
-)
+from shardkit.network.connections.replies import MAX_REPLY_BYTES, ReplyParser, refuses_to_serve
 from shardkit.network.connections.sentinels import Master, require_master
 from shardkit.operations.arguments import require_printable
 from shardkit.operations.interruptions import reraise_handlers

@@ -22,12 +22,14 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
-from shardkit.network.connections.async_connection import (
+from shardkit.network.connections.connection import (
     AsyncTcpConnection,
     AsyncTlsConnection,
     AsyncUnixConnection,
+    TcpConnection,
+    TlsConnection,
+    UnixConnection,
 )
-from shardkit.network.connections.connection import TcpConnection, TlsConnection, UnixConnection
 from shardkit.network.connections.connection_state import require_open
 from shardkit.network.connections.credentials import source_in
 from shardkit.network.connections.databases import ClientDatabase

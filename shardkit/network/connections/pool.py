@@ -41,8 +41,7 @@ import redis.asyncio as aioredis
 from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
-from shardkit.network.connections.async_connection import AsyncTcpConnection
-from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.connection_state import released_error, require_open
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded

@@ -23,8 +23,12 @@ from redis.exceptions import (
 )
 
 from shardkit.config.entry import PLAIN, TAGGED
-from shardkit.network.connections.async_connection import AsyncTcpConnection, AsyncTlsConnection
-from shardkit.network.connections.connection import TcpConnection, TlsConnection
+from shardkit.network.connections.connection import (
+    AsyncTcpConnection,
+    AsyncTlsConnection,
+    TcpConnection,
+    TlsConnection,
+)
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
 from shardkit.network.connections.sentinels import Address, AsyncSentinelManager, SentinelManager

@@ -18,7 +18,6 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
@@ -42,16 +41,9 @@ from redis.exceptions import (
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
-from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.databases import ClientDatabase, Steps
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import (
-    CONFIRMED,
-    WRAPPED,
-    first_error,
-    refusals,
-    unframed,
-)
+from shardkit.network.connections.framing import CONFIRMED, WRAPPED, first_error, refusals, unframed
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
@@ -64,14 +56,7 @@ from shardkit.network.connections.redis_private import (
     slot_owners,
 )
 from shardkit.network.links import order
-from shardkit.network.links.grouping import (
-    components_in,
-    components_of,
-    group_by_shard,
-    locate,
-    place,
-    require_together,
-)
+from shardkit.network.links.grouping import components_in, group_by_shard, require_together
 from shardkit.network.links.resp import UniformCommands
 from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
@@ -84,28 +69,19 @@ from shardkit.network.links.server_request import (
     pause_before,
     settle,
 )
-from shardkit.network.links.wakeups import LONGEST_POLL
-from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
-    AwaitWakeup,
     Batch,
     Columns,
     Command,
-    Key,
-    Locate,
     Pause,
     PlainCommands,
     Replies,
     Reply,
     Shard,
-    Subscribe,
-    To,
     Transaction,
     coalesced,
 )
-from shardkit.operations.deadlines import Deadline, current, earliest, extend, within
-from shardkit.operations.interruptions import tolerated
-from shardkit.operations.steps import run_by_face
+from shardkit.operations.deadlines import Deadline, earliest
 from shardkit.recent import MOST
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
@@ -859,124 +835,3 @@ def _is_plain(row: Sequence[Any]) -> bool:
 def _may_be_read(client: Any, request: Command | Transaction) -> bool:
     """Whether a replica of a cluster may answer a request."""
     return reads_replicas(client) and isinstance(request, Command) and only_reads(request)
-
-
-class Link:
-    """What the blocking and the awaiting link have in common.
-
-    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
-    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
-    """
-
-    # Of each face.
-    run: Callable[[Steps[Any]], Any]
-    sleep: Callable[[float], Any]
-    subscriptions_of: Callable[[], Any]
-    send: Callable[..., Any]
-    _component: Callable[..., Any]
-    _client: Callable[..., Any]
-    _learn: Callable[..., Any]
-    _source_of: Callable[..., Any]
-
-    def __init__(self, topology: Any, clients: Any, *, raw: bool = True, reads: Any = None) -> None:
-        self._raw = raw
-        self._reads = reads
-        self._topology: Topology = topology
-        self._clients: Clients = clients
-        self._dispatcher = Dispatcher()
-
-        self._subscriptions = self.subscriptions_of()
-
-    def _steps_of(self, topology: Topology, need: Any) -> Steps[None]:
-        """Carry out a rare need of the dispatcher: for newer entries, for slots, or a pause."""
-        if isinstance(need, Pause):
-            yield partial(self.pause, need.seconds)
-        elif isinstance(need, NeedRefresh):
-            with tolerated(*ATTEMPT_ERRORS):  # if not, the next attempt tells
-                yield partial(self._learn, need.client)
-        else:
-            for name in need.names:
-                with suppress(ShardKitError):  # the next attempt tells
-                    yield partial(self._component, topology, name, again=True)
-
-    def pause(self, seconds: float) -> Any:
-        """Wait, but not beyond the caller's deadline."""
-        return self.sleep(limited(seconds))
-
-    @run_by_face
-    def locate(self, request: Locate) -> Steps[list[tuple[Shard, int | None]]]:
-        """Return where keys live, without an exchange with their shards."""
-        found = {}
-        for name in components_of(to for to, _ in request.targets):
-            found[name] = yield partial(self._component, self._topology, name)
-        return locate(request, found)
-
-    @run_by_face
-    def subscribe(self, request: Subscribe) -> Steps[str]:
-        """Return the channel on which the server of a key wakes waiters; empty if there is none.
-
-        Cost: at the first call for a server, a connection that the kit keeps.
-        """
-        found = yield partial(self._subscription, request.to, request.key, request.connect)
-        return "" if found is None else found.channel
-
-    @run_by_face
-    def await_wakeup(self, request: AwaitWakeup) -> Steps[bytes | None]:
-        """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
-        seconds, started = limited(request.seconds), time.monotonic()
-        found, text = (yield partial(self._subscription, request.to, request.key, False)), None
-        if found is None:
-            yield partial(self.sleep, min(seconds, LONGEST_POLL))
-        else:
-            text = yield partial(found.wait, request.waiter.encode(), seconds)
-        extend(time.monotonic() - started)
-        return text
-
-    @run_by_face
-    def abandon(self, command: Command) -> Steps[None]:
-        """Try to send the command that undoes a wait, even beyond the caller's deadline."""
-        with tolerated(*ATTEMPT_ERRORS, ShardKitError), within(None):
-            yield partial(self.send, [command])
-
-    @run_by_face
-    def _subscription(self, to: To, key: Key, connect: bool) -> Steps[Any]:
-        try:
-            client, node = yield from self._holder_of(to, key)
-        except (*ATTEMPT_ERRORS, ShardFailure):
-            return None
-        source = self._source_of(client, node)
-        return (yield partial(self._subscriptions.get, client, source, node, connect=connect))
-
-    def _holder_of(self, to: To, key: Key) -> Steps[tuple[Any, Any]]:
-        """Return the client of a key, and on a cluster the node."""
-        name = to if isinstance(to, str) else to.component
-        component = yield partial(self._component, self._topology, name)
-        number = place(to, key, {name: component}).number
-        client = yield partial(self._client, component, number)
-        is_cluster = hasattr(client, "nodes_manager")
-        return client, client.get_node_from_key(key) if is_cluster else None
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
-
-
-def endpoints_or_failures(
-    endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
-) -> list[Endpoint | ShardFailure]:
-    """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
-    try:
-        return list(map(endpoints.__getitem__, numbers))
-    except ShardFailure:
-        found: list[Endpoint | ShardFailure] = []
-    for number in numbers:
-        try:
-            found.append(endpoints[number])
-        except ShardFailure as failure:
-            found.append(failure)
-    return found
-
-
-def limited(seconds: float) -> float:
-    """Return the seconds to wait, but not beyond the caller's deadline."""
-    deadline = current.get()
-    return seconds if deadline is None else min(seconds, max(0.0, deadline.left()))

@@ -69,21 +69,19 @@ from shardkit.network.connections.framing import (
 from shardkit.network.connections.policy import CallPolicy, unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
-from shardkit.network.links.coalescing import (
-    JoinedRun,
-    join_all,
-    joined_kind,
-    pack_joined,
-    split,
-)
 from shardkit.network.links.resp import (
     Arguments,
     Chunk,
+    JoinedRun,
     UniformCommands,
     join,
+    join_all,
+    joined_kind,
     pack,
     pack_all,
     pack_command,
+    pack_joined,
+    split,
 )
 from shardkit.operations.commands import (
     Argument,
@@ -144,7 +142,7 @@ class ServerRequest:
     block: float | None = None  # seconds that the (only) request may block
     rows: Sequence[Arguments] | None = None  # name and arguments of each command of the batch
     uniform: UniformCommands | None = None  # the requests by column
-    joins: bool = False  # whether uniform neighbours become one command (see `coalescing`)
+    joins: bool = False  # whether uniform neighbours become one command (see `resp`)
     in_slots: bool = False  # whether joined commands need keys of one slot
     node: str = ""  # of a cluster
     runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies

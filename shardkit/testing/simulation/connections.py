@@ -21,8 +21,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shardkit.network.connections import Connector
-from shardkit.network.connections.async_connection import AsyncTcpConnection
-from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.pool import AsyncPool, Pool
 from shardkit.network.connections.redis_private import socket_of, wants_reconnect
 from shardkit.network.links.cluster_clients import USER_CLIENTS

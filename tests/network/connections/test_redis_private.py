@@ -24,8 +24,7 @@ from redis.connection import parse_url
 import shardkit
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import redis_private
-from shardkit.network.connections.async_connection import AsyncTcpConnection
-from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.pool import AsyncPool, Pool
 
 PACKAGE = Path(shardkit.__file__).parent
