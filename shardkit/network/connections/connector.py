@@ -50,15 +50,7 @@ from shardkit.network.connections.sentinels import (
     SentinelListener,
     SentinelManager,
 )
-from shardkit.network.connections.slot_owner import (
-    SERVICE,
-    AsyncSlotConnection,
-    AsyncSlotOwner,
-    AsyncSlotTlsConnection,
-    SlotConnection,
-    SlotOwner,
-    SlotTlsConnection,
-)
+from shardkit.network.connections.slot_owner import SERVICE, InOneSlot, NodeAs, mixed
 from shardkit.operations.commands import Script
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.recent import Recent
@@ -233,20 +225,15 @@ class _Classes(NamedTuple):
     tcp: Any
     tls: Any
     unix: Any
-    slot_owner: Any
-    slot_tcp: Any
-    slot_tls: Any
 
 
 _BLOCKING = _Classes(
     *(Retry, redis.Redis, Master, SentinelManager, Pool),
     *(TcpConnection, TlsConnection, UnixConnection),
-    *(SlotOwner, SlotConnection, SlotTlsConnection),
 )
 _AWAITING = _Classes(
     *(AsyncRetry, aioredis.Redis, AsyncMaster, AsyncSentinelManager, AsyncPool),
     *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
-    *(AsyncSlotOwner, AsyncSlotConnection, AsyncSlotTlsConnection),
 )
 
 
@@ -263,13 +250,10 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
         listeners = [_listener(fields, host, port) for host, port in addresses]
         master = classes.master(asked["service"], manager, listeners)
     elif fields.get("one_slot"):
-        manager = classes.slot_owner()
+        manager = mixed(NodeAs, classes.sentinel)()
         node = _pool({n: v for n, v in fields.items() if n != "one_slot"}, common, classes)
         manager.sentinels.append(classes.client(connection_pool=node))
-        kind, master = (
-            classes.slot_tls if tls else classes.slot_tcp,
-            classes.master(SERVICE, manager, ()),
-        )
+        kind, master = mixed(InOneSlot, kind), classes.master(SERVICE, manager, ())
     elif "unix_socket_path" in fields:
         kind, where = classes.unix, {"path": fields["unix_socket_path"]}
     else:
