@@ -289,7 +289,6 @@ class Closable(ConnectionState):
 
     @contextmanager
     def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
-        """Shorten the timeouts for connecting or writing to the caller's deadline."""
         deadline = current.get()
         if deadline is None or deadline.at == math.inf:
             yield
@@ -328,7 +327,6 @@ class _FastReplies(Closable):
     _is_plain_tcp = True  # bytes go as they are, not through TLS
 
     def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
-        """Read replies into a list; see `Closable.read_replies`."""
         if self.protocol != 2:  # a push message would be mistaken for a reply
             return super().read_replies(replies, count, raw)
         sock = socket_of(self)
@@ -448,7 +446,6 @@ class _FastReplies(Closable):
         raise failure from None
 
     def is_reusable(self) -> bool:
-        """Whether it is connected and nothing unread has arrived."""
         sock = socket_of(self)
         if sock is None or wants_reconnect(self):
             return False
@@ -645,17 +642,14 @@ class _AsyncReplies(AsyncClosable):
     _limited_parser = AsyncLimitedParser
 
     def lose(self) -> None:
-        """Break the connection under its user."""
         if self.transport is not None:
             self.transport.abort()
 
     @property
     def transport(self) -> Any:
-        """The asyncio transport."""
         return transport_of(self)
 
     def is_reusable(self) -> bool:
-        """Whether it is connected and nothing unread has arrived, in redis-py or in the socket."""
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_reconnect():
             return False

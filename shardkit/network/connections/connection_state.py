@@ -319,7 +319,6 @@ class ConnectionState(Reconnects):
         return replies
 
     def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
-        """Return the next reply of those that were read with others, or raise it."""
         reply = self._ready.popleft()
         if isinstance(reply, Exception):
             raise reply

@@ -215,8 +215,6 @@ class Connector:
 
 
 class _Classes(NamedTuple):
-    """What the pools of one face are made of."""
-
     retry: Any
     client: Any
     master: Any
@@ -238,7 +236,6 @@ _AWAITING = _Classes(
 
 
 def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) -> Any:
-    """Return the pool of an entry that is not a cluster."""
     tls, where = fields.get("ssl"), _network(fields)
     kind, master = classes.tls if tls else classes.tcp, None
     if "sentinel" in fields:
@@ -450,7 +447,6 @@ def _address(fields: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _replicas_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that make a cluster's client read from replicas in turn."""
     if not fields.get("reads_replicas"):
         return {}
     return {"load_balancing_strategy": LoadBalancingStrategy.ROUND_ROBIN_REPLICAS}
@@ -466,7 +462,6 @@ def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
 
 
 def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
-    """Return the arguments of every kind of connection."""
     retries = fields.get("retries", 0)
     backoff = ExponentialWithJitterBackoff(base=0.05, cap=1) if retries else NoBackoff()
     if "blocking_pool" in fields:
@@ -483,7 +478,6 @@ def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
 
 
 def _network(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of connections over a network."""
     taken = {
         "socket_connect_timeout": fields.get("socket_connect_timeout", CONNECT_TIMEOUT),
         "socket_keepalive": fields.get("socket_keepalive", True),

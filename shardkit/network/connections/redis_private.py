@@ -146,19 +146,15 @@ class _Mark:
     _should_reconnect = False
 
     def mark_for_reconnect(self) -> None:
-        """Have it closed before its next use."""
         self._should_reconnect = True
 
     def should_reconnect(self) -> bool:
-        """Whether it has the mark."""
         return self._should_reconnect
 
     def reset_should_reconnect(self) -> None:
-        """Take the mark away."""
         self._should_reconnect = False
 
     def disconnect(self, *args: Any, **kwargs: Any) -> Any:
-        """Close it; the mark is gone."""
         self.reset_should_reconnect()
         return super().disconnect(*args, **kwargs)  # type: ignore[misc]
 

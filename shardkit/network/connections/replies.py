@@ -153,7 +153,6 @@ class Receiver:
         self._usual = None if deadline is None else sock.gettimeout()
 
     def _before(self) -> int:
-        """Return how many bytes may be read."""
         if self._size:
             self._parser.check(time.monotonic() - self._started, self._size)
         if self._deadline is not None:  # data that has arrived is read even if it has passed

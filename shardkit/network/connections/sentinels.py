@@ -62,8 +62,6 @@ logger = logging.getLogger("shardkit")
 
 
 class _View(NamedTuple):
-    """What a Sentinel reports of a master."""
-
     epoch: int
     address: Address
     is_up: bool = False
@@ -71,8 +69,6 @@ class _View(NamedTuple):
 
 
 class _Manager:
-    """What the blocking and the awaiting manager share."""
-
     sentinels: list[Any]
     not_found: type[Exception]
 
@@ -230,7 +226,6 @@ class SentinelListener:
             ended.wait(_PAUSE)
 
     def _read(self, connection: Any) -> None:
-        """Read a message; have the Sentinel answer if none comes."""
         if not connection.can_read(_BEAT):
             connection.send_command("PING", check_health=False)
         message = connection.read_response(timeout=_BEAT)

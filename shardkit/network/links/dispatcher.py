@@ -564,7 +564,6 @@ class Dispatcher:
         uncertain: set[int],
         out: Replies,
     ) -> list[int]:
-        """Put an attempt's replies into ``out``; see `_settle`."""
         server_request = attempt.server_request
         if attempt.error is None:
             if handlers:
@@ -698,7 +697,6 @@ class _OrderScope(NamedTuple):
 
     @classmethod
     def of(cls, endpoint: Endpoint, request: Command | Transaction) -> _OrderScope:
-        """Return the place of a request."""
         slot = slot_of(request.key) if endpoint.database is None else None
         return cls(endpoint.shard, endpoint.address, slot)
 
@@ -746,7 +744,6 @@ def _fail(
     uncertain: set[int],
     out: Replies,
 ) -> None:
-    """Put failures into ``out`` for requests that could not be sent again."""
     for position, scope in pending.items():
         sent = position in uncertain
         out[position] = failure(scope.shard, scope.address, batch[position], error, sent=sent)

@@ -195,7 +195,6 @@ class Link:
         return (yield partial(self._subscriptions.get, client, source, node, connect=connect))
 
     def _holder_of(self, to: To, key: Key) -> Steps[tuple[Any, Any]]:
-        """Return the client of a key, and on a cluster the node."""
         name = to if isinstance(to, str) else to.component
         component = yield partial(self._component, self._topology, name)
         number = place(to, key, {name: component}).number
@@ -269,7 +268,6 @@ class BlockingLink(Link):
         return run_steps(steps, partial(self._provide, topology, clients))
 
     def _provide(self, topology: Topology, clients: Clients, need: Need) -> Any:
-        """Carry out a step of the dispatcher."""
         if isinstance(need, NeedComponents):
             return {name: topology.component(name) for name in need.names}
         if isinstance(need, NeedEndpoints):
@@ -563,7 +561,6 @@ class Exchange:
         self._open()
 
     def _in_time(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call a function within the deadline."""
         if self.deadline is None:  # as mostly: a context manager would cost more than all the rest
             return call(*args)
         with within(self.deadline):
@@ -626,7 +623,6 @@ class Exchange:
         self._chunks = [Chunk(data, first.replies + ADDED[form]), *chunks[1:]]
 
     def _write(self) -> None:
-        """Write the next chunk."""
         n = self._written
         if self.deadline is not None:
             self.deadline.require_left()
@@ -858,7 +854,6 @@ class AwaitingLink(Link):
         return await arun_steps(self._dispatcher.dispatch(batch, attempt), provide)
 
     async def _provide(self, topology: Topology, clients: Clients, need: Need) -> Any:
-        """Carry out a step of the dispatcher."""
         if isinstance(need, NeedComponents):
             found = {name: topology.fresh(name) for name in need.names}
             if None in found.values():
@@ -978,14 +973,12 @@ def _note_end(attempt: Attempt, future: object) -> None:
 
 
 async def _initialized(client: Any) -> None:
-    """Have a cluster's client learn its nodes."""
     if isinstance(client, aioredis.RedisCluster):
         async with kept_to_deadline():
             await client.initialize()
 
 
 async def _attempt(batch: Batch, started: Started) -> Attempt:
-    """Return the attempt at a batch that was started, once that has ended."""
     attempt = Attempt.of_all(batch, *started[1:])
     await _await_replies([(attempt, started[0])])
     return attempt

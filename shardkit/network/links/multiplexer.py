@@ -283,7 +283,6 @@ class _LargeString:
         self._collected = io.BytesIO()
 
     def feed(self, data: memoryview) -> memoryview:
-        """Take what belongs to the string; return the rest."""
         missing = self._length + 2 - self._collected.tell()
         self._collected.write(data[:missing])
         return data[missing:]
@@ -537,7 +536,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._must_close, self._selecting, self._string = False, None, None
 
     def _release(self) -> None:
-        """Release the connection: every reply has come."""
         connection, self._connection = self._connection, None
         transport, self._transport = self._transport, None
         transport.set_protocol(self._stream_protocol)

@@ -133,7 +133,6 @@ def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[C
 
 
 def _cuts(sizes: Sequence[int], requests: int) -> list[tuple[int, int]]:
-    """Return the start and end of each chunk, given the requests' sizes."""
     total = sum(sizes)
     if len(sizes) <= requests and total <= CHUNK_BYTES:
         return [(0, len(sizes))]
@@ -219,7 +218,6 @@ class UniformCommands:
         ]
 
     def _cuts(self, lengths: Sequence[list[int]], joined: str) -> list[tuple[int, int]]:
-        """Return the start and end of each chunk."""
         # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
         fixed = 12 * len(lengths) + (0 if joined else 20 + len(self.name))
         requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
@@ -309,7 +307,6 @@ class UniformCommands:
 
 
 def _transactions(selects: Sequence[bytes]) -> list[bytes]:
-    """Return the beginning of each database's transaction, after the end of the previous one."""
     return [(EXEC if n else b"") + MULTI + select for n, select in enumerate(selects)]
 
 

@@ -381,7 +381,6 @@ class ServerRequest:
         return commands_in(self.requests)
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
-        """Return a request packed, and its number of replies."""
         if isinstance(request, Transaction):
             # Scripts as text, because inside MULTI NOSCRIPT would come too late to retry.
             inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
@@ -475,7 +474,6 @@ _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, Clu
 
 
 def _details(request: Command | Transaction, **more: Any) -> dict[str, Any]:
-    """Return what a failure says of its request."""
     return {"command": request.name, "key": _keys_of(request), **more}
 
 

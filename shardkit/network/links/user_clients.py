@@ -136,7 +136,6 @@ class _KitClient(RegistersScripts):
         told: CommandsSent | None,
         written: float = 0.0,
     ) -> Any:
-        """Return a reply as redis-py's methods do, or raise it."""
         failure = reply if refused and isinstance(reply, Exception) else None
         if told is not None:
             settled(told, None, refused=refused, refusal=failure, written=written)

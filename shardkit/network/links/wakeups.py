@@ -62,7 +62,6 @@ def _subscriptions_to_try(tags: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _subscribed(connection: Any, tags: Iterable[str]) -> Steps[str]:
-    """Subscribe a connection; return the channel."""
     for command, channel in _subscriptions_to_try(tags):
         yield partial(connection.send_command, command, channel)
         try:
@@ -83,8 +82,6 @@ def _tags_on(node: Any, node_of: Callable[[str], Any]) -> list[str]:
 
 
 class _Early(OrderedDict[bytes, bytes]):
-    """The latest wake-ups without a waiter."""
-
     def keep(self, waiter: bytes, text: bytes) -> None:
         self[waiter] = text
         if len(self) > MOST_EARLY:
@@ -101,8 +98,6 @@ def _split(reply: Any) -> tuple[bytes, bytes] | None:
 
 
 class _Waiter:
-    """A waiting thread: its wake-up, and the event that it waits for."""
-
     __slots__ = ("text", "turn")
 
     def __init__(self) -> None:
@@ -159,7 +154,6 @@ class Subscription:
         return own.text
 
     def _read(self, seconds: float) -> None:
-        """Read a message, if one comes in time, and give it to its waiter."""
         try:
             if not self._connection.can_read(timeout=seconds):
                 return

@@ -73,8 +73,6 @@ def is_read(batch: Batch) -> bool:
 
 
 class _ChosenClients(NamedTuple):
-    """The clients of the servers that were chosen for one batch of reads."""
-
     clients: Clients
     choices: dict[Shard, ReadTarget]
 
@@ -269,8 +267,6 @@ class ReaderClients:
 
 @dataclass(slots=True)
 class _ClientReads:
-    """Where the reads of one client go."""
-
     replicas: Replicas
     read_from: ReadFrom
     component: Component
@@ -278,7 +274,6 @@ class _ClientReads:
     get: Any
 
     def wrote(self) -> None:
-        """Note that something was written."""
         if self.read_from is not _MASTER:
             self.replicas.wrote(self.component, self.number)
 
@@ -314,7 +309,6 @@ class _Reads:
     reads: _ClientReads
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return a pipeline of the master's."""
         found = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
         found.reads = self.reads
         return found
@@ -324,7 +318,6 @@ class _WritingPipeline(DirectPipeline):
     reads: _ClientReads
 
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Execute what was collected."""
         try:
             return super().execute(*args, **kwargs)
         finally:
@@ -354,7 +347,6 @@ class _AsyncWritingPipeline(MultiplexedPipeline):
     reads: _ClientReads
 
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Execute what was collected."""
         try:
             return await super().execute(*args, **kwargs)
         finally:

@@ -114,7 +114,6 @@ class ChangeFeed:
 
 
 def _component(key: bytes) -> str:
-    """Return a key's component, or the epoch's key."""
     text = key.decode(errors="replace")
     for prefix in _OF_COMPONENTS:
         if text.startswith(prefix):
