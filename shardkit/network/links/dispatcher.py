@@ -7,9 +7,9 @@
                └── retry in order: missing scripts, moved slots, lost     ◄────┘
                    idempotent, servers that load, or are replicas now
 
-`Dispatcher.dispatch` is a generator without I/O: it yields what it needs (components, endpoints,
-attempts to carry out, a pause) and is sent the answer by the link. A request is sent again only if
-it was certainly not executed, only reads, or is marked idempotent.
+`Dispatcher.dispatch` is a generator without I/O: it yields calls of the link for what it needs
+(components, endpoints, attempts to carry out, a pause), and is sent what they return. A request is
+sent again only if it was certainly not executed, only reads, or is marked idempotent.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
 from math import inf
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from redis.exceptions import (
     AskError,
@@ -41,7 +42,7 @@ from redis.exceptions import (
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
-from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import CONFIRMED, WRAPPED, first_error, refusals, unframed
 from shardkit.network.connections.redis_private import (
@@ -69,11 +70,11 @@ from shardkit.network.links.server_request import (
     pause_before,
     settle,
 )
+from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
     Columns,
     Command,
-    Pause,
     PlainCommands,
     Replies,
     Reply,
@@ -82,6 +83,7 @@ from shardkit.operations.commands import (
     coalesced,
 )
 from shardkit.operations.deadlines import Deadline, earliest
+from shardkit.operations.interruptions import tolerated
 from shardkit.recent import MOST
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
@@ -95,31 +97,6 @@ _REPLICA_REFUSES = (ClusterDownError, MasterDownError)
 # that are not ready are retried for as long as their entry's timeout.
 MAX_ATTEMPTS = 5
 _ASKED_EVERY = 0.5  # seconds
-
-
-class NeedComponents(NamedTuple):
-    """Yielded: look up these components."""
-
-    names: set[str]
-
-
-class NeedEndpoints(NamedTuple):
-    """Yielded: get the endpoints of a component's shards, or ShardFailures."""
-
-    component: Component
-    numbers: list[int | None]
-
-
-class NeedEntries(NamedTuple):
-    """Yielded: read the entries of these components again."""
-
-    names: set[str]
-
-
-class NeedRefresh(NamedTuple):
-    """Yielded: refresh a cluster client's slots."""
-
-    client: Any
 
 
 class Attempt:
@@ -309,11 +286,15 @@ class _Outcome:
     pause: float = 0.0  # seconds before the next round, by the entries' ``retry``
 
 
-Need: TypeAlias = NeedComponents | NeedEndpoints | NeedEntries | NeedRefresh | Pause | list[Attempt]
-
-
 class Dispatcher:
-    """Dispatches batches to servers; remembers which scripts each server has loaded."""
+    """The part of a link that dispatches batches, and remembers which scripts servers have."""
+
+    # Of the link.
+    pause: Callable[[float], Any]
+    _component: Callable[..., Any]
+    _endpoints: Callable[..., Any]
+    _learn: Callable[[Any], Any]
+    _exchange: Callable[[list[Attempt]], Any]
 
     def __init__(self) -> None:
         # By server: a pool, or a cluster's client and a node of it. A restarted one may lack them:
@@ -321,7 +302,6 @@ class Dispatcher:
         self._loaded: weakref.WeakKeyDictionary[Any, dict[str, set[str]]] = (
             weakref.WeakKeyDictionary()
         )
-
         # By a cluster's client, when it last asked for the nodes of slots that it does not know.
         self._asked: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
@@ -333,8 +313,8 @@ class Dispatcher:
             return self._loaded.setdefault(owner, {}).setdefault(node, set())
 
     def dispatch(
-        self, batch: Batch, attempt: Attempt | None = None
-    ) -> Generator[Need, Any, Replies]:
+        self, batch: Batch, topology: Topology, clients: Any, attempt: Attempt | None = None
+    ) -> Steps[Replies]:
         """Send a batch and return its replies in order, failures among them.
 
         ``attempt`` is the first attempt at the whole batch, if the link has already made it.
@@ -356,7 +336,7 @@ class Dispatcher:
             retry += 1
             pause = max(pause_before(retry), asked)
             if pause:  # a cluster is moving slots or electing a master, or a server loads
-                yield Pause(pause)
+                yield partial(self.pause, pause)
                 waited += pause
             deadline = earliest(None)
             if retry and deadline is not None and deadline.left() <= 0:
@@ -369,7 +349,7 @@ class Dispatcher:
                     # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
                     attempts = yield from self._attempt(
-                        batch, todo, redirected, joins, pending, out
+                        (topology, clients), batch, todo, redirected, joins, pending, out
                     )
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
                     if not pending:  # nothing was sent: the whole batch can be refused
@@ -389,9 +369,10 @@ class Dispatcher:
                         attempt, _Outcome(MAX_ATTEMPTS, MAX_ATTEMPTS, inf), uncertain, out
                     )
             for client in outcome.stale:
-                yield NeedRefresh(client)
-            if outcome.unready:
-                yield NeedEntries(outcome.unready)
+                yield from self._learned(client)
+            for name in outcome.unready:
+                with suppress(ShardKitError):  # the next attempt tells
+                    yield partial(self._component, topology, name, again=True)
             if not again and not pending:
                 break
             before, asked = len(pending), outcome.pause
@@ -408,21 +389,27 @@ class Dispatcher:
             todo = order.sent_in_pieces(pending, redirected, stalled)
         return out
 
+    def _learned(self, client: Any) -> Steps[None]:
+        with tolerated(*ATTEMPT_ERRORS):  # if not, the next attempt tells
+            yield partial(self._learn, client)
+
     def _attempt(
         self,
+        places: tuple[Topology, Any],
         batch: Batch,
         todo: Sequence[int],
         redirected: dict[int, tuple[str, int] | None],
         joins: bool,
         pending: dict[int, _OrderScope],
         out: Replies,
-    ) -> Generator[Need, Any, list[Attempt]]:
+    ) -> Steps[list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts.
 
         ``pending`` gets those that must wait for others.
         """
-        components = yield NeedComponents(components_in(batch, todo))
-        for component in components.values():
+        (topology, clients), components = places, {}
+        for name in components_in(batch, todo):
+            component = components[name] = yield partial(self._component, topology, name)
             if component.splits_tags:
                 require_together(batch, component)
         groups = group_by_shard(batch, todo, components)
@@ -432,14 +419,14 @@ class Dispatcher:
         scripts = groups.rows is None and groups.uniform is None  # perhaps
         for name, by_number in groups.by_shard.items():
             component = components[name]
-            endpoints = yield NeedEndpoints(component, list(by_number))
+            endpoints = yield partial(self._endpoints, clients, component, list(by_number))
             for endpoint, (number, positions) in zip(endpoints, by_number.items(), strict=True):
                 if type(endpoint) is not Endpoint:
                     shard = Shard(name, number)
                     _fail_unreached(batch, component, shard, positions, endpoint, out)
                 elif (lane := endpoint.lane) is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
-                        yield NeedRefresh(endpoint.owner)
+                        yield from self._learned(endpoint.owner)
                     delayed = order.waiting(batch, positions)
                     for position in delayed:
                         pending[position] = _OrderScope.of(endpoint, batch[position])
@@ -462,9 +449,9 @@ class Dispatcher:
                 request = attempt.server_request
                 request.uniform = None if attempt.node else in_order(request, groups.uniform)
         for shard, positions, block in groups.alone:
-            [endpoint] = yield NeedEndpoints(components[shard.component], [shard.number])
+            component = components[shard.component]
+            [endpoint] = yield partial(self._endpoints, clients, component, [shard.number])
             if type(endpoint) is not Endpoint:
-                component = components[shard.component]
                 _fail_unreached(batch, component, shard, positions, endpoint, out)
             elif endpoint.lane is None:
                 attempts += self._attempts_on_nodes(
@@ -482,7 +469,7 @@ class Dispatcher:
                 request.texts = order.as_text(request.requests, request.loaded)
             if handlers:
                 attempt.told = request.tell()
-        attempts = yield attempts
+        attempts = yield partial(self._exchange, attempts)
         for attempt in attempts if handlers else ():
             attempt.tell_end()
         return attempts

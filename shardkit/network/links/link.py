@@ -59,16 +59,7 @@ from shardkit.network.connections.framing import (
 )
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import health_check_is_due, learn_slots, slot_owners
-from shardkit.network.links.dispatcher import (
-    Attempt,
-    Dispatcher,
-    Need,
-    NeedComponents,
-    NeedEndpoints,
-    NeedRefresh,
-    node_of_short,
-    turns_of,
-)
+from shardkit.network.links.dispatcher import Attempt, Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
     SEVERAL,
     components_of,
@@ -95,7 +86,6 @@ from shardkit.operations.commands import (
     Command,
     Key,
     Locate,
-    Pause,
     Replies,
     Shard,
     Subscribe,
@@ -108,7 +98,7 @@ from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 from shardkit.routing.placement import slots_of
 
 
-class Link:
+class Link(Dispatcher):
     """What the blocking and the awaiting link have in common.
 
     With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
@@ -120,9 +110,7 @@ class Link:
     sleep: Callable[[float], Any]
     subscriptions_of: Callable[[], Any]
     send: Callable[..., Any]
-    _component: Callable[..., Any]
     _client: Callable[..., Any]
-    _learn: Callable[..., Any]
     _source_of: Callable[..., Any]
 
     def __init__(self, topology: Any, clients: Any, *, raw: bool = True, reads: Any = None) -> None:
@@ -130,21 +118,9 @@ class Link:
         self._reads = reads
         self._topology: Topology = topology
         self._clients: Clients = clients
-        self._dispatcher = Dispatcher()
+        super().__init__()
 
         self._subscriptions = self.subscriptions_of()
-
-    def _steps_of(self, topology: Topology, need: Any) -> Steps[None]:
-        """Carry out a rare need of the dispatcher: for newer entries, for slots, or a pause."""
-        if isinstance(need, Pause):
-            yield partial(self.pause, need.seconds)
-        elif isinstance(need, NeedRefresh):
-            with tolerated(*ATTEMPT_ERRORS):  # if not, the next attempt tells
-                yield partial(self._learn, need.client)
-        else:
-            for name in need.names:
-                with suppress(ShardKitError):  # the next attempt tells
-                    yield partial(self._component, topology, name, again=True)
 
     def pause(self, seconds: float) -> Any:
         """Wait, but not beyond the caller's deadline."""
@@ -264,24 +240,21 @@ class BlockingLink(Link):
         attempt = None if to is None else self._send_short(batch, to, topology, clients)
         if type(attempt) is Replies:
             return attempt
-        steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
-        return run_steps(steps, partial(self._provide, topology, clients))
-
-    def _provide(self, topology: Topology, clients: Clients, need: Need) -> Any:
-        if isinstance(need, NeedComponents):
-            return {name: topology.component(name) for name in need.names}
-        if isinstance(need, NeedEndpoints):
-            endpoints = clients.endpoints(need.component, self._raw)
-            return endpoints_or_failures(endpoints, need.numbers)
-        if type(need) is list:
-            return exchange_all(need, self._raw)
-        return run_steps(self._steps_of(topology, need))
+        return run_steps(self.dispatch(batch, topology, clients, attempt))  # type: ignore[arg-type]
 
     def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
         return topology.reread(name) if again else topology.component(name)
 
+    def _endpoints(
+        self, clients: Clients, component: Component, numbers: Sequence[int | None]
+    ) -> list[Endpoint | ShardFailure]:
+        return endpoints_or_failures(clients.endpoints(component, self._raw), numbers)
+
     def _learn(self, client: Any) -> None:
         learn_slots(client)
+
+    def _exchange(self, attempts: list[Attempt]) -> list[Attempt]:
+        return exchange_all(attempts, self._raw)
 
     def _send_short(
         self, batch: Batch, to: To, topology: Topology, clients: Clients
@@ -306,7 +279,7 @@ class BlockingLink(Link):
             if node is None:
                 return None
         name = "" if node is None else node.name
-        packed = pack_short(batch, self._dispatcher.loaded, owner, name)
+        packed = pack_short(batch, self.loaded, owner, name)
         if packed is None:
             return None
         data, does = packed
@@ -749,8 +722,7 @@ class AwaitingLink(Link):
             clients = self._clients
         started = self.start(batch, topology, clients)
         if started is None:
-            provide = partial(self._provide, topology, clients)
-            return await arun_steps(self._dispatcher.dispatch(batch), provide)
+            return await arun_steps(self.dispatch(batch, topology, clients))
         if not handlers:
             return await self.finish(batch, started, topology, clients)
         told = tell_short(started[1].policy, batch)
@@ -767,8 +739,7 @@ class AwaitingLink(Link):
             refusal=attempt.refusal,
             written=attempt.written,
         )
-        provide = partial(self._provide, topology, clients)
-        return await arun_steps(self._dispatcher.dispatch(batch, attempt), provide)
+        return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 
     def start(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -830,7 +801,7 @@ class AwaitingLink(Link):
             does = effects(plain)  # type: ignore[arg-type]
             if does & (STATE | WATCHES):
                 return None  # it is refused
-        elif (packed := pack_short(batch, self._dispatcher.loaded, owner, name)) is not None:
+        elif (packed := pack_short(batch, self.loaded, owner, name)) is not None:
             data, does = packed
         else:
             return None
@@ -850,24 +821,15 @@ class AwaitingLink(Link):
         if not received.refused:
             return received
         attempt = await _attempt(batch, started)
-        provide = partial(self._provide, topology or self._topology, clients or self._clients)
-        return await arun_steps(self._dispatcher.dispatch(batch, attempt), provide)
-
-    async def _provide(self, topology: Topology, clients: Clients, need: Need) -> Any:
-        if isinstance(need, NeedComponents):
-            found = {name: topology.fresh(name) for name in need.names}
-            if None in found.values():
-                async with kept_to_deadline():
-                    found = {name: await topology.acomponent(name) for name in need.names}
-            return found
-        if isinstance(need, NeedEndpoints):
-            return await self._endpoints(clients, need)
-        if type(need) is list:
-            return await self._exchange(need)
-        return await arun_steps(self._steps_of(topology, need))
+        topology, clients = topology or self._topology, clients or self._clients
+        return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 
     async def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
-        return await (topology.areread(name) if again else topology.acomponent(name))
+        found = None if again else topology.fresh(name)
+        if found is None:
+            async with kept_to_deadline():
+                found = await (topology.areread(name) if again else topology.acomponent(name))
+        return found
 
     async def _learn(self, client: Any) -> None:
         async with kept_to_deadline():
@@ -882,9 +844,8 @@ class AwaitingLink(Link):
         return source_of(client.connection_pool if node is None else node)
 
     async def _endpoints(
-        self, clients: Clients, need: NeedEndpoints
+        self, clients: Clients, component: Component, numbers: Sequence[int | None]
     ) -> list[Endpoint | ShardFailure]:
-        component, numbers = need
         endpoints = clients.aendpoints(component, self._raw)
         found = endpoints_or_failures(endpoints, numbers)
         for n, endpoint in enumerate(found):
