@@ -18,11 +18,11 @@ import hiredis
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AuthenticationError,
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     NoPermissionError,
     ReadOnlyError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
 )
 
 from shardkit.errors import ClosedError, DeadlineExceeded

@@ -7,6 +7,7 @@ import ssl
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
@@ -14,11 +15,7 @@ import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import LoadBalancingStrategy
-from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
-    RedisClusterException,
-    TimeoutError,  # noqa: A004 - redis-py's own
-)
+from redis.exceptions import ConnectionError, RedisClusterException, TimeoutError
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
@@ -116,6 +113,15 @@ class ClusterClient(RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
+def _of_connections(name: str) -> Any:
+    """Return an attribute that is that of all connections of a client."""
+
+    def assign(client: Any, value: bool) -> None:
+        setattr(client.connection_class, name, value)
+
+    return property(attrgetter(f"connection_class.{name}"), assign)
+
+
 class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
@@ -128,23 +134,8 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
     connection_class: Any = AsyncTcpConnection
     policy = NO_POLICY
 
-    @property
-    def draining(self) -> bool:
-        """Whether each connection is closed when it is released."""
-        return bool(self.connection_class.draining)
-
-    @draining.setter
-    def draining(self, value: bool) -> None:
-        self.connection_class.draining = value
-
-    @property
-    def closed(self) -> bool:
-        """Whether the kit is closed."""
-        return bool(self.connection_class.closed)
-
-    @closed.setter
-    def closed(self, value: bool) -> None:
-        self.connection_class.closed = value
+    draining = _of_connections("draining")
+    closed = _of_connections("closed")
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Execute a command. Wait until the cluster is known."""

@@ -40,7 +40,7 @@ from redis.cluster import PRIMARY, REPLICA, ClusterNode
 from redis.connection import DefaultParser
 from redis.exceptions import (
     BusyLoadingError,
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     InvalidResponse,
     NoScriptError,
     ReadOnlyError,

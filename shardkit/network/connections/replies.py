@@ -18,12 +18,12 @@ from typing import Any
 
 import hiredis
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     InvalidResponse,
     MasterDownError,
     ReadOnlyError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
 )
 
 from shardkit.network.connections.redis_private import INCOMPLETE, parse_error, undecodable

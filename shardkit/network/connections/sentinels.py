@@ -31,11 +31,11 @@ from typing import Any, NamedTuple, TypeAlias
 from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     NoPermissionError,
     RedisError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
 )
 
 from shardkit import log_records

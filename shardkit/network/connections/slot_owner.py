@@ -16,11 +16,7 @@ from collections.abc import Iterable
 from functools import cache, partial
 from typing import Any
 
-from redis.exceptions import (
-    ClusterDownError,
-    ConnectionError,  # noqa: A004 - redis-py's own
-    MovedError,
-)
+from redis.exceptions import ClusterDownError, ConnectionError, MovedError
 
 from shardkit.config.entry import PLAIN, TAGGED
 from shardkit.network.connections.databases import Steps

@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     InvalidResponse,
     MasterDownError,
     MaxConnectionsError,
     MovedError,
     NoPermissionError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
     TryAgainError,
 )
 
@@ -99,27 +99,23 @@ MAX_ATTEMPTS = 5
 _ASKED_EVERY = 0.5  # seconds
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt to send a request to a server, and its outcome."""
 
-    __slots__ = (
-        *("confirms", "ended", "error", "node", "refused", "replies", "sent"),
-        *("server_request", "told", "written"),
-    )
-
-    def __init__(self, server_request: ServerRequest, node: Any = None) -> None:
-        self.server_request = server_request
-        self.node = node  # of a cluster
-        # Those of several databases include SELECT's. With an error, the others have not come.
-        self.replies: Sequence[Reply] = []
-        self.refused = False  # whether an error may be among the replies, or inside one
-        self.error: Exception | None = None
-        self.sent = False  # whether the server may have received something
-        self.told: list[CommandsSent] = []  # for each shard
-        self.confirms = False  # whether it is sent behind a confirmed SELECT, or must be
-        # By `time.perf_counter`, if there are event handlers: when the replies had come, and when
-        # the request was written to a shared connection.
-        self.ended = self.written = 0.0
+    server_request: ServerRequest
+    node: Any = None  # of a cluster
+    # Those of several databases include SELECT's. With an error, the others have not come.
+    replies: Sequence[Reply] = ()
+    refused: bool = False  # whether an error may be among the replies, or inside one
+    error: Exception | None = None
+    sent: bool = False  # whether the server may have received something
+    told: list[CommandsSent] = field(default_factory=list)  # for each shard
+    confirms: bool = False  # whether it is sent behind a confirmed SELECT, or must be
+    # By `time.perf_counter`, if there are event handlers: when the replies had come, and when the
+    # request was written to a shared connection.
+    ended: float = 0.0
+    written: float = 0.0
 
     @classmethod
     def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:

@@ -41,7 +41,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.events import handlers, settled
+from shardkit.events import CommandsSent, handlers, settled
 from shardkit.network.connections import timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
@@ -723,23 +723,8 @@ class AwaitingLink(Link):
         started = self.start(batch, topology, clients)
         if started is None:
             return await arun_steps(self.dispatch(batch, topology, clients))
-        if not handlers:
-            return await self.finish(batch, started, topology, clients)
-        told = tell_short(started[1].policy, batch)
-        received = await started[0]
-        if not received.refused:
-            settled(told, None, written=received.written)
-            return received
-        attempt = await _attempt(batch, started)
-        settled(
-            told,
-            attempt.error,
-            maybe_executed=attempt.sent,
-            refused=attempt.error is None,
-            refusal=attempt.refusal,
-            written=attempt.written,
-        )
-        return await arun_steps(self.dispatch(batch, topology, clients, attempt))
+        told = tell_short(started[1].policy, batch) if handlers else None
+        return await self.finish(batch, started, topology, clients, told)
 
     def start(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -815,12 +800,24 @@ class AwaitingLink(Link):
         started: Started,
         topology: Topology | None = None,
         clients: Clients | None = None,
+        told: CommandsSent | None = None,
     ) -> Replies:
         """Return the replies to a started batch; needed only if those of its future are refused."""
         received = await started[0]
         if not received.refused:
+            if told is not None:
+                settled(told, None, written=received.written)
             return received
         attempt = await _attempt(batch, started)
+        if told is not None:
+            settled(
+                told,
+                attempt.error,
+                maybe_executed=attempt.sent,
+                refused=attempt.error is None,
+                refusal=attempt.refusal,
+                written=attempt.written,
+            )
         topology, clients = topology or self._topology, clients or self._clients
         return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 

@@ -37,11 +37,11 @@ from typing import Any
 
 from hiredis import PushNotification
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     InvalidResponse,
     MaxConnectionsError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
 )
 
 from shardkit.events import handlers

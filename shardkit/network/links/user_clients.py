@@ -31,12 +31,7 @@ import redis
 import redis.asyncio as aioredis
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
-from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
-    RedisError,
-    ResponseError,
-    WatchError,
-)
+from redis.exceptions import ConnectionError, RedisError, ResponseError, WatchError
 
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched

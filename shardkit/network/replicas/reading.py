@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from redis.exceptions import ConnectionError, MasterDownError, TimeoutError  # noqa: A004
+from redis.exceptions import ConnectionError, MasterDownError, TimeoutError
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 import hiredis
-from redis.exceptions import ConnectionError, RedisError  # noqa: A004 - redis-py's own
+from redis.exceptions import ConnectionError, RedisError
 
 from shardkit.config.component import entry_key, pushed_key, removed_key, shards_key
 from shardkit.config.stored import EPOCH_KEY, epoch_number

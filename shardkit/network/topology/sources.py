@@ -24,11 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
-    RedisError,
-    TimeoutError,  # noqa: A004 - redis-py's own
-)
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from shardkit import log_records
 from shardkit.config.component import Component, check_name, entry_key, shards_key
