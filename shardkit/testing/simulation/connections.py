@@ -20,9 +20,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardkit.network.connections import Connector, ReplyParser
-from shardkit.network.connections.async_connection import AsyncTcpConnection
-from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections import Connector
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.pool import AsyncPool, Pool
 from shardkit.network.connections.redis_private import socket_of, wants_reconnect
 from shardkit.network.links.cluster_clients import USER_CLIENTS
@@ -339,12 +338,6 @@ class _AsyncOverWire(_Wired):
         self._parser.on_connect(self)
         self.forget_databases()  # type: ignore[attr-defined]
         await self.enter()  # type: ignore[attr-defined]
-
-    def reply_parser(self) -> ReplyParser:
-        """Return the parser of what the transport receives."""
-        parser: ReplyParser = super().reply_parser()  # type: ignore[misc]
-        parser.poll = lambda seconds: False
-        return parser
 
 
 class AsyncSimulatedConnection(_AsyncOverWire, AsyncTcpConnection):
