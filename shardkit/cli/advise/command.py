@@ -18,17 +18,12 @@ from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.scan import Database, databases_with
 from shardkit.admin.growth.adopt import entry_at
+from shardkit.cli import options as given
 from shardkit.cli.advise import sampling
 from shardkit.cli.advise.checking import TOO_FAR, FamilyAdvice, LayoutAdvice, advise
 from shardkit.cli.advise.plots import bars, check_plot
 from shardkit.cli.advise.servers import ServerSource
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    config_option,
-    number_option,
-    opened,
-)
+from shardkit.cli.options import ShardOptions, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, STRONG, WARN, Output, Styled, Table, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.text import percent, printable, size
@@ -38,12 +33,10 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.url import cluster_of, each_url
 from shardkit.errors import InvalidArgumentError, counted
 
-_on_option = click.option(
-    "--on",
-    multiple=True,
-    metavar="HOST:PORT/DB|URL",
-    help="A database with the keys, or redis+cluster://HOST:PORT; repeat it. By default those of "
-    "the components.",
+_on_option = given.repeated(
+    "HOST:PORT/DB|URL",
+    "A database with the keys, or redis+cluster://HOST:PORT; repeat it. By default those of the "
+    "components.",
 )
 
 
@@ -53,45 +46,31 @@ _on_option = click.option(
     "shardkit advise --on 10.0.0.1:6379/0 --match 'user:*' --output user.json",
     name="advise",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@_on_option
-@click.option("--match", metavar="PATTERN", help="Only keys that match, as of SCAN.")
-@click.option(
-    "--type",
-    "type_",
-    type=click.Choice(["string", "hash", "set", "zset", "list", "stream"]),
-    help="Only keys of this type.",
-)
-@number_option("--sample", 5_000, "Keys of each database to sample at most.", parameter="keys")
-@number_option("--families", 5, "How many families to advise on, the largest first.")
-@click.option(
-    "--server",
-    "binary",
-    metavar="PATH",
-    help="The server to start: a path, or a program on PATH; by default the embedded one.",
-)
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
-)
-@click.option(
-    "--output",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the best choice for the largest family, for shardkit convert.",
-)
-@config_option
 def advise_command(
-    names: Sequence[str],
-    on: tuple[str, ...],
-    match: str | None,
-    type_: str | None,
-    keys: int,
-    families: int,
-    binary: str | None,
-    plot: Path | None,
-    file: Path | None,
-    where: str | None,
     output: Output,
+    names: Sequence[str] = given.components,
+    on: tuple[str, ...] = _on_option,
+    match: str | None = given.option("PATTERN", "Only keys that match, as of SCAN."),
+    type_: str | None = given.choice(
+        ["string", "hash", "set", "zset", "list", "stream"],
+        "Only keys of this type.",
+        name="--type",
+    ),
+    keys: int = given.number(5_000, "Keys of each database to sample at most.", name="--sample"),
+    families: int = given.number(5, "How many families to advise on, the largest first."),
+    binary: str | None = given.option(
+        "PATH",
+        "The server to start: a path, or a program on PATH; by default the embedded one.",
+        name="--server",
+    ),
+    plot: Path | None = given.option(None, "Draw a plot: .svg, .png …", type=given.FILE),
+    file: Path | None = given.option(
+        None,
+        "Write the best choice for the largest family, for shardkit convert.",
+        type=given.FILE,
+        name="--output",
+    ),
+    where: str | None = given.config,
 ) -> None:
     """Show what keys take, and what they would take in shardkit's structures.
 
@@ -273,27 +252,17 @@ def _plot(path: Path, advices: Sequence[FamilyAdvice]) -> None:
     "shardkit convert user.json --component users --offline --json",
     name="convert",
 )
-@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--component", required=True, help="Where the structure will live.")
-@click.option(
-    "--from",
-    "source",
-    metavar="COMPONENT",
-    help="The component with the keys; by default the same.",
-)
-@_on_option
-@click.option("--offline", is_flag=True, help="No client writes the keys: do not watch them.")
-@number_option("--share", 0.2, "Share of the time for reading.", least=0.01, most=1.0)
-@config_option
 def convert_command(
-    plan: Path,
-    component: str,
-    source: str | None,
-    on: tuple[str, ...],
-    offline: bool,
-    share: float,
-    where: str | None,
     output: Output,
+    plan: Path = given.argument(type=given.EXISTING),
+    component: str = given.option(None, "Where the structure will live.", required=True),
+    source: str | None = given.option(
+        "COMPONENT", "The component with the keys; by default the same.", name="--from"
+    ),
+    on: tuple[str, ...] = _on_option,
+    offline: bool = given.flag("No client writes the keys: do not watch them."),
+    share: float = given.number(0.2, "Share of the time for reading.", 0.01, most=1.0),
+    where: str | None = given.config,
 ) -> None:
     """Copy a family of keys into a structure while clients use the keys, and verify the copy.
 

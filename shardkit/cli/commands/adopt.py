@@ -6,19 +6,12 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from typing import Any
 
-import click
-
 from shardkit.admin.growth import Adoption, adopt
 from shardkit.admin.growth.adopt import MOST, SAMPLE, shown
 from shardkit.admin.retire import QUIET, delete_data, last_known, remove, still_used
+from shardkit.cli import options as given
 from shardkit.cli.commands.config import masked_map
-from shardkit.cli.options import (
-    command,
-    config_option,
-    config_server,
-    message_option,
-    number_option,
-)
+from shardkit.cli.options import command, config_server
 from shardkit.cli.output import (
     BAD,
     DIM,
@@ -42,44 +35,28 @@ from shardkit.kit.config_client import config_client
     "shardkit adopt users --on a.internal/1 --on b.internal/1 --name a --name b",
     'shardkit adopt users --on a.internal --on b.internal --route "user:(\\d+):.*"',
     name="adopt",
+    names=given.repeated(
+        "NAME",
+        "What the other program calls a server, in the same order; repeat it.",
+        name="--name",
+    ),
+    placements=given.repeated(
+        "RULE", "Try only this rule; repeat it for more.", name="--placement"
+    ),
+    routes=given.repeated(
+        "RULE", "A rule that finds the routing key in names of keys; repeat it.", name="--route"
+    ),
+    sample=given.number(SAMPLE, "Keys of each server to sample at most.", most=MOST),
 )
-@click.argument("component")
-@click.option(
-    "--on",
-    multiple=True,
-    metavar="HOST:PORT/DB|URL",
-    help="A server, in the order of the shards; repeat it. By default those of the entries.",
-)
-@click.option(
-    "--name",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="What the other program calls a server, in the same order; repeat it.",
-)
-@click.option(
-    "--placement",
-    "placements",
-    multiple=True,
-    metavar="RULE",
-    help="Try only this rule; repeat it for more.",
-)
-@click.option(
-    "--route",
-    "routes",
-    multiple=True,
-    metavar="RULE",
-    help="A rule that finds the routing key in names of keys; repeat it.",
-)
-@number_option("--sample", SAMPLE, "Keys of each server to sample at most.", most=MOST)
-@click.option("--output", "file", metavar="FILE", help="Write the shard map to this file.")
-@config_option
 def adopt_command(
-    component: str,
-    on: tuple[str, ...],
-    file: str | None,
-    where: str | None,
     output: Output,
+    component: str = given.argument(),
+    on: tuple[str, ...] = given.repeated(
+        "HOST:PORT/DB|URL",
+        "A server, in the order of the shards; repeat it. By default those of the entries.",
+    ),
+    file: str | None = given.option("FILE", "Write the shard map to this file.", name="--output"),
+    where: str | None = given.config,
     **options: Any,
 ) -> int:
     """Find how another program placed the keys of COMPONENT, and propose its shard map.
@@ -162,24 +139,17 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
     "shardkit retire sessions --delete-data",
     "shardkit retire sessions --delete-data --quiet 3600 --json",
 )
-@click.argument("name", metavar="COMPONENT")
-@config_option
-@click.option(
-    "--delete-data",
-    "delete_data_",
-    is_flag=True,
-    help="Delete its keys, once it is removed and unused for a while.",
-)
-@number_option(
-    "--quiet",
-    QUIET,
-    "How long it must be removed and unused before its keys are deleted.",
-    least=0.0,
-    unit="SECONDS",
-)
-@message_option
 def retire(
-    name: str, where: str | None, delete_data_: bool, quiet: float, message: str, output: Output
+    output: Output,
+    name: str = given.argument("COMPONENT"),
+    where: str | None = given.config,
+    delete_data_: bool = given.flag(
+        "Delete its keys, once it is removed and unused for a while.", name="--delete-data"
+    ),
+    quiet: float = given.seconds(
+        QUIET, "How long it must be removed and unused before its keys are deleted.", 0.0
+    ),
+    message: str = given.message,
 ) -> int:
     """Remove COMPONENT by a push, and show its last users. A later call deletes its data.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from shardkit.admin.growth import ApplyPlan, ApplyStep, apply_map, plan_apply
-from shardkit.cli.commands.move import copying, show_load
+from shardkit.cli import options as given
+from shardkit.cli.commands.move import COPYING, show_load
 from shardkit.cli.groups import INTERRUPTED
-from shardkit.cli.options import command, config_server, target_option
+from shardkit.cli.options import command, config_server
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, write_error
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted
@@ -25,18 +25,15 @@ from shardkit.kit.config_client import config_client
     "shardkit apply configs/production.yaml",
     "shardkit apply configs/production.yaml --yes --json",
     name="apply",
+    prune=given.flag("Remove components that MAP lacks; their data stays."),
+    **COPYING,
 )
-@click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
-@click.option("--plan", "only_plan", is_flag=True, help="Show the steps; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal.")
-@click.option("--prune", is_flag=True, help="Remove components that MAP lacks; their data stays.")
-@partial(copying, config=target_option, keep=False)
 def apply_(
-    shard_map: Path,
-    only_plan: bool,
-    yes: bool,
-    where: str | None,
     output: Output,
+    shard_map: Path = given.shard_map,
+    only_plan: bool = given.flag("Show the steps; change nothing.", name="--plan"),
+    yes: bool = given.flag("Do not ask; needed without a terminal."),
+    where: str | None = given.target,
     **options: Any,
 ) -> int:
     """Make MAP true: move, split and merge shards, attach and detach replicas, and push.

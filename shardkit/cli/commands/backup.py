@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from shardkit.admin.backup import MAP, backup, objects_in, restore, restore_objects, verify
-from shardkit.cli.options import command, config_option, config_server, opened
+from shardkit.cli import options as given
+from shardkit.cli.options import command, config_server, opened
 from shardkit.cli.output import DIM, GOOD, WARN, Output
 from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
@@ -18,24 +19,18 @@ from shardkit.errors import ConfigError, counted
 from shardkit.kit.config_client import config_client
 from shardkit.local import LocalServers
 
-_DIRECTORY = click.Path(path_type=Path, file_okay=False)
-
 
 @command(
     "shardkit backup /backups/2026-11-22 -c redis://config.internal",
     "shardkit backup /backups/hits --no-pause hits",
     name="backup",
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@click.option(
-    "--no-pause",
-    is_flag=True,
-    help="Do not hold writes: the snapshots are of different moments.",
-)
 def backup_command(
-    directory: Path, names: Sequence[str], where: str | None, no_pause: bool, output: Output
+    output: Output,
+    directory: Path = given.argument("DIR", type=given.FOLDER),
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    no_pause: bool = given.flag("Do not hold writes: the snapshots are of different moments."),
 ) -> None:
     """Take snapshots of the servers of all components, or of the named ones, into DIR.
 
@@ -76,25 +71,16 @@ def backup_command(
     "shardkit restore /backups/2026-11-22 configs/production.yaml --to-origin",
     name="restore",
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
-@click.argument("shard_map", metavar="[MAP]", required=False, type=click.Path(path_type=Path))
-@click.option("--local", is_flag=True, help="Restore into embedded servers, as a test.")
-@click.option("--to-origin", is_flag=True, help="Allow the servers that the backup came from.")
-@click.option("--verify", "only_verify", is_flag=True, help="Only check the files.")
-@click.option(
-    "--objects",
-    "objects_to",
-    metavar="URL",
-    help="Also write the objects that the config server at URL lacks.",
-)
 def restore_command(
-    directory: Path,
-    shard_map: Path | None,
-    objects_to: str | None,
-    local: bool,
-    to_origin: bool,
-    only_verify: bool,
     output: Output,
+    directory: Path = given.argument("DIR", type=given.FOLDER),
+    shard_map: Path | None = given.argument("[MAP]", required=False, type=given.PATH),
+    local: bool = given.flag("Restore into embedded servers, as a test."),
+    to_origin: bool = given.flag("Allow the servers that the backup came from."),
+    only_verify: bool = given.flag("Only check the files.", name="--verify"),
+    objects_to: str | None = given.option(
+        "URL", "Also write the objects that the config server at URL lacks.", name="--objects"
+    ),
 ) -> None:
     """Copy the keys of the backup in DIR into the servers of MAP, and count them there.
 

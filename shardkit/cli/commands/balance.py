@@ -22,7 +22,8 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.balance import SAMPLE, SHARE, TOLERANCE, By
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.plan import GrowthStep, plan_growth
-from shardkit.cli.options import command, config_option, config_server, number_option
+from shardkit.cli import options as given
+from shardkit.cli.options import command, config_server
 from shardkit.cli.output import BAD, GOOD, WARN, Cell, Output, Table, number, wordy
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import printable, size
@@ -36,53 +37,34 @@ from shardkit.kit.config_client import config_client
     "shardkit balance --by operations --watch --seconds 5",
     "shardkit balance --by operations --heat",
     "shardkit balance timelines --to new.internal:6379 --move",
+    sample=given.number(SAMPLE, "Keys to examine in each database at most; 0 for all.", 0),
+    seconds=given.seconds(1.0, "How long to count commands.", 0.1, most=60),
+    watch=given.flag("See for which shards, tags and keys they are (MONITOR)."),
+    share=given.number(
+        SHARE,
+        "Share of the time to examine keys; pauses for the rest.",
+        least=0.01,
+        most=1,
+        unit="PART",
+    ),
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@click.option("--to", multiple=True, metavar="SERVER", help="A new server. May be repeated.")
-@click.option(
-    "--by",
-    type=click.Choice(["bytes", "keys", "operations"]),
-    default="bytes",
-    show_default=True,
-    help="What to balance.",
-)
-@number_option(
-    "--tolerance",
-    TOLERANCE,
-    "How far a server may be from the mean: 0.1 for a tenth.",
-    least=0.0,
-    most=0.99,
-    unit="PART",
-)
-@number_option("--sample", SAMPLE, "Keys to examine in each database at most; 0 for all.", least=0)
-@number_option("--seconds", 1.0, "How long to count commands.", least=0.1, most=60, unit="SECONDS")
-@click.option(
-    "--watch", is_flag=True, help="See for which shards, tags and keys they are (MONITOR)."
-)
-@click.option("--heat", is_flag=True, help="Take operations from what clients report (heat=).")
-@number_option(
-    "--share",
-    SHARE,
-    "Share of the time to examine keys; pauses for the rest.",
-    least=0.01,
-    most=1,
-    unit="PART",
-)
-@number_option("--top", 5, "How many keys and tags to show.", least=0)
-@click.option("--move", "moving", is_flag=True, help="Carry out the plan.")
-@number_option("--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS")
-@config_option
 def balance(
-    names: Sequence[str],
-    to: Sequence[str],
-    by: By,
-    tolerance: float,
-    top: int,
-    heat: bool,
-    moving: bool,
-    hold: float,
-    where: str | None,
     output: Output,
+    names: Sequence[str] = given.components,
+    to: Sequence[str] = given.repeated("SERVER", "A new server. May be repeated."),
+    by: By = given.choice(["bytes", "keys", "operations"], "What to balance.", default="bytes"),
+    tolerance: float = given.number(
+        TOLERANCE,
+        "How far a server may be from the mean: 0.1 for a tenth.",
+        least=0.0,
+        most=0.99,
+        unit="PART",
+    ),
+    heat: bool = given.flag("Take operations from what clients report (heat=)."),
+    top: int = given.number(5, "How many keys and tags to show.", 0),
+    moving: bool = given.flag("Carry out the plan.", name="--move"),
+    hold: float = given.seconds(HOLD, "How long writers may wait at a time.", 0.01),
+    where: str | None = given.config,
     **options: Any,
 ) -> int:
     """Show bytes, keys and operations by server, shard, tag and key, and a plan of moves.
@@ -204,48 +186,35 @@ _REST = ("ops/s", "memory", "limit")
     "shardkit plan users --server a.internal:6379 --growth 4 --periods 4",
     "shardkit plan users --server a.internal:6379 --growth 2 --periods 3 --data 8e9 \\\n"
     "    --commands 20000 --bytes 300 --processes 40 --out users.yaml",
-)
-@click.argument("component")
-@click.option(
-    "--server",
-    "servers",
-    multiple=True,
-    required=True,
-    metavar="HOST:PORT",
-    help="A server, or machine, to start on; repeat for more.",
-)
-@click.option(
-    "--new", multiple=True, metavar="HOST:PORT", help="A server to add later; repeatable."
-)
-@click.option(
-    "--growth",
-    type=click.FloatRange(min=1),
-    required=True,
-    metavar="FACTOR",
-    help="Growth factor per period.",
-)
-@click.option(
-    "--periods", type=click.IntRange(0, 100), required=True, metavar="N", help="Number of periods."
-)
-@number_option("--data", 0, "Bytes of data now.", least=0.0, unit="BYTES")
-@number_option("--commands", 0, "Write commands per second now.", least=0.0)
-@number_option("--bytes", 0, "Bytes of each write.", parameter="size", least=0.0)
-@number_option("--processes", 1, "Number of processes that use it.", least=0)
-@number_option(
-    "--connections",
-    1,
-    "Connections of each process to a server: its threads, or event loops.",
-    least=0,
-)
-@click.option("--separate", is_flag=True, help="Each shard is a server of its own.")
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="MAP",
-    help="Write the shard map to this file, which must not exist.",
+    new=given.repeated("HOST:PORT", "A server to add later; repeatable."),
+    growth=given.option(
+        "FACTOR", "Growth factor per period.", type=click.FloatRange(min=1), required=True
+    ),
+    periods=given.option("N", "Number of periods.", type=click.IntRange(0, 100), required=True),
+    data=given.number(0, "Bytes of data now.", 0.0, unit="BYTES"),
+    commands=given.number(0, "Write commands per second now.", 0.0),
+    size=given.number(0, "Bytes of each write.", 0.0, name="--bytes"),
+    processes=given.number(1, "Number of processes that use it.", 0),
+    connections=given.number(
+        1, "Connections of each process to a server: its threads, or event loops.", 0
+    ),
+    separate=given.flag("Each shard is a server of its own."),
 )
 def plan(
-    component: str, servers: tuple[str, ...], out: Path | None, output: Output, **options: Any
+    output: Output,
+    component: str = given.argument(),
+    servers: tuple[str, ...] = given.repeated(
+        "HOST:PORT",
+        "A server, or machine, to start on; repeat for more.",
+        required=True,
+        name="--server",
+    ),
+    out: Path | None = given.option(
+        "MAP",
+        "Write the shard map to this file, which must not exist.",
+        type=given.FILE,
+    ),
+    **options: Any,
 ) -> int:
     """Plan the shards of COMPONENT for a load that grows by a factor in each period.
 

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from shardkit.admin.check import CheckReport, check, check_structures, stale_map
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    config_option,
-    opened,
-    shards_options,
-    timeout_option,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import ShardOptions, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Styled, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
@@ -30,22 +22,14 @@ from shardkit.network.server_queries import TIMEOUT
     "shardkit check --json | jq '.findings[].problem'",
     name="check",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@shards_options
-@click.option(
-    "--structures", is_flag=True, help="Also read all structures, and compare their counts."
-)
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@timeout_option(TIMEOUT)
 def check_command(
-    names: Sequence[str],
-    where: str | None,
-    sharding: ShardOptions,
-    structures: bool,
-    strict: bool,
-    timeout: float,
     output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    structures: bool = given.flag("Also read all structures, and compare their counts."),
+    strict: bool = given.flag("Exit with 1 for warnings too."),
+    timeout: float = given.timeout(TIMEOUT),
 ) -> int:
     """Check all servers, or those of the specified components.
 

@@ -10,17 +10,8 @@ import click
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.servers import execute
-from shardkit.cli.options import (
-    LOGIN_PASSWORD,
-    ShardOptions,
-    command,
-    config_option,
-    login_as,
-    login_option,
-    number_option,
-    opened,
-    timeout_option,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import LOGIN_PASSWORD, ShardOptions, command, login_as, opened
 from shardkit.cli.output import BAD, DIM, WARN, Column, Output, Styled, identifier, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import one_line, printable, reason, size
@@ -32,15 +23,16 @@ from shardkit.errors import ConfigError, counted
     "shardkit clients --using unique",
     "shardkit clients --older-than 17 --json | jq '.clients[].host'",
 )
-@config_option
-@click.option("--using", metavar="COMPONENT", help="Only those that use this component.")
-@number_option(
-    "--older-than",
-    None,
-    "Only those that use entries of an earlier push, or whose epoch is unknown.",
-    unit="EPOCH",
-)
-def clients(where: str | None, using: str | None, older_than: int | None, output: Output) -> int:
+def clients(
+    output: Output,
+    where: str | None = given.config,
+    using: str | None = given.option("COMPONENT", "Only those that use this component."),
+    older_than: int | None = given.number(
+        None,
+        "Only those that use entries of an earlier push, or whose epoch is unknown.",
+        unit="EPOCH",
+    ),
+) -> int:
     """Show the processes that are connected to the servers: their user, components and age.
 
     By the names of connections, which shardkit gives them; other programs are shown by address.
@@ -102,24 +94,15 @@ _FIELDS: tuple[Field[ClientProcess], ...] = (
     "shardkit keys --biggest 5 --by elements timelines",
     "shardkit keys --biggest 10 --match 'unique:2026-*' --json",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@number_option("--biggest", 20, "How many to show.", parameter="count")
-@click.option(
-    "--by",
-    type=click.Choice(["memory", "elements"]),
-    default="memory",
-    show_default=True,
-    help="The measure of a key's size.",
-)
-@click.option("--match", metavar="PATTERN", help="Only keys that match, as of SCAN.")
 def keys(
-    names: Sequence[str],
-    where: str | None,
-    count: int,
-    by: Literal["memory", "elements"],
-    match: str | None,
     output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    count: int = given.number(20, "How many to show.", name="--biggest"),
+    by: Literal["memory", "elements"] = given.choice(
+        ["memory", "elements"], "The measure of a key's size.", default="memory"
+    ),
+    match: str | None = given.option("PATTERN", "Only keys that match, as of SCAN."),
 ) -> None:
     """Show the biggest keys of all components, or of the named ones, over all their shards.
 
@@ -166,24 +149,20 @@ _KEY_FIELDS: tuple[Field[BigKey], ...] = (
     name="exec",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@config_option
-@click.option(
-    "--on",
-    "target",
-    required=True,
-    metavar="all|COMPONENT|SHARD",
-    help="Each server once; or each shard of a component, or one of them, in its database.",
-)
-@login_option
-@timeout_option(5.0)
 def exec_(
-    command: Sequence[str],
-    where: str | None,
-    target: str,
-    user: str | None,
-    timeout: float,
     output: Output,
+    command: Sequence[str] = given.argument(
+        "-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED
+    ),
+    where: str | None = given.config,
+    target: str = given.option(
+        "all|COMPONENT|SHARD",
+        "Each server once; or each shard of a component, or one of them, in its database.",
+        required=True,
+        name="--on",
+    ),
+    user: str | None = given.login,
+    timeout: float = given.timeout(5.0),
 ) -> int:
     """Run COMMAND on all servers, on each shard of a component, or on one shard.
 

@@ -11,19 +11,9 @@ from pathlib import Path
 import click
 
 from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
+from shardkit.cli import options as given
 from shardkit.cli.commands.config_push import diff_command, push, rollback
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    config_option,
-    config_server,
-    file_option,
-    group,
-    note_by_hand,
-    number_option,
-    opened,
-    shards_options,
-)
+from shardkit.cli.options import ShardOptions, command, config_server, group, note_by_hand, opened
 from shardkit.cli.output import (
     BAD,
     DIM,
@@ -57,12 +47,12 @@ from shardkit.operations.commands import Shard
     "shardkit config show --at 16 unique",
     name="show",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@shards_options
-@number_option("--at", None, "As they were after a push.", least=0, unit="EPOCH")
 def show_command(
-    names: Sequence[str], where: str | None, sharding: ShardOptions, at: int | None, output: Output
+    output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    at: int | None = given.number(None, "As they were after a push.", 0, unit="EPOCH"),
 ) -> int:
     """Show all components, or every entry of the named ones.
 
@@ -153,10 +143,12 @@ def _settings(entry: Entry) -> str:
     "shardkit config pull -c redis://config.internal",
     "shardkit config pull -o backup.yaml --show-secrets",
 )
-@config_option
-@file_option
-@click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
-def pull(where: str | None, written: Path | None, show_secrets: bool, output: Output) -> None:
+def pull(
+    output: Output,
+    where: str | None = given.config,
+    written: Path | None = given.file,
+    show_secrets: bool = given.flag("Passwords in the clear."),
+) -> None:
     """Show the contents of the config server as a shard map.
 
     Passwords are masked, and ${NAME} references stay as they are. A file is meant to be pushed
@@ -219,8 +211,7 @@ def masked_map(shard_map: ShardMap) -> ShardMap:
     "shardkit config history --json | jq '.pushes[0]'",
     short_help="Show the last pushes.",
 )
-@config_option
-def history(where: str | None, output: Output) -> None:
+def history(output: Output, where: str | None = given.config) -> None:
     """Show the last 100 pushes: when, who, from which map, what changed and why."""
     server = config_server(where)
     with config_client(server) as client:
@@ -266,10 +257,12 @@ _WIDE = 140  # columns; in a narrower terminal the table has three
     "shardkit config validate configs/*.yaml",
     "shardkit config validate --strict --json configs/production.yaml",
 )
-@click.argument("maps", metavar="MAP...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@click.option("--connect", is_flag=True, help="Also connect to the servers, as a push does.")
-def validate(maps: Sequence[Path], strict: bool, connect: bool, output: Output) -> int:
+def validate(
+    output: Output,
+    maps: Sequence[Path] = given.argument("MAP...", nargs=-1, required=True, type=given.PATH),
+    strict: bool = given.flag("Exit with 1 for warnings too."),
+    connect: bool = given.flag("Also connect to the servers, as a push does."),
+) -> int:
     """Show everything that is wrong with shard maps.
 
     Connects to nothing, unless --connect. So it does not see what only servers report: a

@@ -15,16 +15,8 @@ import redis
 from shardkit.admin.difference import Difference, between, compare, holds_data
 from shardkit.admin.preflight import PreflightFinding, preflight, refuse
 from shardkit.admin.push import newest_witness, push as push_witnessed
-from shardkit.cli.options import (
-    F,
-    command,
-    config_option,
-    config_server,
-    message_option,
-    number_option,
-    sample_option,
-    target_option,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import command, config_server
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Cell, Column, Output, Styled, Table, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import percent, shard_list
@@ -37,28 +29,18 @@ from shardkit.kit.config_client import config_client
 from shardkit.network.survey import server_of
 from shardkit.operations.commands import Shard
 
-
-def _push_options(function: F) -> F:
-    """Give a command the options of every push."""
-    for option in (
-        sample_option,
-        message_option,
-        click.option(
-            "--no-check",
-            is_flag=True,
-            help="Do not connect to the servers of changed entries.",
-        ),
-        click.option(
-            "--force",
-            "forced",
-            multiple=True,
-            metavar="COMPONENT",
-            help="Push this component in spite of what speaks against it. May be repeated.",
-        ),
-        click.option("--dry-run", is_flag=True, help="Only show what would change."),
-    ):
-        function = option(function)
-    return function
+# What every push takes.
+_PUSHING = {
+    "dry_run": given.flag("Only show what would change."),
+    "forced": given.repeated(
+        "COMPONENT",
+        "Push this component in spite of what speaks against it. May be repeated.",
+        name="--force",
+    ),
+    "no_check": given.flag("Do not connect to the servers of changed entries."),
+    "message": given.message,
+    "size": given.sample,
+}
 
 
 @command(
@@ -66,25 +48,25 @@ def _push_options(function: F) -> F:
     "shardkit config push configs/production.yaml -m 'shard 3 moves to b'",
     "shardkit config push -c redis://staging configs/production.yaml",
     "shardkit config push configs/production.yaml --restored",
+    prune=given.flag("Remove components that MAP does not describe."),
+    above=given.number(
+        None,
+        "After the config server was restored from an old snapshot: give every component of MAP a "
+        "higher epoch than this, which clients have seen and log.",
+        least=0,
+        unit="EPOCH",
+    ),
+    restored=given.flag(
+        "The same, above the highest epoch that the servers of the components have witnessed."
+    ),
+    **_PUSHING,
 )
-@click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
-@target_option
-@_push_options
-@click.option("--prune", is_flag=True, help="Remove components that MAP does not describe.")
-@number_option(
-    "--above",
-    None,
-    "After the config server was restored from an old snapshot: give every component of MAP a "
-    "higher epoch than this, which clients have seen and log.",
-    least=0,
-    unit="EPOCH",
-)
-@click.option(
-    "--restored",
-    is_flag=True,
-    help="The same, above the highest epoch that the servers of the components have witnessed.",
-)
-def push(shard_map: Path, where: str | None, output: Output, **options: Any) -> None:
+def push(
+    output: Output,
+    shard_map: Path = given.shard_map,
+    where: str | None = given.target,
+    **options: Any,
+) -> None:
     """Write MAP to its config server, atomically.
 
     Refused if keys would then be looked up on other shards than those that hold them: if a
@@ -194,11 +176,15 @@ def _heed(
 @command(
     "shardkit config rollback 16 --dry-run",
     "shardkit config rollback 16 -m 'the new server is slow'",
+    **_PUSHING,
 )
-@click.argument("epoch", type=click.IntRange(min=0))
-@config_option
-@_push_options
-def rollback(epoch: int, where: str | None, output: Output, message: str, **options: Any) -> None:
+def rollback(
+    output: Output,
+    epoch: int = given.argument(type=click.IntRange(min=0)),
+    where: str | None = given.config,
+    message: str = given.message,
+    **options: Any,
+) -> None:
     """Push the components as they were after the push of EPOCH.
 
     This is a push of its own, with the next epoch, and is checked like any other: components that
@@ -365,20 +351,14 @@ _VALUE_FIELDS: tuple[Field[FieldChange], ...] = (
     name="diff",
     short_help="Show what a push would change.",
 )
-@click.argument("shard_map", metavar="MAP|EPOCH", type=click.Path(path_type=Path))
-@click.argument("until", metavar="[EPOCH]", required=False, type=click.IntRange(min=0))
-@target_option
-@sample_option
-@click.option("--prune", is_flag=True, help="Like `push --prune`.")
-@click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERS} if there is a difference.")
 def diff_command(
-    shard_map: Path,
-    until: int | None,
-    where: str | None,
-    size: int,
-    prune: bool,
-    exit_code: bool,
     output: Output,
+    shard_map: Path = given.argument("MAP|EPOCH", type=given.PATH),
+    until: int | None = given.argument("[EPOCH]", required=False, type=click.IntRange(min=0)),
+    where: str | None = given.target,
+    size: int = given.sample,
+    prune: bool = given.flag("Like `push --prune`."),
+    exit_code: bool = given.flag(f"Exit with {DIFFERS} if there is a difference."),
 ) -> int:
     """Show what a push of MAP would change, and how many keys would move.
 

@@ -11,9 +11,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, ClassVar, TypeAlias
 
-import click
-
-from shardkit.cli.options import command, config_option, number_option, opened
+from shardkit.cli import options as given
+from shardkit.cli.options import command, opened
 from shardkit.cli.output import Output
 from shardkit.cli.text import size
 from shardkit.errors import ConfigError, extra, natural
@@ -27,13 +26,13 @@ _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
     "shardkit dashboard --port 9000 --allow-changes",
     f"{TOKEN}=$(cat token) shardkit dashboard --host 10.0.0.5",
 )
-@config_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@number_option("--port", 7180, "The port to listen on.", least=0, most=65535)
-@number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
-@click.option("--allow-changes", is_flag=True, help="Let people revive dead tasks.")
 def dashboard(
-    where: str | None, host: str, port: int, interval: float, allow_changes: bool, output: Output
+    output: Output,
+    where: str | None = given.config,
+    host: str = given.option(None, "The address to listen on.", default="127.0.0.1"),
+    port: int = given.number(7180, "The port to listen on.", 0, most=65535),
+    interval: float = given.seconds(2.0, "How often a server is asked.", 0.2),
+    allow_changes: bool = given.flag("Let people revive dead tasks."),
 ) -> int:
     """Serve a page over the whole fleet, until Ctrl-C.
 
@@ -115,9 +114,11 @@ _SHARDS: _Columns = (
     "shardkit top --interval 1",
     "shardkit top --json | jq '.servers[] | select(.ops > 50000)'",
 )
-@config_option
-@number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
-def top(where: str | None, interval: float, output: Output) -> int:
+def top(
+    output: Output,
+    where: str | None = given.config,
+    interval: float = given.seconds(2.0, "How often a server is asked.", 0.2),
+) -> int:
     """Show servers and shards in the terminal, live, until q or Ctrl-C.
 
     Keys: t changes between servers and shards, left and right choose the column to sort by, r turns

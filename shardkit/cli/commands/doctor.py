@@ -22,15 +22,8 @@ from shardkit.admin.doctor.diagnosis import (
 )
 from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
 from shardkit.admin.doctor.summary import StoredStructure
-from shardkit.cli.options import (
-    OpenTopology,
-    ShardOptions,
-    command,
-    config_option,
-    number_option,
-    opened,
-    shards_options,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import OpenTopology, ShardOptions, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Cell, Column, Output, Styled, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -49,51 +42,28 @@ from shardkit.structures import Damage
     "shardkit doctor --check",
     "shardkit doctor geo --check --repair",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@shards_options
-@number_option("--sample", SAMPLE, "How many keys of each database to inspect.", unit="KEYS")
-@click.option("--all", "everything", is_flag=True, help="Inspect every key.")
-@click.option("--fix", is_flag=True, help="Raise the limits of the servers (CONFIG SET).")
-@click.option(
-    "--rewrite", is_flag=True, help="With --fix: save them in their files too (CONFIG REWRITE)."
-)
-@click.option(
-    "--repack",
-    is_flag=True,
-    help="Rewrite the parts of structures that become compact by it; inspects every key.",
-)
-@click.option(
-    "--check",
-    "checks",
-    is_flag=True,
-    help="Read all structures, and show what is damaged; changes nothing.",
-)
-@click.option(
-    "--structure",
-    "structures",
-    multiple=True,
-    metavar="NAME",
-    help="With --check: only the structure of this name; may be given several times.",
-)
-@click.option(
-    "--repair", is_flag=True, help="With --check: rebuild what can be, after asking for it."
-)
-@click.option("--yes", is_flag=True, help="With --repair: do not ask.")
 def doctor(
-    names: Sequence[str],
-    where: str | None,
-    sharding: ShardOptions,
-    sample: int,
-    everything: bool,
-    fix: bool,
-    rewrite: bool,
-    repack: bool,
-    checks: bool,
-    structures: Sequence[str],
-    repair: bool,
-    yes: bool,
     output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    sample: int = given.number(SAMPLE, "How many keys of each database to inspect.", unit="KEYS"),
+    everything: bool = given.flag("Inspect every key.", name="--all"),
+    fix: bool = given.flag("Raise the limits of the servers (CONFIG SET)."),
+    rewrite: bool = given.flag("With --fix: save them in their files too (CONFIG REWRITE)."),
+    repack: bool = given.flag(
+        "Rewrite the parts of structures that become compact by it; inspects every key."
+    ),
+    checks: bool = given.flag(
+        "Read all structures, and show what is damaged; changes nothing.", name="--check"
+    ),
+    structures: Sequence[str] = given.repeated(
+        "NAME",
+        "With --check: only the structure of this name; may be given several times.",
+        name="--structure",
+    ),
+    repair: bool = given.flag("With --check: rebuild what can be, after asking for it."),
+    yes: bool = given.flag("With --repair: do not ask."),
 ) -> int:
     """Check that data is stored compactly, and show which limits prevent it.
 
@@ -116,7 +86,7 @@ def doctor(
     if structures or repair or yes:
         raise click.UsageError("--structure, --repair and --yes go with --check")
     if rewrite and not fix:
-        raise click.UsageError("--rewrite saves what --fix sets: use them together")
+        raise click.UsageError("--rewrite saves what --fix sets: use them given._together")
     with opened(where) as topology:
         chosen, broken = topology.components(names, accepted)
         limit = None if everything or repack else sample

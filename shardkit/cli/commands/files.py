@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import StructureOptions, command, group, number_option, structure_options
+from shardkit.cli import options as given
+from shardkit.cli.options import StructureOptions, command, group
 from shardkit.cli.output import Column, Output, identifier, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of, write_rows
@@ -19,7 +20,7 @@ from shardkit.kit.kit import ShardKit
 from shardkit.messaging import PublishedFile
 from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE, FileStatus
 
-_structure_options = structure_options("files", "files")
+_structure_options = given.structure("files", "files")
 _FIELDS: tuple[Field[PublishedFile], ...] = (
     Field("name", lambda file: file.name, wordy("file")),
     Field("number", lambda file: file.number, identifier("number")),
@@ -39,36 +40,22 @@ def files() -> None:
     short_help="Publish files and the files of directories.",
     group=files,
 )
-@click.argument("channel")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@_structure_options
-@click.option(
-    "--reader", "readers", multiple=True, metavar="NAME", help="Create the channel with it."
-)
-@number_option("--byte-limit", BYTE_LIMIT, "The most bytes that a new channel holds.")
-@number_option("--chunk-size", CHUNK_SIZE, "The bytes of a chunk of a new channel.")
-@click.option("--as", "given", metavar="NAME", help="The name of the only file.")
-@click.option("--close", "closes", is_flag=True, help="Close the channel when all are published.")
-@number_option(
-    "--lease",
-    LEASE,
-    "Seconds after which others may continue a file whose publisher was killed.",
-    least=1.0,
-    unit="SECONDS",
-)
-@number_option("--timeout", None, "The most seconds to wait for space.", least=0.0, unit="SECONDS")
 def publish(
-    channel: str,
-    paths: Sequence[str],
-    at: StructureOptions,
-    readers: Sequence[str],
-    byte_limit: int,
-    chunk_size: int,
-    given: str | None,
-    closes: bool,
-    lease: float,
-    timeout: float | None,
     output: Output,
+    channel: str = given.argument(),
+    paths: Sequence[str] = given.argument("PATH...", nargs=-1, required=True),
+    at: StructureOptions = _structure_options,
+    readers: Sequence[str] = given.repeated("NAME", "Create the channel with it.", name="--reader"),
+    byte_limit: int = given.number(BYTE_LIMIT, "The most bytes that a new channel holds."),
+    chunk_size: int = given.number(CHUNK_SIZE, "The bytes of a chunk of a new channel."),
+    given: str | None = given.option("NAME", "The name of the only file.", name="--as"),
+    closes: bool = given.flag("Close the channel when all are published.", name="--close"),
+    lease: float = given.seconds(
+        LEASE,
+        "Seconds after which others may continue a file whose publisher was killed.",
+        least=1.0,
+    ),
+    timeout: float | None = given.seconds(None, "The most seconds to wait for space.", 0.0),
 ) -> None:
     """Publish files to CHANNEL: each PATH, the files of each directory, - for standard input.
 
@@ -111,38 +98,25 @@ def publish(
     short_help="Write the lines of files to standard output.",
     group=files,
 )
-@click.argument("channel")
-@click.argument("reader")
-@_structure_options
-@click.option("--raw", is_flag=True, help="As published: gzip is not decompressed.")
-@click.option(
-    "--into",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write each file into this directory instead.",
-)
-@number_option(
-    "--lease",
-    LEASE,
-    "The seconds after which others may take a file that is not read on.",
-    least=1.0,
-    unit="SECONDS",
-)
-@number_option(
-    "--timeout",
-    None,
-    "The most seconds to wait for a file; by default until the channel is closed.",
-    least=0.0,
-    unit="SECONDS",
-)
 def read(
-    channel: str,
-    reader: str,
-    at: StructureOptions,
-    raw: bool,
-    into: Path | None,
-    lease: float,
-    timeout: float | None,
     output: Output,
+    channel: str = given.argument(),
+    reader: str = given.argument(),
+    at: StructureOptions = _structure_options,
+    raw: bool = given.flag("As published: gzip is not decompressed."),
+    into: Path | None = given.option(
+        None,
+        "Write each file into this directory instead.",
+        type=given.FOLDER,
+    ),
+    lease: float = given.seconds(
+        LEASE, "The seconds after which others may take a file that is not read on.", 1.0
+    ),
+    timeout: float | None = given.seconds(
+        None,
+        "The most seconds to wait for a file; by default until the channel is closed.",
+        least=0.0,
+    ),
 ) -> int:
     """Read the files of CHANNEL as READER, until it is closed and all are read.
 
@@ -176,14 +150,10 @@ def read(
     return 1 if failed else 0
 
 
-@command(
-    "shardkit files status logs",
-    "shardkit files status logs --json",
-    group=files,
-)
-@click.argument("channel")
-@_structure_options
-def status(channel: str, at: StructureOptions, output: Output) -> int:
+@command("shardkit files status logs", "shardkit files status logs --json", group=files)
+def status(
+    output: Output, channel: str = given.argument(), at: StructureOptions = _structure_options
+) -> int:
     """Show the files of CHANNEL that not all readers have finished.
 
     Exits with 1 if files were given up.

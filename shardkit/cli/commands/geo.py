@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import StructureOptions, command, group, number_option, structure_options
+from shardkit.cli import options as given
+from shardkit.cli.options import StructureOptions, command, group
 from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
@@ -34,9 +35,8 @@ from shardkit.kit.kit import ShardKit
 
 FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")
 _LINES_A_TELL = 10_000
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
-_structure_options = structure_options("geo", "ip2city")
+_structure_options = given.structure("geo", "ip2city")
 
 
 @group()
@@ -51,8 +51,8 @@ def _column(ctx: click.Context, param: click.Parameter, value: str | None) -> Cs
     return int(value) if value is not None and value.isdecimal() else value
 
 
-def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 - click's word
-    return click.option(f"--{name}", metavar="COLUMN", callback=_column, help=help)
+def _column_option(about: str) -> Any:
+    return given.option("COLUMN", about, callback=_column)
 
 
 @command(
@@ -63,39 +63,29 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
     name="import",
     short_help="Replace the data by the contents of files.",
     group=geo,
-)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
-@_structure_options
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(FORMATS),
-    help="The format of the files; by default, from their names.",
-)
-@click.option("--cities", type=_FILE, help="The file of the cities, if ranges have only ids.")
-@click.option("--language", default="en", show_default=True, help="mmdb: the language of names.")
-@_column_option("first", "csv: the first address, or the network. A number from 0, or a name.")
-@_column_option("last", "csv: the last address; not for networks.")
-@_column_option("id", "csv: the city's id.")
-@_column_option("city", "csv: the city's name.")
-@_column_option("region", "csv: the region's name.")
-@_column_option("country", "csv: the country's name.")
-@click.option("--delimiter", default=",", show_default=True, help="csv: the separator of columns.")
-@click.option("--encoding", default="utf-8", show_default=True, help="csv: the files' encoding.")
-@number_option(
-    "--grace",
-    GRACE,
-    "How long the old data stays for lookups in progress.",
-    least=LEAST_GRACE,
-    unit="SECONDS",
+    language=given.option(None, "mmdb: the language of names.", default="en"),
+    first=_column_option("csv: the first address, or the network. A number from 0, or a name."),
+    last=_column_option("csv: the last address; not for networks."),
+    id=_column_option("csv: the city's id."),
+    city=_column_option("csv: the city's name."),
+    region=_column_option("csv: the region's name."),
+    country=_column_option("csv: the country's name."),
+    delimiter=given.option(None, "csv: the separator of columns.", default=","),
+    encoding=given.option(None, "csv: the files' encoding.", default="utf-8"),
 )
 def import_(
-    files: Sequence[Path],
-    at: StructureOptions,
-    layout: str | None,
-    cities: Path | None,
-    grace: int,
     output: Output,
+    files: Sequence[Path] = given.argument("FILE...", nargs=-1, required=True, type=given.EXISTING),
+    at: StructureOptions = _structure_options,
+    layout: str | None = given.choice(
+        FORMATS, "The format of the files; by default, from their names.", name="--format"
+    ),
+    cities: Path | None = given.option(
+        None, "The file of the cities, if ranges have only ids.", type=given.EXISTING
+    ),
+    grace: int = given.seconds(
+        GRACE, "How long the old data stays for lookups in progress.", LEAST_GRACE
+    ),
     **options: Any,
 ) -> None:
     """Replace all data by the contents of files, or none if anything fails.
@@ -235,9 +225,11 @@ def _show(output: Output, done: Imported) -> None:
     short_help="Show the cities of addresses.",
     group=geo,
 )
-@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
-@_structure_options
-def find(addresses: Sequence[str], at: StructureOptions, output: Output) -> None:
+def find(
+    output: Output,
+    addresses: Sequence[str] = given.argument("ADDRESS...", nargs=-1, required=True),
+    at: StructureOptions = _structure_options,
+) -> None:
     """Show the cities of addresses; with - they are read from stdin, one per line."""
     if tuple(addresses) == ("-",):
         addresses = [line.strip() for line in sys.stdin if line.strip()]
@@ -260,13 +252,8 @@ def _id(city: City | None) -> str | None:
     return None if city is None or city.id is None else str(city.id)
 
 
-@command(
-    "shardkit geo info",
-    "shardkit geo info --json",
-    group=geo,
-)
-@_structure_options
-def info(at: StructureOptions, output: Output) -> int:
+@command("shardkit geo info", "shardkit geo info --json", group=geo)
+def info(output: Output, at: StructureOptions = _structure_options) -> int:
     """Show which data is in use. Exits with 1 if there is none."""
     with at.opened(ShardKit.ip_to_city) as ip:
         used = ip.info()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from shardkit.admin.locks import KINDS, LockState, lock_states
-from shardkit.cli.options import command, config_option, group, number_option, opened
+from shardkit.cli import options as given
+from shardkit.cli.options import command, group, opened
 from shardkit.cli.output import Output, identifier, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows
 from shardkit.cli.text import reason
@@ -44,9 +43,9 @@ def locks() -> None:
     short_help="Show who holds what since when, and who waits.",
     group=locks,
 )
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@config_option
-def show(names: Sequence[str], where: str | None, output: Output) -> int:
+def show(
+    output: Output, names: Sequence[str] = given.components, where: str | None = given.config
+) -> int:
     """Show who holds locks, semaphores and elections of components, and who waits.
 
     Without components, of all. Goes over all keys of the servers with SCAN. Exits with 1 if one
@@ -69,25 +68,17 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
     return int(failed)
 
 
-@command(
-    "shardkit locks break orders stock --reason 'its host is gone'",
-    name="break",
-    group=locks,
-)
-@click.argument("component")
-@click.argument("name")
-@click.option("--reason", "why", required=True, help="The reason that its holder gets.")
-@click.option("--kind", type=click.Choice(KINDS), default="lock", show_default=True)
-@number_option("--token", None, "Only the hold with this token.")
-@config_option
+@command("shardkit locks break orders stock --reason 'its host is gone'", name="break", group=locks)
 def break_(
-    component: str,
-    name: str,
-    why: str,
-    kind: str,
-    token: int | None,
-    where: str | None,
     output: Output,
+    component: str = given.argument(),
+    name: str = given.argument(),
+    why: str = given.option(
+        None, "The reason that its holder gets.", required=True, name="--reason"
+    ),
+    kind: str = given.choice(KINDS, "", default="lock"),
+    token: int | None = given.number(None, "Only the hold with this token."),
+    where: str | None = given.config,
 ) -> int:
     """End the holds of a lock, and give it to the first who waits.
 

@@ -6,7 +6,8 @@ import json
 
 import click
 
-from shardkit.cli.options import StructureOptions, command, number_option, structure_options
+from shardkit.cli import options as given
+from shardkit.cli.options import StructureOptions, command
 from shardkit.cli.output import Output
 from shardkit.kit.kit import ShardKit
 from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES
@@ -17,32 +18,19 @@ from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES
     "shardkit logs shop --component metrics --severity warning --follow",
     "shardkit logs shop --component metrics --limit 20 --json",
 )
-@click.argument("log", metavar="LOG")
-@structure_options("metrics", "logs")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is logged, until Ctrl-C.")
-@click.option(
-    "-s",
-    "--severity",
-    type=click.Choice(SEVERITIES),
-    default="debug",
-    show_default=True,
-    help="The least severity.",
-)
-@number_option(
-    "--limit",
-    LIMIT,
-    "How many of the last messages of each severity.",
-    short="-n",
-    least=0,
-    most=MOST_LIMIT,
-)
 def logs(
-    log: str,
-    at: StructureOptions,
-    follow: bool,
-    severity: str,
-    limit: int,
     output: Output,
+    log: str = given.argument("LOG"),
+    at: StructureOptions = given.structure("metrics", "logs"),
+    follow: bool = given.flag("Go on with what is logged, until Ctrl-C.", short="-f"),
+    severity: str = given.choice(SEVERITIES, "The least severity.", default="debug", short="-s"),
+    limit: int = given.number(
+        LIMIT,
+        "How many of the last messages of each severity.",
+        short="-n",
+        least=0,
+        most=MOST_LIMIT,
+    ),
 ) -> None:
     """Show the recent messages of LOG, oldest first.
 

@@ -30,52 +30,44 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY, progress_of
+from shardkit.cli import options as given
 from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import (
-    F,
-    command,
-    config_option,
-    config_server,
-    examples,
-    group,
-    number_option,
-)
+from shardkit.cli.options import command, config_server, examples, group
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Table, identifier, number, write_error
 from shardkit.errors import ShardKitError, counted
 from shardkit.kit.config_client import config_client
 
-_to = click.option("--to", required=True, metavar="SERVER", help="The new server, HOST:PORT.")
-dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-_KEY_BY_KEY = (
-    ("--kill", "close connections that do not leave within two fifths of the hold."),
-    ("--offline", "hold writers for the whole copy, where servers tell of no changed keys."),
-    ("--keep", "keep the old databases up to date until `move complete` or `move reverse`."),
-)
-_share = number_option(
-    "--share",
+_to = given.option("SERVER", "The new server, HOST:PORT.", required=True)
+_share = given.number(
     1.0,
     "Share of the time to work: 0.2 for a fifth, with pauses for the rest.",
-    least=0.01,
+    0.01,
     most=1,
     unit="PART",
 )
-hold = number_option(
-    "--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS"
-)
-_copy = number_option("--copy", COPY, "How long the copy may take.", least=1.0, unit="SECONDS")
-
-
-def _moving(command: F, config: Callable[[F], F] = config_option) -> F:
-    """Add the options of every command that moves something."""
-    return hold(_copy(_share(config(command))))
-
-
-def copying(command: F, config: Callable[[F], F] = config_option, keep: bool = True) -> F:
-    """Add the options of every command that may copy key by key."""
-    command = _moving(command, config)
-    for name, does in reversed(_KEY_BY_KEY if keep else _KEY_BY_KEY[:-1]):
-        command = click.option(name, is_flag=True, help=f"For shards: {does}")(command)
-    return command
+hold = given.seconds(HOLD, "How long writers may wait at a time.", 0.01)
+# What every command takes that moves something,
+_MOVING = {
+    "share": _share,
+    "copy": given.seconds(COPY, "How long the copy may take.", 1.0),
+    "hold": hold,
+}
+# what those take that may copy key by key, and besides those that may keep the old databases.
+COPYING = {
+    "kill": given.flag(
+        "For shards: close connections that do not leave within two fifths of the hold."
+    ),
+    "offline": given.flag(
+        "For shards: hold writers for the whole copy, where servers tell of no changed keys."
+    ),
+    **_MOVING,
+}
+_KEEPING = {
+    "keep": given.flag(
+        "For shards: keep the old databases up to date until `move complete` or `move reverse`."
+    ),
+    **COPYING,
+}
 
 
 @group(
@@ -90,12 +82,8 @@ def move() -> None:
     """Move a server's data to another server, all of it or some shards, while it is in use."""
 
 
-@command(group=move)
-@click.argument("source", metavar="SERVER")
-@_to
-@dry_run
-@_moving
-def server(source: str, **options: Any) -> int:
+@command(group=move, to=_to, dry_run=given.dry_run, where=given.config, **_MOVING)
+def server(source: str = given.argument("SERVER"), **options: Any) -> int:
     """Move all shards of SERVER to the empty server --to, by replication.
 
     Readers do not wait; writers wait once, while the roles change. Nothing is lost if this command
@@ -104,12 +92,10 @@ def server(source: str, **options: Any) -> int:
     return _start(source, **options)
 
 
-@command(group=move)
-@click.argument("names", metavar="SHARD...", nargs=-1, required=True)
-@_to
-@dry_run
-@copying
-def shards(names: tuple[str, ...], **options: Any) -> int:
+@command(group=move, to=_to, dry_run=given.dry_run, where=given.config, **_KEEPING)
+def shards(
+    names: tuple[str, ...] = given.argument("SHARD...", nargs=-1, required=True), **options: Any
+) -> int:
     """Move some shards of a server to the server --to, which may have others.
 
     Specify each SHARD as timelines:3: all on one server, and all that share their databases.
@@ -136,43 +122,51 @@ def _start(
         return show_plan(output, plan)
 
 
-@command(group=move)
-@click.argument("name", metavar="SERVER|SHARD")
-@copying
-def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
+@command(group=move, **_KEEPING)
+def resume(
+    output: Output,
+    name: str = given.argument("SERVER|SHARD"),
+    where: str | None = given.config,
+    **options: Any,
+) -> int:
     """Continue the move of SERVER or SHARD from any phase, on any machine."""
     return run(resume_move, where, output, name, **options)
 
 
 @command(group=move)
-@click.argument("name", metavar="SERVER|SHARD")
-@config_option
-def abort(name: str, where: str | None, output: Output) -> int:
+def abort(
+    output: Output, name: str = given.argument("SERVER|SHARD"), where: str | None = given.config
+) -> int:
     """Undo the move of SERVER or SHARD before it is decided; the new server is emptied."""
     return run(lambda config, name, progress: abort_move(config, name), where, output, name)
 
 
-@command(group=move)
-@click.argument("name", metavar="SERVER|SHARD")
-@copying
-def reverse(name: str, where: str | None, output: Output, **options: Any) -> int:
+@command(group=move, **_KEEPING)
+def reverse(
+    output: Output,
+    name: str = given.argument("SERVER|SHARD"),
+    where: str | None = given.config,
+    **options: Any,
+) -> int:
     """Move everything back to SERVER, as long as it follows the new server; or move SHARD back."""
     return run(reverse_move, where, output, name, **options)
 
 
 @command(group=move)
-@click.argument("name", metavar="SHARD")
-@config_option
-def complete(name: str, where: str | None, output: Output) -> int:
+def complete(
+    output: Output, name: str = given.argument("SHARD"), where: str | None = given.config
+) -> int:
     """Empty the old databases of SHARD that `--keep` has kept up to date."""
     return run(lambda config, name, progress: complete_move(config, name), where, output, name)
 
 
 @command(group=move)
-@click.argument("name", metavar="SERVER|SHARD")
-@_share
-@config_option
-def verify(name: str, where: str | None, output: Output, share: float) -> int:
+def verify(
+    output: Output,
+    name: str = given.argument("SERVER|SHARD"),
+    share: float = _share,
+    where: str | None = given.config,
+) -> int:
     """Compare both servers of the move of SERVER again: every key, value and expiry.
 
     After the move of a SHARD, search its old database, which is empty, for keys written since.
@@ -181,8 +175,7 @@ def verify(name: str, where: str | None, output: Output, share: float) -> int:
 
 
 @command(group=move)
-@config_option
-def status(where: str | None, output: Output) -> int:
+def status(output: Output, where: str | None = given.config) -> int:
     """Show all moves and their phases. The exit code is 1 if a record cannot be read."""
     unreadable: list[ShardKitError] = []
     with config_client(config_server(where)) as config:
@@ -287,42 +280,28 @@ def run(
     "shardkit split users --to-cluster c.internal:6379",
     "shardkit move status",
     "shardkit move reverse users",
+    **_KEEPING,
 )
-@click.argument("component")
-@click.option(
-    "--shards", type=int, metavar="N", help="The new number of shards; as now by default."
-)
-@click.option("--placement", metavar="NAME", help="How keys will find their shards.")
-@click.option(
-    "--over",
-    multiple=True,
-    metavar="SERVER",
-    help="A server for the new shards, HOST:PORT; repeat it. By default the present ones.",
-)
-@click.option(
-    "--route",
-    "routes",
-    multiple=True,
-    metavar="RULE",
-    help="A rule that finds the routing key in names of keys; by default those of the shard map.",
-)
-@click.option(
-    "--to-cluster",
-    metavar="SERVER",
-    help="A node of an empty cluster, HOST:PORT, that takes the component over.",
-)
-@dry_run
-@copying
 def split(
-    component: str,
-    shards: int | None,
-    placement: str | None,
-    over: tuple[str, ...],
-    routes: tuple[str, ...],
-    to_cluster: str | None,
-    dry_run: bool,
-    where: str | None,
     output: Output,
+    component: str = given.argument(),
+    shards: int | None = given.option(
+        "N", "The new number of shards; as now by default.", type=int
+    ),
+    placement: str | None = given.option("NAME", "How keys will find their shards."),
+    over: tuple[str, ...] = given.repeated(
+        "SERVER", "A server for the new shards, HOST:PORT; repeat it. By default the present ones."
+    ),
+    routes: tuple[str, ...] = given.repeated(
+        "RULE",
+        "A rule that finds the routing key in names of keys; by default those of the shard map.",
+        name="--route",
+    ),
+    to_cluster: str | None = given.option(
+        "SERVER", "A node of an empty cluster, HOST:PORT, that takes the component over."
+    ),
+    dry_run: bool = given.dry_run,
+    where: str | None = given.config,
     **options: Any,
 ) -> int:
     """Give COMPONENT another number of shards or another placement, or shards for the first time.
@@ -369,8 +348,7 @@ def changes() -> None:
 
 
 @command("shardkit changes list", "shardkit changes --json", name="list", group=changes)
-@config_option
-def list_(where: str | None, output: Output) -> None:
+def list_(output: Output, where: str | None = given.config) -> None:
     """Show the changes of the fleet that are open, and those of the last 30 days."""
     with config_client(config_server(where)) as config:
         found, now = read_changes(config), now_of(config)
@@ -389,9 +367,11 @@ def list_(where: str | None, output: Output) -> None:
 
 
 @command("shardkit changes repair --dry-run", "shardkit changes repair --json", group=changes)
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@config_option
-def repair(dry_run: bool, where: str | None, output: Output) -> int:
+def repair(
+    output: Output,
+    dry_run: bool = given.dry_run,
+    where: str | None = given.config,
+) -> int:
     """Continue, follow or close databases on whose state records and fences do not agree.
 
     Databases that a move or split has left are listed, too. The exit code is 1 if one is closed
@@ -414,9 +394,9 @@ def repair(dry_run: bool, where: str | None, output: Output) -> int:
 
 
 @command("shardkit changes open a.internal:6379/3", name="open", group=changes)
-@click.argument("place", metavar="SERVER/NUMBER")
-@config_option
-def open_(place: str, where: str | None, output: Output) -> None:
+def open_(
+    output: Output, place: str = given.argument("SERVER/NUMBER"), where: str | None = given.config
+) -> None:
     """Open the empty database that a move or split has left, so that it can be used again."""
     with config_client(config_server(where)) as config:
         opened = open_database(config, place)
@@ -424,14 +404,14 @@ def open_(place: str, where: str | None, output: Output) -> None:
 
 
 @command("shardkit changes end timelines:3", "shardkit changes end users --lost", group=changes)
-@click.argument("name", metavar="SERVER|SHARD|COMPONENT")
-@click.option(
-    "--lost",
-    is_flag=True,
-    help="Give up what is only on lost servers; clients use the old ones as at the cutover.",
-)
-@config_option
-def end(name: str, lost: bool, where: str | None, output: Output) -> None:
+def end(
+    output: Output,
+    name: str = given.argument("SERVER|SHARD|COMPONENT"),
+    lost: bool = given.flag(
+        "Give up what is only on lost servers; clients use the old ones as at the cutover."
+    ),
+    where: str | None = given.config,
+) -> None:
     """End a move or split that can be neither resumed nor aborted; nothing stays closed."""
     with config_client(config_server(where)) as config:
         move = end_change(config, name, lost=lost)

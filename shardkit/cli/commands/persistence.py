@@ -23,11 +23,12 @@ from shardkit.admin.persistence import (
     save_snapshot,
 )
 from shardkit.admin.servers import entries_of, query_servers
-from shardkit.cli.options import command, config_option, group, number_option, opened
+from shardkit.cli import options as given
+from shardkit.cli.options import command, group, opened
 from shardkit.cli.output import BAD, GOOD, WARN, Output
 from shardkit.cli.text import reason
 
-_wait = number_option("--wait", WAIT, "How long it may take.", least=0.1, unit="SECONDS")
+_wait = given.seconds(WAIT, "How long it may take.", 0.1)
 
 
 @group(
@@ -41,9 +42,9 @@ def persistence() -> None:
 
 
 @command(group=persistence)
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@config_option
-def show(names: Sequence[str], where: str | None, output: Output) -> int:
+def show(
+    output: Output, names: Sequence[str] = given.components, where: str | None = given.config
+) -> int:
     """Show how each server keeps its data, and what may lose data."""
 
     def lines(state: PersistenceState) -> None:
@@ -59,10 +60,12 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
 
 
 @command(name="apply", group=persistence)
-@click.argument("profile", type=click.Choice(list(PROFILES)))
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@config_option
-def apply_(profile: str, names: Sequence[str], where: str | None, output: Output) -> int:
+def apply_(
+    output: Output,
+    profile: str = given.argument(type=click.Choice(list(PROFILES))),
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+) -> int:
     """Apply PROFILE to servers, without a restart, and show what changed."""
 
     def lines(changed: dict[str, tuple[str, str]]) -> None:
@@ -79,42 +82,41 @@ def apply_(profile: str, names: Sequence[str], where: str | None, output: Output
 
 
 @command(group=persistence)
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@_wait
-@config_option
-def snapshot(names: Sequence[str], wait: float, where: str | None, output: Output) -> int:
+def snapshot(
+    output: Output,
+    names: Sequence[str] = given.components,
+    wait: float = _wait,
+    where: str | None = given.config,
+) -> int:
     """Have servers make a snapshot, and wait until each has succeeded or failed."""
     return _timed(output, names, where, lambda client: save_snapshot(client, wait), wait)
 
 
 @command(group=persistence)
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@_wait
-@config_option
-def rewrite(names: Sequence[str], wait: float, where: str | None, output: Output) -> int:
+def rewrite(
+    output: Output,
+    names: Sequence[str] = given.components,
+    wait: float = _wait,
+    where: str | None = given.config,
+) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
     return _timed(output, names, where, lambda client: rewrite_aof(client, wait), wait)
 
 
 @command(group=persistence)
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@number_option(
-    "--seconds", 1.0, "How long to watch the servers.", least=0.1, most=60, unit="SECONDS"
-)
-@click.option("--profile", type=click.Choice(list(PROFILES)), help="Estimate for this profile.")
-@number_option("--commands", None, "Write commands a second, instead of a measurement.", least=0.0)
-@number_option("--bytes", None, "Size of a command, with --commands.", parameter="size", least=0.0)
-@number_option("--data", 0, "Size of the data in bytes, with --commands.", least=0, unit="BYTES")
-@config_option
 def estimate(
-    names: Sequence[str],
-    seconds: float,
-    profile: str | None,
-    commands: float | None,
-    size: float | None,
-    data: int,
-    where: str | None,
     output: Output,
+    names: Sequence[str] = given.components,
+    seconds: float = given.seconds(1.0, "How long to watch the servers.", 0.1, most=60),
+    profile: str | None = given.choice(list(PROFILES), "Estimate for this profile."),
+    commands: float | None = given.number(
+        None, "Write commands a second, instead of a measurement.", 0.0
+    ),
+    size: float | None = given.number(
+        None, "Size of a command, with --commands.", 0.0, name="--bytes"
+    ),
+    data: int = given.number(0, "Size of the data in bytes, with --commands.", 0, unit="BYTES"),
+    where: str | None = given.config,
 ) -> int:
     """Estimate what servers write to their disks: AOF, rewrites and snapshots.
 

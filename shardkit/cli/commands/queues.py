@@ -10,21 +10,15 @@ from typing import Any
 import click
 
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
-from shardkit.cli.options import (
-    StructureOptions,
-    command,
-    group,
-    number_option,
-    opened,
-    structure_options,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import StructureOptions, command, group, opened
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Styled, number, wordy
 from shardkit.cli.rows import Field, json_rows, rounded, table_of
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.kit.kit import ShardKit
 from shardkit.queues import DeadTask
 
-_queue_options = structure_options("queues", "queues")
+_queue_options = given.structure("queues", "queues")
 
 
 @group()
@@ -39,12 +33,12 @@ def queues() -> None:
     short_help="Show how queues are doing.",
     group=queues,
 )
-@click.argument("names", metavar="[QUEUE]...", nargs=-1)
-@_queue_options
-@number_option(
-    "--watch", 0, "Watch them for this time, and show how they grow.", least=0.0, unit="SECONDS"
-)
-def show(names: Sequence[str], at: StructureOptions, watch: float, output: Output) -> None:
+def show(
+    output: Output,
+    names: Sequence[str] = given.argument("[QUEUE]...", nargs=-1),
+    at: StructureOptions = _queue_options,
+    watch: float = given.seconds(0, "Watch them for this time, and show how they grow.", 0.0),
+) -> None:
     """Show how many tasks queues have, how old the oldest is, and how many come and go.
 
     Without names, all queues that hold a task, or did in the last quarter of an hour. Rates are of
@@ -90,10 +84,12 @@ _FIELDS: tuple[Field[QueueStatus], ...] = (
     short_help="Show dead tasks, with reasons.",
     group=queues,
 )
-@click.argument("queue")
-@_queue_options
-@number_option("--limit", 20, "At most this many, the oldest first.")
-def dead(queue: str, at: StructureOptions, limit: int, output: Output) -> None:
+def dead(
+    output: Output,
+    queue: str = given.argument(),
+    at: StructureOptions = _queue_options,
+    limit: int = given.number(20, "At most this many, the oldest first."),
+) -> None:
     """Show the dead tasks of QUEUE: what they were to do, when and why they died."""
     with at.opened(ShardKit.queues) as found:
         rows = list(islice(found.dead(queue), limit))
@@ -141,16 +137,12 @@ def _write_each(
     "shardkit queues revive email --all",
     group=queues,
 )
-@click.argument("queue")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All dead tasks of the queue.")
-@_queue_options
 def revive(
-    queue: str,
-    ids: Sequence[str],
-    every: bool,
-    at: StructureOptions,
     output: Output,
+    queue: str = given.argument(),
+    ids: Sequence[str] = given.argument("[ID]...", nargs=-1),
+    every: bool = given.flag("All dead tasks of the queue.", name="--all"),
+    at: StructureOptions = _queue_options,
 ) -> int:
     """Make dead tasks of QUEUE wait again, with all their attempts.
 
@@ -173,10 +165,12 @@ def revive(
     short_help="Remove tasks that wait.",
     group=queues,
 )
-@click.argument("queue")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@_queue_options
-def cancel(queue: str, ids: Sequence[str], at: StructureOptions, output: Output) -> int:
+def cancel(
+    output: Output,
+    queue: str = given.argument(),
+    ids: Sequence[str] = given.argument("ID...", nargs=-1, required=True),
+    at: StructureOptions = _queue_options,
+) -> int:
     """Remove tasks of QUEUE that wait or are delayed; leased ones are not removed.
 
     Exits with 1 if one of them neither waits nor is delayed.
@@ -193,10 +187,12 @@ def cancel(queue: str, ids: Sequence[str], at: StructureOptions, output: Output)
     short_help="Remove all tasks of a queue.",
     group=queues,
 )
-@click.argument("queue")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@_queue_options
-def purge(queue: str, yes: bool, at: StructureOptions, output: Output) -> None:
+def purge(
+    output: Output,
+    queue: str = given.argument(),
+    yes: bool = given.yes,
+    at: StructureOptions = _queue_options,
+) -> None:
     """Remove everything in QUEUE, also what is leased and dead, for good."""
     with at.opened(ShardKit.queues) as found:
         before = found.counts(queue)

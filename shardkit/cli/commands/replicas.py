@@ -22,16 +22,9 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.attachment import COPY
 from shardkit.admin.growth.verify import TIMEOUT
+from shardkit.cli import options as given
 from shardkit.cli.commands.move import hold
-from shardkit.cli.options import (
-    command,
-    config_option,
-    config_server,
-    group,
-    number_option,
-    opened,
-    timeout_option,
-)
+from shardkit.cli.options import command, config_server, group, opened
 from shardkit.cli.output import BAD, GOOD, WARN, Output, Styled, Table, number
 from shardkit.cli.text import reason
 from shardkit.kit.config_client import config_client
@@ -48,16 +41,16 @@ def replicas() -> None:
     short_help="Show which server replicates which.",
     group=replicas,
 )
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@number_option(
-    "--wait",
-    None,
-    "How long to wait until every level is in sync; otherwise the exit code is 1.",
-    least=0.0,
-    unit="SECONDS",
-)
-@config_option
-def tree(names: Sequence[str], wait: float | None, where: str | None, output: Output) -> int:
+def tree(
+    output: Output,
+    names: Sequence[str] = given.components,
+    wait: float | None = given.seconds(
+        None,
+        "How long to wait until every level is in sync; otherwise the exit code is 1.",
+        least=0.0,
+    ),
+    where: str | None = given.config,
+) -> int:
     """Show masters and all levels of replicas; the exit code is 1 if one is unhealthy."""
     with opened(where) as topology:
         chosen, _ = topology.components(names)
@@ -90,18 +83,17 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
     short_help="Make an empty server a replica of one in use.",
     group=replicas,
 )
-@click.argument("server")
-@click.option(
-    "--to",
-    required=True,
-    metavar="SHARD|SERVER",
-    help="The server to follow: a shard, a master, or a replica, HOST:PORT.",
-)
-@click.option("--zone", metavar="ZONE", help="The replica's zone, for reads of the same zone.")
-@number_option("--wait", COPY, "How long the copy may take.", least=0.1, unit="SECONDS")
-@config_option
 def attach(
-    server: str, to: str, zone: str | None, wait: float, where: str | None, output: Output
+    output: Output,
+    server: str = given.argument(),
+    to: str = given.option(
+        "SHARD|SERVER",
+        "The server to follow: a shard, a master, or a replica, HOST:PORT.",
+        required=True,
+    ),
+    zone: str | None = given.option("ZONE", "The replica's zone, for reads of the same zone."),
+    wait: float = given.seconds(COPY, "How long the copy may take.", 0.1),
+    where: str | None = given.config,
 ) -> None:
     """Make the empty SERVER a replica; when it is filled, entries name it.
 
@@ -115,10 +107,12 @@ def attach(
 
 
 @command("shardkit replicas detach c.internal:6379", short_help="Detach a replica.", group=replicas)
-@click.argument("server")
-@click.option("--force", is_flag=True, help="Even if its master refuses writes without it.")
-@config_option
-def detach(server: str, force: bool, where: str | None, output: Output) -> None:
+def detach(
+    output: Output,
+    server: str = given.argument(),
+    force: bool = given.flag("Even if its master refuses writes without it."),
+    where: str | None = given.config,
+) -> None:
     """Detach the replica SERVER, once no entry names it and clients have left it.
 
     It keeps its data. A server that is down is only removed from the entries.
@@ -138,11 +132,11 @@ def _say(output: Output, done: AttachedReplica, text: str) -> None:
     "shardkit verify-replica timelines --timeout 2",
     name="verify-replica",
 )
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@timeout_option(TIMEOUT)
-@config_option
 def verify_replica_command(
-    names: Sequence[str], timeout: float, where: str | None, output: Output
+    output: Output,
+    names: Sequence[str] = given.components,
+    timeout: float = given.timeout(TIMEOUT),
+    where: str | None = given.config,
 ) -> int:
     """Write to each master, and check whether the write reaches its replicas and their disks.
 
@@ -196,34 +190,18 @@ def _verdict(verdict: VerifiedReplica | Exception) -> dict[str, object]:
     "shardkit failover a.internal:6379 --guard 3600   # until the old master is back",
     "shardkit failover --guard 0                      # fence what is back",
 )
-@click.argument("name", metavar="[SHARD|SERVER]", required=False)
-@click.option(
-    "--to",
-    metavar="REPLICA",
-    help="The replica, HOST:PORT; by default the latest.",
-)
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Even if the master may be alive, or the replica lost its link: writes are lost.",
-)
-@hold
-@number_option(
-    "--guard",
-    None,
-    "How long to wait for old masters to come back; they are fenced.",
-    least=0.0,
-    unit="SECONDS",
-)
-@config_option
 def failover(
-    name: str | None,
-    to: str | None,
-    force: bool,
-    hold: float,
-    guard: float | None,
-    where: str | None,
     output: Output,
+    name: str | None = given.argument("[SHARD|SERVER]", required=False),
+    to: str | None = given.option("REPLICA", "The replica, HOST:PORT; by default the latest."),
+    force: bool = given.flag(
+        "Even if the master may be alive, or the replica lost its link: writes are lost."
+    ),
+    hold: float = hold,
+    guard: float | None = given.seconds(
+        None, "How long to wait for old masters to come back; they are fenced.", 0.0
+    ),
+    where: str | None = given.config,
 ) -> None:
     """Replace a master by its replica, for all shards of the server of SHARD.
 

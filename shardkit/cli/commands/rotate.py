@@ -10,16 +10,8 @@ from typing import Any
 import click
 
 from shardkit.admin.rotate import WAIT, PasswordRotation, abort_rotation, rotate
-from shardkit.cli.options import (
-    command,
-    config_option,
-    config_server,
-    login_as,
-    login_option,
-    message_option,
-    number_option,
-    timeout_option,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import command, config_server, login_as
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Table, wordy
 from shardkit.errors import counted
 from shardkit.kit.config_client import config_client
@@ -39,42 +31,25 @@ _SOURCES = {
     "shardkit rotate app --resume --distributed",
     "shardkit rotate app --abort",
     name="rotate",
+    distributed=given.flag("Every host has the new password in its password_file."),
+    ignore_others=given.flag("Do not wait for programs that do not name their connections."),
+    wait=given.seconds(WAIT, "How long to wait for processes to change over.", 0.0),
+    message=given.message,
 )
-@click.argument("name", metavar="USER")
-@config_option
-@click.option(
-    "--password-file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    metavar="FILE",
-    help=f"The new password, as the only line; by default ${NEW_PASSWORD}.",
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@click.option("--resume", is_flag=True, help="Continue a rotation that stopped.")
-@click.option("--abort", is_flag=True, help="Undo a rotation before the password is published.")
-@click.option(
-    "--distributed", is_flag=True, help="Every host has the new password in its password_file."
-)
-@click.option(
-    "--ignore-others",
-    is_flag=True,
-    help="Do not wait for programs that do not name their connections.",
-)
-@number_option(
-    "--wait", WAIT, "How long to wait for processes to change over.", least=0.0, unit="SECONDS"
-)
-@login_option
-@timeout_option(1.0)
-@message_option
 def rotate_command(
-    name: str,
-    where: str | None,
-    password_file: Path | None,
-    dry_run: bool,
-    resume: bool,
-    abort: bool,
-    user: str | None,
-    timeout: float,
     output: Output,
+    name: str = given.argument("USER"),
+    where: str | None = given.config,
+    password_file: Path | None = given.option(
+        "FILE",
+        f"The new password, as the only line; by default ${NEW_PASSWORD}.",
+        type=given.EXISTING,
+    ),
+    dry_run: bool = given.dry_run,
+    resume: bool = given.flag("Continue a rotation that stopped."),
+    abort: bool = given.flag("Undo a rotation before the password is published."),
+    user: str | None = given.login,
+    timeout: float = given.timeout(1.0),
     **options: Any,
 ) -> int:
     """Rotate the password of USER on all servers that entries log in to as this user.

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from shardkit.cli import options as given
 from shardkit.cli.commands.search_query import (
     created,
     drop,
@@ -25,7 +26,7 @@ from shardkit.cli.commands.search_query import (
     rebuild,
     verify,
 )
-from shardkit.cli.options import StructureOptions, command, group, number_option
+from shardkit.cli.options import StructureOptions, command, group
 from shardkit.cli.output import Output, identifier, number
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -76,37 +77,29 @@ def _attributes(
     "shardkit search index --installed --stemming english",
     "shardkit search index posts.jsonl --attribute votes:number --attribute tags:text",
     group=search,
+    attributes=given.repeated(
+        "NAME:KIND",
+        "A field of JSON lines to sort and filter by: number, date or text.",
+        callback=_attributes,
+        name="--attribute",
+    ),
+    shards=given.number(
+        None,
+        "How many parts a new index has. By default as many as the component has shards, or 4.",
+        most=16_384,
+    ),
+    stemming=given.option("LANGUAGE", "Index stems: english, german, …"),
+    stop_words=given.choice(
+        ["english", "none"], "The words that a new index ignores.  [default: english]"
+    ),
+    no_text=given.flag("Do not keep the text: no titles, no snippets."),
+    no_phrases=given.flag("Do not keep the order of words."),
 )
-@click.argument("files", metavar="[FILES]...", nargs=-1, type=click.Path(path_type=Path))
-@index_options
-@click.option("--installed", is_flag=True, help="Index the texts of this Python's packages.")
-@click.option(
-    "--attribute",
-    "attributes",
-    metavar="NAME:KIND",
-    multiple=True,
-    callback=_attributes,
-    help="A field of JSON lines to sort and filter by: number, date or text.",
-)
-@number_option(
-    "--shards",
-    None,
-    "How many parts a new index has. By default as many as the component has shards, or 4.",
-    most=16_384,
-)
-@click.option("--stemming", metavar="LANGUAGE", help="Index stems: english, german, …")
-@click.option(
-    "--stop-words",
-    type=click.Choice(["english", "none"]),
-    help="The words that a new index ignores.  [default: english]",
-)
-@click.option("--no-text", is_flag=True, help="Do not keep the text: no titles, no snippets.")
-@click.option("--no-phrases", is_flag=True, help="Do not keep the order of words.")
 def index(
-    files: Sequence[Path],
-    at: StructureOptions,
-    installed: bool,
     output: Output,
+    files: Sequence[Path] = given.argument("[FILES]...", nargs=-1, type=given.PATH),
+    at: StructureOptions = index_options,
+    installed: bool = given.flag("Index the texts of this Python's packages."),
     **options: Any,
 ) -> int:
     """Index files, and the files of folders.
@@ -227,16 +220,12 @@ class _DocumentReader:
     short_help="Remove documents, or the whole index.",
     group=search,
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@index_options
-@click.option("--matching", metavar="QUERY", help="Remove the documents that a query finds.")
-@click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 def remove(
-    ids: Sequence[str],
-    at: StructureOptions,
-    matching: str | None,
-    everything: bool,
     output: Output,
+    ids: Sequence[str] = given.argument("[ID]...", nargs=-1),
+    at: StructureOptions = index_options,
+    matching: str | None = given.option("QUERY", "Remove the documents that a query finds."),
+    everything: bool = given.flag("Remove the whole index.", name="--all"),
 ) -> None:
     """Remove documents; with - their ids are read from stdin, one per line."""
     if (bool(ids), matching is not None, everything).count(True) != 1:
@@ -260,8 +249,7 @@ def remove(
     short_help="Show the contents of an index.",
     group=search,
 )
-@index_options
-def info(at: StructureOptions, output: Output) -> None:
+def info(output: Output, at: StructureOptions = index_options) -> None:
     """Show the contents of an index, and the options that it was created with."""
     with at.opened(existing) as found:
         parts = found.info()

@@ -16,7 +16,8 @@ from typing import Any, TextIO, TypeAlias
 
 import click
 
-from shardkit.cli.options import StructureOptions, command, number_option, structure_options
+from shardkit.cli import options as given
+from shardkit.cli.options import StructureOptions, command
 from shardkit.cli.output import BAD, DIM, GOOD, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -39,7 +40,7 @@ FIELDS = {"title": 3.0, "text": 1.0}
 ATTRIBUTES = {"kind": "text", "updated": "date", "size": "number"}
 _SHARDS = 4  # for a component that is not sharded
 
-index_options = structure_options("search", "search")
+index_options = given.structure("search", "search")
 
 
 def existing(kit: ShardKit, name: str, component: str) -> SearchIndex[Blocking]:
@@ -126,8 +127,7 @@ _DAMAGE_FIELDS: tuple[Field[Damage], ...] = (
     "shardkit search verify --name docs --json",
     short_help="Read a whole index, and show what is damaged.",
 )
-@index_options
-def verify(at: StructureOptions, output: Output) -> int:
+def verify(output: Output, at: StructureOptions = index_options) -> int:
     """Read everything in an index, and show what is damaged: postings, words, documents, counts.
 
     Changes nothing; scripts take some milliseconds each. Exits with 1 if anything is damaged.
@@ -151,9 +151,11 @@ def verify(at: StructureOptions, output: Output) -> int:
     "shardkit search rebuild --name docs --lossy",
     short_help="Index all documents of an index again.",
 )
-@index_options
-@click.option("--lossy", is_flag=True, help="Delete documents that cannot be read.")
-def rebuild(at: StructureOptions, lossy: bool, output: Output) -> int:
+def rebuild(
+    output: Output,
+    at: StructureOptions = index_options,
+    lossy: bool = given.flag("Delete documents that cannot be read."),
+) -> int:
     """Rebuild words, postings, columns and counts from the stored documents.
 
     Meanwhile searches find only what is indexed so far, and nobody else can write to the index. If
@@ -171,9 +173,7 @@ def rebuild(at: StructureOptions, lossy: bool, output: Output) -> int:
 @command(
     "shardkit search drop --name old", "shardkit search drop --yes", short_help="Delete an index."
 )
-@index_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def drop(at: StructureOptions, yes: bool, output: Output) -> None:
+def drop(output: Output, at: StructureOptions = index_options, yes: bool = given.yes) -> None:
     """Delete an index with all its documents and parameters, in slices, for good."""
     with at.opened(existing) as found:
         documents = found.count()
@@ -210,33 +210,25 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
     "shardkit search query --plain 'Re: pizza (large'",
     "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
     "shardkit search query cache --json | jq -r '.hits[].id'",
+    limit=given.number(10, "How many to show.", 0, short="-n", most=10_000),
+    facets=given.repeated("NAME", "Count an attribute's values.", name="--facet"),
+    partial=given.flag("Accept results of only some shards."),
 )
-@click.argument("words", metavar="QUERY")
-@index_options
-@click.option(
-    "--sort",
-    metavar="ORDER",
-    default="relevance",
-    show_default=True,
-    callback=_sort,
-    help="relevance; an attribute, -ATTRIBUTE for descending; or weights, NAME=WEIGHT,…",
-)
-@number_option("--limit", 10, "How many to show.", short="-n", least=0, most=10_000)
-@number_option("--offset", 0, "How many to skip.", least=0)
-@click.option("--cursor", help="The page that follows the one that showed this cursor.")
-@click.option(
-    "--facet", "facets", metavar="NAME", multiple=True, help="Count an attribute's values."
-)
-@click.option("--plain", is_flag=True, help="Take QUERY as words, without a syntax.")
-@click.option("--partial", is_flag=True, help="Accept results of only some shards.")
 def query(
-    words: str,
-    at: StructureOptions,
-    sort: str | dict[str, float],
-    offset: int,
-    cursor: str | None,
-    plain: bool,
     output: Output,
+    words: str = given.argument("QUERY"),
+    at: StructureOptions = index_options,
+    sort: str | dict[str, float] = given.option(
+        "ORDER",
+        "relevance; an attribute, -ATTRIBUTE for descending; or weights, NAME=WEIGHT,…",
+        default="relevance",
+        callback=_sort,
+    ),
+    offset: int = given.number(0, "How many to skip.", 0),
+    cursor: str | None = given.option(
+        None, "The page that follows the one that showed this cursor."
+    ),
+    plain: bool = given.flag("Take QUERY as words, without a syntax."),
     **options: Any,
 ) -> None:
     """Find documents.
@@ -379,18 +371,17 @@ def _counts(results: Results, offset: int, cursor: str | None) -> str:
     "shardkit search export 'kind:=markdown *' --index docs | split -l 2000 - docs.",
     short_help="Write documents for a dedicated engine.",
 )
-@click.argument("words", metavar="[QUERY]", default="*")
-@index_options
-@click.option("-o", "--output", "file", type=click.Path(path_type=Path), help="Write to a file.")
-@click.option("--index", "target", help="The name of the index there.  [default: --name]")
-@click.option("--mappings", "only_mappings", is_flag=True, help="Write only the index's mappings.")
 def export(
-    words: str,
-    at: StructureOptions,
-    file: Path | None,
-    target: str | None,
-    only_mappings: bool,
     output: Output,
+    words: str = given.argument("[QUERY]", default="*"),
+    at: StructureOptions = index_options,
+    file: Path | None = given.option(
+        None, "Write to a file.", type=given.PATH, short="-o", name="--output"
+    ),
+    target: str | None = given.option(
+        None, "The name of the index there.  [default: --name]", name="--index"
+    ),
+    only_mappings: bool = given.flag("Write only the index's mappings.", name="--mappings"),
 ) -> None:
     """Write all documents, or those that QUERY finds, in the bulk format of OpenSearch.
 

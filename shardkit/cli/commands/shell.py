@@ -11,7 +11,8 @@ import click
 from click.shell_completion import get_completion_class
 
 import shardkit
-from shardkit.cli.options import OpenTopology, command, config_option, opened
+from shardkit.cli import options as given
+from shardkit.cli.options import OpenTopology, command, opened
 from shardkit.cli.output import GOOD, PROGRAM, Output
 from shardkit.errors import ConfigError, extra
 
@@ -20,9 +21,13 @@ from shardkit.errors import ConfigError, extra
     "shardkit shell -c configs/local.yaml",
     "shardkit shell -c redis://config.internal -e 'print(timelines.get(\"home:42\"))'",
 )
-@click.option("-e", "--execute", "code", metavar="CODE", help="Run this Python, and exit.")
-@config_option
-def shell(code: str | None, where: str | None, output: Output) -> None:
+def shell(
+    output: Output,
+    code: str | None = given.option(
+        "CODE", "Run this Python, and exit.", short="-e", name="--execute"
+    ),
+    where: str | None = given.config,
+) -> None:
     """Open Python with a kit, and a variable for each component. Tab completes them.
 
     A component with shards is a router, such as timelines["home:42"]; another one is a redis-py
@@ -68,10 +73,15 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 @command("shardkit completion", "shardkit completion zsh", "shardkit completion --print")
-@click.argument("shell", required=False, type=click.Choice(_SHELLS), metavar="[bash|zsh|fish]")
-@click.option("--print", "only", is_flag=True, help="Write the script instead of installing it.")
 @click.pass_context
-def completion(ctx: click.Context, shell: str | None, only: bool, output: Output) -> None:
+def completion(
+    ctx: click.Context,
+    output: Output,
+    shell: str | None = given.argument(
+        "[bash|zsh|fish]", required=False, type=click.Choice(_SHELLS)
+    ),
+    only: bool = given.flag("Write the script instead of installing it.", name="--print"),
+) -> None:
     """Install the completion of commands and options, for the shell that you use, or another one.
 
     Writes the script below ~/.local/share/shardkit, and one line to ~/.bashrc or ~/.zshrc that

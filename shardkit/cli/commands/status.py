@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-import click
 from redis.exceptions import NoPermissionError
 
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    config_option,
-    number_option,
-    opened,
-    shards_options,
-    timeout_option,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import ShardOptions, command, opened
 from shardkit.cli.output import BAD, DIM, WARN, Cell, Column, Output, Styled, Table, number, wordy
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import shard_list, size
@@ -55,26 +47,17 @@ _WIDE = 110  # columns from which on there is room for details
     "shardkit status --check || alert",
     "shardkit status --json | jq '.shards[] | select(.state != \"ok\")'",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@shards_options
-@click.option("--servers", is_flag=True, help="Show one row per server, not per shard.")
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Print one line, for probes; exit with 0, 1 (a warning) or 2 (critical).",
-)
-@timeout_option(TIMEOUT)
-@number_option("--watch", None, "Repeat at this interval until Ctrl-C.", least=0.1, unit="SECONDS")
 def status(
-    names: Sequence[str],
-    where: str | None,
-    sharding: ShardOptions,
-    servers: bool,
-    check: bool,
-    timeout: float,
-    watch: float | None,
     output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    servers: bool = given.flag("Show one row per server, not per shard."),
+    check: bool = given.flag(
+        "Print one line, for probes; exit with 0, 1 (a warning) or 2 (critical)."
+    ),
+    timeout: float = given.timeout(TIMEOUT),
+    watch: float | None = given.seconds(None, "Repeat at this interval until Ctrl-C.", 0.1),
 ) -> int:
     """Show every shard, its server, and the server's health.
 

@@ -12,8 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import click
-
+from shardkit.cli import options as given
 from shardkit.cli.options import command
 from shardkit.cli.output import BAD, DIM, GOOD, Column, Output, identifier, wordy, write_private
 from shardkit.cli.rows import Field, json_rows, table_of
@@ -41,33 +40,28 @@ _CHECK_INTERVAL = 0.5  # seconds between checks that all servers run
     "shardkit up configs/production.yaml --free-ports --write local.yaml",
     "shardkit up configs/local.yaml --data-dir data",
 )
-@click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where the servers save their data. Without it they save none.",
-)
-@click.option("--free-ports", is_flag=True, help="Listen on free ports instead of the map's.")
-@click.option(
-    "--push/--no-push",
-    "pushes",
-    default=True,
-    help="Push the map to its config server, if it has one (the default).",
-)
-@click.option(
-    "--write",
-    "written",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the map with the real ports and passwords.",
-)
 def up(
-    shard_map: Path,
-    data_dir: Path | None,
-    free_ports: bool,
-    pushes: bool,
-    written: Path | None,
     output: Output,
+    shard_map: Path = given.shard_map,
+    data_dir: Path | None = given.option(
+        None,
+        "Where the servers save their data. Without it they save none.",
+        type=given.FOLDER,
+    ),
+    free_ports: bool = given.flag("Listen on free ports instead of the map's."),
+    pushes: bool = given.option(
+        None,
+        "Push the map to its config server, if it has one (the default).",
+        default=True,
+        show_default=False,
+        name="--push/--no-push",
+    ),
+    written: Path | None = given.option(
+        "FILE",
+        "Write the map with the real ports and passwords.",
+        type=given.FILE,
+        name="--write",
+    ),
 ) -> int:
     """Start the servers that a shard map describes, on this machine, until Ctrl-C.
 
@@ -285,8 +279,10 @@ def _place(entry: Entry) -> dict[str, Any]:
 
 
 @command("shardkit init", "shardkit init configs/local.yaml", "shardkit up shards.yaml")
-@click.argument("path", default="shards.yaml", type=click.Path(path_type=Path), metavar="[FILE]")
-def init(path: Path, output: Output) -> int:
+def init(
+    output: Output,
+    path: Path = given.argument("[FILE]", default="shards.yaml", type=given.PATH),
+) -> int:
     """Write a shard map for a laptop, to begin with: five servers and four components.
 
     FILE is shards.yaml by default, and must not exist. Its directory is created if needed.

@@ -8,7 +8,8 @@ import click
 
 from shardkit.admin.changes import working_on
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
-from shardkit.cli.options import command, config_option, number_option, opened
+from shardkit.cli import options as given
+from shardkit.cli.options import command, opened
 from shardkit.cli.output import GOOD, Output, number, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
@@ -33,24 +34,15 @@ _FIELDS: tuple[Field[Upgrade], ...] = (
     "shardkit upgrade geo --structure ids --yes --json",
     name="upgrade",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@click.option(
-    "--structure",
-    "structures",
-    multiple=True,
-    metavar="NAME",
-    help="Only this one; may be repeated.",
-)
-@click.option("--dry-run", is_flag=True, help="Change nothing: only show what would be changed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
 def upgrade_(
-    names: Sequence[str],
-    where: str | None,
-    structures: Sequence[str],
-    dry_run: bool,
-    yes: bool,
     output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    structures: Sequence[str] = given.repeated(
+        "NAME", "Only this one; may be repeated.", name="--structure"
+    ),
+    dry_run: bool = given.flag("Change nothing: only show what would be changed."),
+    yes: bool = given.yes,
 ) -> int:
     """Bring structures into the newest form of this release, once no earlier one runs.
 
@@ -100,22 +92,16 @@ _PLAN_FIELDS: tuple[Field[PlannedStructure], ...] = (
     "shardkit replan users --yes --json",
     name="replan",
 )
-@click.argument("component")
-@click.argument("names", nargs=-1, metavar="[STRUCTURE]...")
-@config_option
-@number_option(
-    "--total", None, "For how many members.  [default: twice those that there are]", least=1
-)
-@click.option("--dry-run", is_flag=True, help="Change nothing: only show what would be changed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
 def replan_command(
-    component: str,
-    names: Sequence[str],
-    where: str | None,
-    total: int | None,
-    dry_run: bool,
-    yes: bool,
     output: Output,
+    component: str = given.argument(),
+    names: Sequence[str] = given.argument("[STRUCTURE]...", nargs=-1),
+    where: str | None = given.config,
+    total: int | None = given.number(
+        None, "For how many members.  [default: twice those that there are]", 1
+    ),
+    dry_run: bool = given.flag("Change nothing: only show what would be changed."),
+    yes: bool = given.yes,
 ) -> int:
     """Give sets and hashes with a total more parts, while they are in use.
 

@@ -17,16 +17,8 @@ from typing import Any
 import click
 
 import shardkit
-from shardkit.cli.options import (
-    INTERRUPTED,
-    Session,
-    command,
-    config_option,
-    number_option,
-    opened,
-    timed,
-    topology_of,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import INTERRUPTED, Session, command, opened, timed, topology_of
 from shardkit.cli.output import Output
 from shardkit.errors import ShardKitError, counted, naming
 from shardkit.queues.async_worker import AsyncWorker
@@ -42,33 +34,25 @@ Tell = Callable[[str], object]
     "shardkit worker myapp.tasks:make_worker --config configs/local.yaml --burst --json",
     "shardkit worker myapp.tasks:worker --live-port 8081",
 )
-@click.argument("spec", metavar="MODULE:WORKER")
-@config_option
-@click.option(
-    "-q", "--queue", "queues", multiple=True, help="Serve this queue; in order of priority."
-)
-@number_option(
-    "--concurrency", None, "How many tasks to run at a time.", short="-n", most=MOST_CONCURRENCY
-)
-@click.option(
-    "--live-port",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="Answer liveness probes, GET /live, on this port of all addresses.",
-)
-@click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
-@click.option("-v", "--verbose", is_flag=True, help="Show every task.")
-@click.make_pass_decorator(Session, ensure=True)  # none, if it is invoked by itself
+@click.make_pass_decorator(Session, ensure=True)
 def worker(
     session: Session,
-    spec: str,
-    where: str | None,
-    queues: Sequence[str],
-    concurrency: int | None,
-    live_port: int | None,
-    burst: bool,
-    verbose: bool,
     output: Output,
+    spec: str = given.argument("MODULE:WORKER"),
+    where: str | None = given.config,
+    queues: Sequence[str] = given.repeated(
+        None, "Serve this queue; in order of priority.", short="-q", name="--queue"
+    ),
+    concurrency: int | None = given.number(
+        None, "How many tasks to run at a time.", short="-n", most=MOST_CONCURRENCY
+    ),
+    live_port: int | None = given.option(
+        "PORT",
+        "Answer liveness probes, GET /live, on this port of all addresses.",
+        type=click.IntRange(1, 65535),
+    ),
+    burst: bool = given.flag("Exit when no task is waiting."),
+    verbose: bool = given.flag("Show every task.", short="-v"),
 ) -> int:
     """Run a worker of task queues until it is stopped.
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import shardkit
+from shardkit.cli import options as given
 from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog
 from shardkit.cli.demo.cached import SLICE, cache_map, run_cached
@@ -31,15 +32,7 @@ from shardkit.cli.demo.logs import KINDS, count_logs, servers_map, top_places
 from shardkit.cli.demo.memory_use import loads, measure_memory
 from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay, started
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
-from shardkit.cli.options import (
-    INTERRUPTED,
-    command,
-    debug_option,
-    examples,
-    json_option,
-    number_option,
-    opened,
-)
+from shardkit.cli.options import INTERRUPTED, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, Output, Styled, Table, number, wordy
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted
@@ -47,58 +40,44 @@ from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.local import LocalServers
 
 
-@click.group(
+@command(
+    "shardkit demo",
+    "shardkit demo --log access.log.gz",
+    "zcat access.log.*.gz | shardkit demo --log - --first-day 1000000 --json",
+    "shardkit demo --keep",
+    "shardkit demo logs /var/log/access --kill 3",
+    "shardkit demo cached",
+    kind=click.Group,
     invoke_without_command=True,
-    epilog=examples(
-        "shardkit demo",
-        "shardkit demo --log access.log.gz",
-        "zcat access.log.*.gz | shardkit demo --log - --first-day 1000000 --json",
-        "shardkit demo --keep",
-        "shardkit demo logs /var/log/access --kill 3",
-        "shardkit demo cached",
-    ),
 )
-@click.option(
-    "--log",
-    "path",
-    metavar="FILE",
-    help="An access log in Common or Combined Log Format, plain or gzip; - reads it from stdin. "
-    "Without it a sample is replayed.",
-)
-@click.option(
-    "-c",
-    "--config",
-    "where",
-    metavar="MAP|URL",
-    help="Use the servers of this shard map or config server, not embedded ones.",
-)
-@click.option(
-    "--fresh", is_flag=True, help="First remove the keys of earlier runs from those servers."
-)
-@click.option("--keep", is_flag=True, help="Keep the embedded servers running until Ctrl-C.")
-@number_option(
-    "--batch-size", BATCH_SIZE, "How many lines to count at a time.", most=1_000_000, unit="LINES"
-)
-@number_option(
-    "--first-day",
-    FIRST_DAY,
-    "How many visitors to plan for on a day if there was none before.",
-    least=0,
-    most=1_000_000_000,
-    unit="VISITORS",
-)
-@json_option
-@debug_option
 @click.pass_context
 def demo(
     context: click.Context,
-    path: str | None,
-    where: str | None,
-    fresh: bool,
-    keep: bool,
-    batch_size: int,
-    first_day: int,
     output: Output,
+    path: str | None = given.option(
+        "FILE",
+        "An access log in Common or Combined Log Format, plain or gzip; - reads it from stdin. "
+        "Without it a sample is replayed.",
+        name="--log",
+    ),
+    where: str | None = given.option(
+        "MAP|URL",
+        "Use the servers of this shard map or config server, not embedded ones.",
+        name="--config",
+        short="-c",
+    ),
+    fresh: bool = given.flag("First remove the keys of earlier runs from those servers."),
+    keep: bool = given.flag("Keep the embedded servers running until Ctrl-C."),
+    batch_size: int = given.number(
+        BATCH_SIZE, "How many lines to count at a time.", most=1_000_000, unit="LINES"
+    ),
+    first_day: int = given.number(
+        FIRST_DAY,
+        "How many visitors to plan for on a day if there was none before.",
+        0,
+        most=1_000_000_000,
+        unit="VISITORS",
+    ),
 ) -> int:
     """Count the hits and unique visitors per day of a web access log, over 16 shards.
 
@@ -134,17 +113,18 @@ def demo(
     short_help="Count the logs of a directory by place, with processes that are killed.",
     group=demo,
 )
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-@number_option("--workers", 3, "How many processes count.", most=64)
-@number_option(
-    "--kill",
-    0,
-    "How many of them to kill while they count; each is restarted.",
-    parameter="kills",
-    least=0,
-    most=1000,
-)
-def logs(folder: str, workers: int, kills: int, output: Output) -> int:
+def logs(
+    output: Output,
+    folder: str = given.argument("DIR", type=click.Path(exists=True, file_okay=False)),
+    workers: int = given.number(3, "How many processes count.", most=64),
+    kills: int = given.number(
+        0,
+        "How many of them to kill while they count; each is restarted.",
+        least=0,
+        most=1000,
+        name="--kill",
+    ),
+) -> int:
     """Count the web access logs of DIR by day, country, region and city.
 
     Starts five servers on free ports, publishes the files in chunks over their shards, and has
@@ -185,8 +165,10 @@ def logs(folder: str, workers: int, kills: int, output: Output) -> int:
     short_help="Call a cached function under load, while half of its shards move.",
     group=demo,
 )
-@number_option("--seconds", 6, "How long there is load, beside the move.", most=3600)
-def cached(seconds: int, output: Output) -> int:
+def cached(
+    output: Output,
+    seconds: int = given.number(6, "How long there is load, beside the move.", most=3600),
+) -> int:
     """Call a cached function from eight threads while prices change and half of its shards move.
 
     Starts three servers on free ports. Each call is checked: it must not return a price from before
@@ -227,8 +209,10 @@ def cached(seconds: int, output: Output) -> int:
     short_help="Run tasks of Celery while their queues move and a worker is killed.",
     group=demo,
 )
-@number_option("--tasks", 2000, "How many tasks are sent.", least=100, most=1_000_000)
-def celery(tasks: int, output: Output) -> int:
+def celery(
+    output: Output,
+    tasks: int = given.number(2000, "How many tasks are sent.", 100, most=1_000_000),
+) -> int:
     """Run tasks of Celery on four queues, which move to another server; kill a worker with SIGKILL.
 
     Starts three servers on free ports, and two workers. Needs the extra ``celery``. Exits with 1 if
