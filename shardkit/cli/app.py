@@ -55,7 +55,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "exec": ("commands.clients:exec_", "Run a command on many servers."),
     },
     "Growth and failures": {
-        "apply": ("commands.apply:apply_", "Make a shard map true: move, split, attach, push."),
+        "apply": ("commands.move:apply_", "Make a shard map true: move, split, attach, push."),
         "plan": ("commands.balance:plan", "Plan how a component grows."),
         "move": ("commands.move:move", "Move a server's data to another server, in use."),
         "split": ("commands.move:split", "Give a component another number of shards, in use."),
@@ -97,19 +97,19 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Import the cities of IP address ranges, and look up addresses.",
         ),
         "queues": (
-            "commands.queues:queues",
+            "commands.structures:queues",
             "Show task queues, and revive, cancel or purge their tasks.",
         ),
         "worker": ("commands.worker:worker", "Run a worker of task queues."),
         "locks": (
-            "commands.locks:locks",
+            "commands.structures:locks",
             "Show who holds locks, semaphores and elections, and end holds.",
         ),
         "files": (
-            "commands.files:files",
+            "commands.structures:files",
             "Publish files in chunks over shards for many readers, and read them.",
         ),
-        "logs": ("commands.logs:logs", "Show a log, and follow it."),
+        "logs": ("commands.structures:logs", "Show a log, and follow it."),
     },
     "Trying it out": {
         "shell": ("commands.shell:shell", "Open Python with a kit."),

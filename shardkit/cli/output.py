@@ -128,16 +128,20 @@ class Output:
 
     # ---- the answer
 
-    def document(self, value: Any, *, indent: int | None = 2) -> None:
-        """Write the answer as JSON; dataclasses in it become objects of their fields."""
-        sys.stdout.write(json.dumps(value, indent=indent, default=asdict) + "\n")
+    def document(self, value: Any = None, /, *, indent: int | None = 2, **fields: Any) -> None:
+        """Write the answer, or an object of these fields, as JSON; dataclasses become objects."""
+        sys.stdout.write(json.dumps(fields or value, indent=indent, default=asdict) + "\n")
         sys.stdout.flush()
+
+    def wrote_json(self, value: Any = None, /, **fields: Any) -> bool:
+        """Write the answer as JSON if that is asked for; return whether it is."""
+        if self.as_json:
+            self.document(value, **fields)
+        return self.as_json
 
     def answer(self, document: Any, text: str, style: str = "") -> None:
         """Write an answer of one line, or the same as JSON."""
-        if self.as_json:
-            self.document(document)
-        else:
+        if not self.wrote_json(document):
             self.line(text, style)
 
     def line(self, text: str = "", style: str = "") -> None:

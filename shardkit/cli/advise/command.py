@@ -91,9 +91,7 @@ def advise_command(
         file.write_text(_best(advices).to_json(), encoding="utf-8")
     if plot is not None:
         _plot(plot, advices)
-    if output.as_json:
-        output.document(_document(sample, advices, software, component))
-    else:
+    if not output.wrote_json(_document(sample, advices, software, component)):
         _show(output, sample, advices, software, component)
 
 
@@ -305,8 +303,7 @@ def convert_command(
             share=share,
             progress=lambda step, entries: tell(step, entries, None),
         )
-    if output.as_json:
-        output.document(asdict(result))
+    if output.wrote_json(asdict(result)):
         return
     output.line(
         f"{conversion.keys}: {counted(result.entries, 'entry', 'entries')} are in "

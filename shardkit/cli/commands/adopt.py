@@ -72,9 +72,7 @@ def adopt_command(
         result = adopt(component, on, config=config, progress=tell, **options)
     if result.shard_map is not None and file is not None:
         write_private(file, result.shard_map.to_yaml())
-    if output.as_json:
-        output.document(_document(result))
-    else:
+    if not output.wrote_json(_document(result)):
         _show(output, result, file)
     return 0 if result.shard_map is not None else 1
 
@@ -173,16 +171,13 @@ def retire(
                     known, quiet=quiet, progress=lambda keys: tell(f"deleting keys: {keys:,}")
                 )
     code = 1 if delete_data_ and deleted is None else 0
-    if output.as_json:
-        output.document(
-            {
-                "component": name,
-                "epoch": epoch,
-                "used_seconds_ago": users,
-                "failed": {where: reason(error) for where, error in failed.items()},
-                "deleted": deleted,
-            }
-        )
+    if output.wrote_json(
+        component=name,
+        epoch=epoch,
+        used_seconds_ago=users,
+        failed={where: reason(error) for where, error in failed.items()},
+        deleted=deleted,
+    ):
         return code
     if deleted is not None:
         output.line(f"nobody has used {name} for {quiet:g} s: {deleted:,} keys were deleted", GOOD)

@@ -127,16 +127,13 @@ def restore_command(
     else:
         with config_client(config_server(objects_to)) as config:
             objects = restore_objects(directory, config)
-    if output.as_json:
-        output.document(
-            {
-                "directory": str(directory),
-                "keys": copied,
-                "objects": objects,
-                "leased_tasks": sum(leased),
-                "left_out": left_out,
-            }
-        )
+    if output.wrote_json(
+        directory=str(directory),
+        keys=copied,
+        objects=objects,
+        leased_tasks=sum(leased),
+        left_out=left_out,
+    ):
         return
     where = "embedded servers, which have ended" if local else str(shard_map)
     keys = sum(copied.values())

@@ -82,14 +82,9 @@ def balance(
         plan = plan_balance(config, report, by=by, tolerance=tolerance)
         done = apply_balance(config, plan, hold=hold, progress=tell) if moving else []
     left = 0 if plan.fits and (moving or not plan.moves) else 1
-    if output.as_json:
-        output.document(
-            {
-                **_named(report),
-                "plan": asdict(plan),
-                "moved": [asdict(each) for each in done],
-            }
-        )
+    if output.wrote_json(
+        **_named(report), plan=asdict(plan), moved=[asdict(each) for each in done]
+    ):
         return left
     _show(output, report, top)
     _show_plan(output, plan, bool(done))
@@ -210,9 +205,7 @@ def plan(
         name="--server",
     ),
     out: Path | None = given.option(
-        "MAP",
-        "Write the shard map to this file, which must not exist.",
-        type=given.FILE,
+        "MAP", "Write the shard map to this file, which must not exist.", type=given.FILE
     ),
     **options: Any,
 ) -> int:
@@ -228,15 +221,8 @@ def plan(
                 file.write(growth.to_yaml())
         except OSError as error:
             raise click.UsageError(f"{out} cannot be written: {error.strerror}") from None
-    if output.as_json:
-        output.document(
-            {
-                **asdict(growth),
-                "steps": [
-                    {**asdict(step), "commands": growth.commands(step)} for step in growth.steps
-                ],
-            }
-        )
+    steps = [{**asdict(step), "commands": growth.commands(step)} for step in growth.steps]
+    if output.wrote_json({**asdict(growth), "steps": steps}):
         return 0
     output.line(f"{growth.component}: {growth.count:,} shards; `databases {growth.databases}`")
     for warning in growth.warnings:

@@ -56,18 +56,14 @@ def check_command(
     findings = [CheckFinding(name, error.message, error.remedy) for name, error in broken.items()]
     report.findings[:0] = findings
     failed = not report.ok or (strict and bool(report.findings))
-    if output.as_json:
-        output.document(
-            {
-                "ok": not failed,
-                "servers": report.servers,
-                "shards": report.shards,
-                "sampled_keys": report.keys,
-                "structures": structures_read,
-                "findings": report.findings,
-            }
-        )
-    else:
+    if not output.wrote_json(
+        ok=not failed,
+        servers=report.servers,
+        shards=report.shards,
+        sampled_keys=report.keys,
+        structures=structures_read,
+        findings=report.findings,
+    ):
         _show(output, report, structures_read)
     return int(failed)
 

@@ -47,13 +47,10 @@ def clients(
         if (using is None or using in process.components)
         and (older_than is None or (process.epoch or 0) < older_than)
     ]
-    if output.as_json:
-        output.document(
-            {
-                "clients": json_rows(_FIELDS, shown),
-                "failed": {server: reason(error) for server, error in failed.items()},
-            }
-        )
+    if output.wrote_json(
+        clients=json_rows(_FIELDS, shown),
+        failed={server: reason(error) for server, error in failed.items()},
+    ):
         return int(bool(failed))
     if shown:
         output.table(table_of(_FIELDS, shown).without_empty())
@@ -120,8 +117,7 @@ def keys(
             tell(f"inspecting keys: {inspected:,}")
 
         biggest = biggest_keys(list(chosen.values()), count, by=by, match=match, progress=progress)
-    if output.as_json:
-        output.document({"keys": json_rows(_KEY_FIELDS, biggest), "inspected": seen})
+    if output.wrote_json(keys=json_rows(_KEY_FIELDS, biggest), inspected=seen):
         return
     output.table(table_of(_KEY_FIELDS, biggest))
     output.line()
@@ -185,16 +181,14 @@ def exec_(
         timeout=timeout,
         **login,
     )
-    if output.as_json:
-        output.document(
-            {
-                str(at): {"error": reason(answer)}
-                if isinstance(answer, Exception)
-                else {"reply": _plain(answer)}
-                for at, answer in answers.items()
-            }
-        )
-    else:
+    if not output.wrote_json(
+        {
+            str(at): {"error": reason(answer)}
+            if isinstance(answer, Exception)
+            else {"reply": _plain(answer)}
+            for at, answer in answers.items()
+        }
+    ):
         fields: tuple[Field[tuple[Any, Any]], ...] = (
             column_only("server" if target == "all" else "shard", lambda row: str(row[0])),
             column_only(wordy("reply"), lambda row: _cell(row[1])),

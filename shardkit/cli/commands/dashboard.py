@@ -138,8 +138,7 @@ def top(
                 servers = [
                     fleet.servers[name].summary() for name in sorted(fleet.servers, key=natural)
                 ]
-                problems = {"problems": fleet.problems}
-                output.document({"servers": servers, "shards": _shards(fleet), **problems})
+                output.document(servers=servers, shards=_shards(fleet), problems=fleet.problems)
             else:
                 _application(fleet, interval).run()
         finally:

@@ -86,7 +86,7 @@ def doctor(
     if structures or repair or yes:
         raise click.UsageError("--structure, --repair and --yes go with --check")
     if rewrite and not fix:
-        raise click.UsageError("--rewrite saves what --fix sets: use them given._together")
+        raise click.UsageError("--rewrite saves what --fix sets: use them together")
     with opened(where) as topology:
         chosen, broken = topology.components(names, accepted)
         limit = None if everything or repack else sample
@@ -106,9 +106,7 @@ def doctor(
                 rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
                 if applied or repack:
                     after = examine(repack=repack)
-    if output.as_json:
-        output.document(_document(after, broken, applied, rewritten))
-    else:
+    if not output.wrote_json(_document(after, broken, applied, rewritten)):
         _show(output, after, before, broken, applied, rewritten, fix=fix)
     failed = any(each.error for each in applied) or any(rewritten.values())
     return int(failed or bool(broken) or not after.healthy)
@@ -157,26 +155,23 @@ def _check(
     after = [(each, damage) for each in checked for damage in each.damages]
     ok = not (after or broken or seen.failures or seen.broken)
     ok = ok and not any(each.unchecked and structures for each in checked)
-    if output.as_json:
-        output.document(
+    if output.wrote_json(
+        ok=ok,
+        structures=[
             {
-                "ok": ok,
-                "structures": [
-                    {
-                        "component": each.component,
-                        "structure": each.name,
-                        "kind": each.kind,
-                        "damages": len(each.damages),
-                        "unchecked": each.unchecked or None,
-                    }
-                    for each in checked
-                ],
-                "damages": json_rows(_DAMAGE_FIELDS, after),
-                "repaired": repaired,
-                "parameters": _broken_parameters(seen),
-                **_unusable(seen, broken),
+                "component": each.component,
+                "structure": each.name,
+                "kind": each.kind,
+                "damages": len(each.damages),
+                "unchecked": each.unchecked or None,
             }
-        )
+            for each in checked
+        ],
+        damages=json_rows(_DAMAGE_FIELDS, after),
+        repaired=repaired,
+        parameters=_broken_parameters(seen),
+        **_unusable(seen, broken),
+    ):
         return int(not ok)
     for name, outcome in repaired.items():
         output.line(f"{name}: {outcome}", GOOD if outcome == "rebuilt" else BAD)

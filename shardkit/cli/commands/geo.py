@@ -98,10 +98,8 @@ def import_(
         reading = _FileProgress([*files, *([cities] if cities else [])], report_progress)
         items = _reader(layout, files, cities, reading, options)
         done = ip.import_from(items, grace=grace, progress=reading.written)
-    if output.as_json:
-        skipped = [skipped._asdict() for skipped in done.first_skipped]
-        output.document({**done._asdict(), "first_skipped": skipped})
-    else:
+    skipped = [skipped._asdict() for skipped in done.first_skipped]
+    if not output.wrote_json({**done._asdict(), "first_skipped": skipped}):
         _show(output, done)
 
 

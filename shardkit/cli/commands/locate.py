@@ -152,7 +152,5 @@ def url(
         return
     if output.interactive and not show_secrets:
         text = mask_url(text)
-    if output.as_json:
-        output.document({"url": text})
-    else:
+    if not output.wrote_json(url=text):
         output.text(f"{text}\n")

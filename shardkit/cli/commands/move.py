@@ -1,23 +1,29 @@
-"""``shardkit move``, ``split`` and ``changes``: data moves, while it is in use."""
+"""``shardkit apply``, ``move``, ``split`` and ``changes``: data moves, while it is in use."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from shardkit.admin.changes import now_of, read_changes
 from shardkit.admin.growth import (
+    ApplyPlan,
+    ApplyStep,
     Move,
     MovePlan,
     abort_move,
+    apply_map,
     complete_move,
     end_change,
     moves,
     open_database,
+    plan_apply,
     plan_move,
     plan_split,
     repair_changes,
@@ -31,9 +37,10 @@ from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY, progress_of
 from shardkit.cli import options as given
-from shardkit.cli.groups import CommandGroup
+from shardkit.cli.groups import INTERRUPTED, CommandGroup
 from shardkit.cli.options import command, config_server, examples, group
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Table, identifier, number, write_error
+from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ShardKitError, counted
 from shardkit.kit.config_client import config_client
 
@@ -183,8 +190,7 @@ def status(output: Output, where: str | None = given.config) -> int:
     for error in unreadable:
         write_error(error.message, error.remedy)
     code = 1 if unreadable else 0
-    if output.as_json:
-        output.document([asdict(each) for each in all_moves])
+    if output.wrote_json([asdict(each) for each in all_moves]):
         return code
     if not all_moves and not unreadable:
         output.line("nothing is being moved")
@@ -213,8 +219,7 @@ def _is_right(certificate: dict[str, Any]) -> bool:
 
 def show_plan(output: Output, plan: MovePlan) -> int:
     """Show a plan; return the exit code."""
-    if output.as_json:
-        output.document(asdict(plan))
+    if output.wrote_json(asdict(plan)):
         return 1 if plan.problems else 0
     show_load(output, plan)
     for count, step in enumerate(plan.steps, 1):
@@ -246,8 +251,7 @@ def run(
         done = work(config, *args, progress=tell, **options)
     certificate: dict[str, Any] | None = done.certificate
     right = certificate is None or _is_right(certificate)
-    if output.as_json:
-        output.document(asdict(done))
+    if output.wrote_json(asdict(done)):
         return 0 if right else 1
     of_shards = done.copying == KEYS
     what = f"{', '.join(done.shards)}, from " if of_shards else ""
@@ -352,8 +356,7 @@ def list_(output: Output, where: str | None = given.config) -> None:
     """Show the changes of the fleet that are open, and those of the last 30 days."""
     with config_client(config_server(where)) as config:
         found, now = read_changes(config), now_of(config)
-    if output.as_json:
-        output.document([{**asdict(each), "is_open": each.is_open(now)} for each in found])
+    if output.wrote_json([{**asdict(each), "is_open": each.is_open(now)} for each in found]):
         return
     if not found:
         output.line("nothing has changed")
@@ -380,8 +383,7 @@ def repair(
     with config_client(config_server(where)) as config:
         repairs = repair_changes(config, dry_run=dry_run)
     code = 1 if any(each.does == "unknown" for each in repairs) else 0
-    if output.as_json:
-        output.document([asdict(each) for each in repairs])
+    if output.wrote_json([asdict(each) for each in repairs]):
         return code
     if not repairs:
         output.line("records and databases agree", GOOD)
@@ -416,3 +418,82 @@ def end(
     with config_client(config_server(where)) as config:
         move = end_change(config, name, lost=lost)
     output.answer(asdict(move), f"the {move.verb} of {move.name} is {move.phase}", GOOD)
+
+
+@command(
+    "shardkit apply configs/production.yaml --plan",
+    "shardkit apply configs/production.yaml",
+    "shardkit apply configs/production.yaml --yes --json",
+    name="apply",
+    prune=given.flag("Remove components that MAP lacks; their data stays."),
+    **COPYING,
+)
+def apply_(
+    output: Output,
+    shard_map: Path = given.shard_map,
+    only_plan: bool = given.flag("Show the steps; change nothing.", name="--plan"),
+    yes: bool = given.flag("Do not ask; needed without a terminal."),
+    where: str | None = given.target,
+    **options: Any,
+) -> int:
+    """Make MAP true: move, split and merge shards, attach and detach replicas, and push.
+
+    Compares MAP with the entries on its config server, shows the steps and asks. Clients read and
+    write all the time; writers wait once in each move. Nothing is lost if this command is killed:
+    give it again, and it continues. If MAP is true already, nothing is done. The exit code is 1 if
+    something prevents a step; then nothing has changed.
+    """
+    wanted = ShardMap.load(shard_map)
+    done: list[ApplyStep] = []
+    with config_client(config_server(where, wanted)) as config:
+        with output.busy("comparing"):
+            plan = plan_apply(config, wanted, **options)
+        if only_plan or plan.problems or not plan.steps:
+            if not output.wrote_json(**asdict(plan), done=[]):
+                _show(output, plan)
+            return 1 if plan.problems else 0
+        if not output.as_json:
+            _show(output, plan)
+        if not yes:
+            click.confirm(f"Take {_steps(len(plan.steps))}?", abort=True, err=True)
+
+        def finished(step: ApplyStep) -> None:
+            done.append(step)
+            if not output.as_json:
+                output.line(f"done: {step}", GOOD)
+
+        try:
+            with output.busy("applying") as tell:
+                apply_map(config, wanted, progress=tell, finished=finished, **options)
+        except KeyboardInterrupt:
+            write_error(
+                f"interrupted: {_steps(len(done))} of about {len(plan.steps)} done",
+                "give the command again to continue",
+            )
+            sys.exit(INTERRUPTED)
+    if not output.wrote_json(**asdict(plan), done=[asdict(each) for each in done]):
+        output.line(f"the map is true: {_steps(len(done))} done", GOOD)
+    return 0
+
+
+def _steps(count: int) -> str:
+    return counted(count, "step")
+
+
+def _show(output: Output, plan: ApplyPlan) -> None:
+    for n, step in enumerate(plan.steps, 1):
+        output.line(f"{n}. {step}")
+        if (moving := step.plan) is not None:
+            show_load(output, moving)
+            output.line(f"writers wait at most {plan.hold:g} s, readers do not")
+            for note in moving.notes:
+                output.line(f"note: {note}", WARN)
+        output.line(f"back: {step.back}", DIM)
+    if any(step.kind == "resume" for step in plan.steps):
+        output.line("the other steps are planned when that is done", DIM)
+    if plan.left:
+        output.line(f"not in the map, and stays (--prune): {', '.join(plan.left)}", DIM)
+    for problem in plan.problems:
+        output.line(f"cannot be done: {problem}", BAD)
+    if not plan.steps and not plan.problems:
+        output.line("the map is true: nothing to do", GOOD)

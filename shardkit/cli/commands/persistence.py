@@ -134,9 +134,7 @@ def estimate(
         raise click.UsageError("give both --commands and --bytes, or none of them")
     if commands is not None and size is not None:
         rate = estimate_disk_rate(commands, size, PROFILES[profile or "everysec"], data)
-        if output.as_json:
-            output.document(_document(rate))
-        else:
+        if not output.wrote_json(_document(rate)):
             lines(rate)
         return 0
     return _on_all(
@@ -182,15 +180,14 @@ def _on_all(
     with output.busy("asking the servers"):
         answers = query_servers(entries_of(chosen.values()), query, timeout)
     failed = [server for server, answer in answers.items() if isinstance(answer, Exception)]
-    if output.as_json:
-        output.document(
-            {
-                server: {"error": reason(answer)}
-                if isinstance(answer, Exception)
-                else as_document(answer)
-                for server, answer in answers.items()
-            }
-        )
+    if output.wrote_json(
+        {
+            server: {"error": reason(answer)}
+            if isinstance(answer, Exception)
+            else as_document(answer)
+            for server, answer in answers.items()
+        }
+    ):
         return 1 if failed else 0
     for server, answer in answers.items():
         output.line(server)

@@ -62,8 +62,7 @@ def tree(
             nodes = replica_tree(chosen.values())
     good = _in_sync(nodes) if wait is not None else all(node.ok for node in nodes)
     code = 0 if good else 1
-    if output.as_json:
-        output.document([{**asdict(node), "server": str(node.server)} for node in nodes])
+    if output.wrote_json([{**asdict(node), "server": str(node.server)} for node in nodes]):
         return code
     table = Table.of("server", "state", number("bytes behind"))
     for node in nodes:
@@ -148,13 +147,12 @@ def verify_replica_command(
     with output.busy("waiting for the replicas"):
         verdicts = verify_replicas(chosen.values(), timeout)
     code = 0 if all(isinstance(v, VerifiedReplica) and v.ok for v in verdicts.values()) else 1
-    if output.as_json:
-        output.document(
-            [
-                {"master": str(master), "replica": str(replica), **_verdict(verdict)}
-                for (master, replica), verdict in verdicts.items()
-            ]
-        )
+    if output.wrote_json(
+        [
+            {"master": str(master), "replica": str(replica), **_verdict(verdict)}
+            for (master, replica), verdict in verdicts.items()
+        ]
+    ):
         return code
     if not verdicts:
         output.line("no entry names a replica", WARN)
@@ -223,21 +221,17 @@ def failover(
         if guard is not None:
             with output.busy("waiting for old masters"):
                 fences = apply_fences(config, guard)
-    if output.as_json:
-        output.document(
+    if output.wrote_json(
+        takeover=done and {**asdict(done), "source": str(done.source), "target": str(done.target)},
+        fences=[
             {
-                "takeover": done
-                and {**asdict(done), "source": str(done.source), "target": str(done.target)},
-                "fences": [
-                    {
-                        "source": str(fence.source),
-                        "target": str(fence.target),
-                        "applied": fence.applied,
-                    }
-                    for fence in fences
-                ],
+                "source": str(fence.source),
+                "target": str(fence.target),
+                "applied": fence.applied,
             }
-        )
+            for fence in fences
+        ],
+    ):
         return
     if done is not None:
         how = "as planned: no write was lost"

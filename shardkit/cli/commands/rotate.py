@@ -87,9 +87,7 @@ def rotate_command(
     for text in rotation.warnings:
         output.warning(text)
     stopped = not (abort or dry_run or rotation.done)
-    if output.as_json:
-        output.document({**asdict(rotation), "done": rotation.done})
-    else:
+    if not output.wrote_json(**asdict(rotation), done=rotation.done):
         _show(output, rotation, abort, dry_run)
     return int(stopped)
 

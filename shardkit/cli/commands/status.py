@@ -153,8 +153,7 @@ def _stale_map(server: Entry, shard_map: ShardMap | None) -> list[CheckFinding]:
 def _check(output: Output, fleet: _Fleet) -> int:
     """Write the one line for monitoring systems; return the exit code."""
     code = 2 if fleet.broken else max(0, fleet.severity - 1)
-    if output.as_json:
-        output.document({**_document(output, fleet), "code": code})
+    if output.wrote_json(**_document(output, fleet), code=code):
         return code
     wrong = sorted(
         (row for row in fleet.rows if row.severity > Severity.WARNING),
@@ -174,9 +173,7 @@ def _check(output: Output, fleet: _Fleet) -> int:
 
 
 def _show(output: Output, servers: bool, fleet: _Fleet) -> int:
-    if output.as_json:
-        output.document(_document(output, fleet))
-    else:
+    if not output.wrote_json(_document(output, fleet)):
         output.table(_table(output, fleet.rows, servers))
         output.line()
         for line in _summary(fleet):

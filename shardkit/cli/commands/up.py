@@ -44,9 +44,7 @@ def up(
     output: Output,
     shard_map: Path = given.shard_map,
     data_dir: Path | None = given.option(
-        None,
-        "Where the servers save their data. Without it they save none.",
-        type=given.FOLDER,
+        None, "Where the servers save their data. Without it they save none.", type=given.FOLDER
     ),
     free_ports: bool = given.flag("Listen on free ports instead of the map's."),
     pushes: bool = given.option(
@@ -57,10 +55,7 @@ def up(
         name="--push/--no-push",
     ),
     written: Path | None = given.option(
-        "FILE",
-        "Write the map with the real ports and passwords.",
-        type=given.FILE,
-        name="--write",
+        "FILE", "Write the map with the real ports and passwords.", type=given.FILE, name="--write"
     ),
 ) -> int:
     """Start the servers that a shard map describes, on this machine, until Ctrl-C.
@@ -210,15 +205,12 @@ def _show(
         ),
         Field("pid", lambda server: server.pid, identifier("pid")),
     )
-    if output.as_json:
-        output.document(
-            {
-                "servers": json_rows(fields, servers.servers),
-                "pushed": pushed,
-                "written": None if written is None else str(written),
-                "config": config,
-            }
-        )
+    if output.wrote_json(
+        servers=json_rows(fields, servers.servers),
+        pushed=pushed,
+        written=None if written is None else str(written),
+        config=config,
+    ):
         return
     output.table(table_of(fields, servers.servers))
     output.line()

@@ -96,9 +96,7 @@ def demo(
         with _progress(log) as progress:
             replayed = replay(log, counting, batch_size, progress)
         report = _report(output, log, counting, replayed)
-        if output.as_json:
-            output.document(document(report))
-        else:
+        if not output.wrote_json(document(report)):
             show(output, report)
         if keep and not replayed.interrupted:
             _keep(output, url, report)
@@ -145,7 +143,7 @@ def logs(
         }
         counts = {"files": result.files, "lines": result.lines, "kills": result.kills, "same": same}
         top = {kind: dict(top_places(result.days, kind)) for kind in KINDS}
-        output.document({**counts, "seconds": result.seconds, "top": top, "countries": countries})
+        output.document(**counts, seconds=result.seconds, top=top, countries=countries)
         return 0 if same else 1
     output.line(
         f"{counted(result.files, 'file')}, {counted(result.lines, 'line')}, {result.seconds:.1f} s "
@@ -178,8 +176,7 @@ def cached(
     with started(output, servers) as url, output.busy("calling"):
         run = run_cached(url, servers, seconds)
     good = not run.old and not run.errors
-    if output.as_json:
-        output.document({**asdict(run), "good": good})
+    if output.wrote_json(**asdict(run), good=good):
         return 0 if good else 1
     longest = max((longest for _, longest in run.slices), default=0.0)
     table = Table.of(wordy("what"), number("how many"))
@@ -223,8 +220,7 @@ def celery(
     servers = LocalServers(tasks_map(), ports="free")
     with started(output, servers) as url, output.busy("running tasks"):
         run = run_tasks(url, servers, tasks)
-    if output.as_json:
-        output.document(asdict(run))
+    if output.wrote_json(asdict(run)):
         return 1 if run.lost else 0
     table = Table.of(wordy("what"), number("how many"))
     table.row("tasks sent", f"{run.sent:,}")
