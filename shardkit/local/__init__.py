@@ -1,13 +1,6 @@
 """Embedded servers: real server processes for development and tests.
 
 They listen on 127.0.0.1 only, and always end with the process that started them.
-
-::
-
-    LocalServer        one server                     start, stop, pause, kill, restart
-    LocalCluster       a cluster, optionally with replicas
-    LocalSentinel      a master and replicas, watched by Sentinels
-    LocalServers       all servers of a shard map
 """
 
 from shardkit.local.binary import find_server

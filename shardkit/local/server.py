@@ -1,18 +1,5 @@
 """One real server process on this machine, for development and tests.
 
-::
-
-    with LocalServer() as server:                     # a free port, no data, gone afterwards
-        with server.client() as client:
-            client.set("greeting", "hello")
-
-    server = LocalServer(port=7001, data_dir="data", password="s3cret").start()
-    server.pause()                                    # a server that hangs
-    server.resume()
-    server.kill()                                     # a server that crashed
-    server.restart()                                  # back again on the same port
-    server.stop()
-
 It listens on 127.0.0.1 only, and always ends with this process; see `shardkit.local.process`.
 """
 

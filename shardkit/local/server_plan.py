@@ -1,17 +1,9 @@
 """Plans the servers of a shard map, and rewrites its entries for the running servers. No I/O.
 
-Each address of the map is one server; entries that differ only in the database share it. The
-addresses need not exist on this machine:
-
-::
-
-    {host: a.internal, db: 1}              a server with enough databases
-    {host: b.internal, replicas: […]}      a server, and one replica for each
-    {cluster: true, host: c.internal}      a cluster of three masters
-    {sentinel: {service: main, …}}         a master, a replica, and as many Sentinels as are named
-
-Local servers have no TLS, and the map's user names and passwords. A ``${NAME}`` that is not set in
-the environment becomes ``local-NAME``, so that a production map can be used as it is.
+Each address of the map is one server, with enough databases; entries that differ only in the
+database share it. A replica is a server, too; an entry of a cluster is one of three masters, and a
+Sentinel entry a master, a replica, and as many Sentinels as are named. The addresses need not exist
+on this machine. docs/local.md says what becomes of TLS, passwords and ``${NAME}``.
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""All servers of a shard map, on this machine.
-
-::
-
-    with LocalServers(ShardMap.load("configs/local.yaml"), ports="free") as servers:
-        with shardkit.connect(servers.shard_map) as kit:     # the same components
-            ...                                               # at their real addresses
-        servers.server_of("unique", 2).kill()
-
-`shardkit.local.server_plan` decides which servers these are.
-"""
+"""All servers of a shard map, on this machine; `server_plan.py` decides which these are."""
 
 from __future__ import annotations
 

@@ -1,21 +1,8 @@
 """The servers of a shard map in memory, for tests without processes and with injected faults.
 
-::
-
-    servers = MemoryServers("configs/local.yaml")
-    with shardkit.connect(servers.shard_map, connector=servers) as kit:
-        servers.server_of("unique", 3).down()
-        ...
-
-Without a map, entries are read from a config server in memory, as programs read them from theirs::
-
-    servers = MemoryServers()
-    config = servers.config_server
-    config.client().set("config:redis:unique", '{"host": "a.internal", "db": 20}')
-    shardkit.configure(shardkit.connect(config.entry, connector=servers))
-
-`shardkit.testing.fakes.servers` documents what the servers can and cannot do. There are pytest
-fixtures for this; see `shardkit.testing.plugin`.
+Without a map, entries are read from a config server in memory, as programs read them from theirs:
+``config_server`` is there to be filled, and ``shardkit.connect(config_server.entry, connector=…)``
+reads it. There are pytest fixtures for this; see `shardkit.testing.plugin`.
 """
 
 from __future__ import annotations

@@ -7,14 +7,8 @@
                    └── memory_servers ────┬── memory_kit
                           (test)          └── async_memory_kit
 
-    def test_a_visit_is_counted(shardkit_kit):
-        assert shardkit_kit.unique_visitors().visit("550e8400-e29b-41d4-a716-446655440000")
-
-A project chooses its map by ``shardkit_map = configs/test.yaml`` in pytest's configuration, by
-``--shardkit-map``, or by its own fixture `shardkit_map`; see docs/testing.md.
-
-Every pytest run on a machine with shardkit loads this file, so it imports only pytest: fixtures
-import what they need when they are used.
+docs/testing.md says how a project chooses its map. Every pytest run on a machine with shardkit
+loads this file, so it imports only pytest: fixtures import what they need when they are used.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """``shardkit demo cached``: cached functions under load, while half of their shards move.
 
-::
-
-    8 threads ── price(item) ──► cache:0 … cache:3 on one server
-    1 thread  ── changes a price, invalidates it
-    a move    ── cache:2 and cache:3 ──► another server
-
-Each call checks that it got a price that was true when the latest invalidation before it ended.
+Eight threads ask for prices, one changes and invalidates them. Each call checks that it got a price
+that was true when the latest invalidation before it ended.
 """
 
 from __future__ import annotations
@@ -18,13 +13,12 @@ from dataclasses import dataclass, field
 
 import shardkit
 from shardkit.admin.growth import start_move
-from shardkit.config.shard_map import ShardMap
 from shardkit.local import LocalServers
 
 ITEMS, THREADS = 500, 8
 SLICE = 0.5  # seconds of a bar of the plot
 COMPUTING = 0.002  # seconds
-MAP = """
+CACHE_MAP = """
 config_server: {port: 7100}
 defaults: {host: 127.0.0.1}
 components:
@@ -132,8 +126,3 @@ def run_cached(url: str, servers: LocalServers, seconds: float) -> CacheRun:
             for thread in work:
                 thread.join()
     return run
-
-
-def cache_map() -> ShardMap:
-    """Return the map of the servers."""
-    return ShardMap.parse(MAP, "the map of the demo")

@@ -1,10 +1,4 @@
-"""``shardkit demo celery``: workers of Celery, one of which is killed, while their queues move.
-
-::
-
-    tasks ── shardkit://jobs ──► jobs:0 … jobs:3 on one server ──► 2 workers ──► done: task → runs
-                                 a move ──► jobs:0 … on another        kill -9, and a new one
-"""
+"""``shardkit demo celery``: workers of Celery, one of which is killed, while their queues move."""
 
 from __future__ import annotations
 
@@ -19,7 +13,6 @@ from typing import Any
 
 import shardkit
 from shardkit.admin.growth import start_move
-from shardkit.config.shard_map import ShardMap
 from shardkit.errors import extra
 from shardkit.local import LocalServers
 
@@ -30,7 +23,7 @@ with extra("celery", "shardkit demo celery"):
 
 LEASE, PATIENCE = 2, 60.0  # seconds; the latter for the last tasks
 QUEUES = ("mail", "images", "reports", "search")
-MAP = """
+TASKS_MAP = """
 config_server: {port: 7100}
 defaults: {host: 127.0.0.1}
 components:
@@ -139,8 +132,3 @@ def run_tasks(url: str, servers: LocalServers, count: int) -> TasksRun:
         run.slices = tuple(slices)
         app.close()
     return run
-
-
-def tasks_map() -> ShardMap:
-    """Return the map of the servers."""
-    return ShardMap.parse(MAP, "the map of the demo")

@@ -21,14 +21,14 @@ import shardkit
 from shardkit.cli import options as given
 from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog
-from shardkit.cli.demo.cached import SLICE, cache_map, run_cached
+from shardkit.cli.demo.cached import CACHE_MAP, SLICE, run_cached
 from shardkit.cli.demo.counting import (
     FIRST_DAY,
     VISITORS,
     VISITORS_COMPONENT,
     VisitCounter,
 )
-from shardkit.cli.demo.logs import KINDS, count_logs, servers_map, top_places
+from shardkit.cli.demo.logs import KINDS, LOGS_MAP, count_logs, top_places
 from shardkit.cli.demo.memory_use import loads, measure_memory
 from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay, started
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
@@ -129,11 +129,7 @@ def logs(
     processes count them, each file once, no matter which one is killed. Then counts the same files
     in one process. Exits with 1 if the counts differ. The places of addresses are made up.
     """
-    with (
-        started(output, LocalServers(servers_map(), ports="free")) as url,
-        shardkit.connect(url) as kit,
-        output.busy("counting"),
-    ):
+    with _running(output, LOGS_MAP, "counting") as (url, _), shardkit.connect(url) as kit:
         result = count_logs(kit, url, Path(folder), workers, kills)
     same = result.days == result.expected
     if output.as_json:
@@ -151,7 +147,7 @@ def logs(
     )
     table = Table.of(wordy("country"), number("lines"))
     for country, lines in top_places(result.days, "country"):
-        table.row(country, f"{lines:,}")
+        table.row(country, lines)
     output.table(table)
     output.line("one process counts the same" if same else "ONE PROCESS COUNTS OTHERWISE")
     return 0 if same else 1
@@ -172,8 +168,7 @@ def cached(
     Starts three servers on free ports. Each call is checked: it must not return a price from before
     an invalidation that had ended. Exits with 1 if one does, or if a call fails.
     """
-    servers = LocalServers(cache_map(), ports="free")
-    with started(output, servers) as url, output.busy("calling"):
+    with _running(output, CACHE_MAP, "calling") as (url, servers):
         run = run_cached(url, servers, seconds)
     good = not run.old and not run.errors
     if output.wrote_json(**asdict(run), good=good):
@@ -215,10 +210,9 @@ def celery(
     Starts three servers on free ports, and two workers. Needs the extra ``celery``. Exits with 1 if
     a task is lost. Tasks in the hands of the killed worker may run twice.
     """
-    from shardkit.cli.demo.celery import run_tasks, tasks_map
+    from shardkit.cli.demo.celery import TASKS_MAP, run_tasks
 
-    servers = LocalServers(tasks_map(), ports="free")
-    with started(output, servers) as url, output.busy("running tasks"):
+    with _running(output, TASKS_MAP, "running tasks") as (url, servers):
         run = run_tasks(url, servers, tasks)
     if output.wrote_json(asdict(run)):
         return 1 if run.lost else 0
@@ -238,6 +232,14 @@ def celery(
         plot.row(f"{n}", f"{count:,}", bar + " a worker is killed" * (int(run.killed) == n))
     output.table(plot)
     return 1 if run.lost else 0
+
+
+@contextmanager
+def _running(output: Output, text: str, doing: str) -> Iterator[tuple[str, LocalServers]]:
+    """Start the servers of a map; give the config server's URL, and them."""
+    servers = LocalServers(ShardMap.parse(text, "the map of the demo"), ports="free")
+    with started(output, servers) as url, output.busy(doing):
+        yield url, servers
 
 
 def laptop_map() -> ShardMap:

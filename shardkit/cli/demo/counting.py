@@ -1,16 +1,9 @@
 """Counts hits and unique visitors per day.
 
-::
-
-    demo:hits                       HASH  hits by day, on component hits
-    demo:unique:2025-03-03          …     the visitors of each day, on component unique;
-                                          see `shardkit.structures.unique.visitors`
-
-    visitor   "192.0.2.7 Mozilla/5.0 (X11)"  ──blake2b──►  "f1c62c1ab1f6ba5…"
-              address, a blank, agent                       its first 15 digits are counted
-
-Hits are counted by a decorated function, called once per batch; visitors by the structure, once per
-day of a batch. All names begin with ``demo:``, so that the job can run on servers with other data.
+Hits are in the HASH ``demo:hits`` by day, on component hits, counted by a decorated function, which
+is called once per batch; visitors in the structure ``demo:unique`` on component unique, once per
+day of a batch. A visitor is the first 15 digits of a hash of address, blank and agent. All names
+begin with ``demo:``, so that the job can run on servers with other data.
 """
 
 from __future__ import annotations

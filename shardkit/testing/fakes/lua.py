@@ -1,16 +1,11 @@
 """Lua for in-memory servers: each script is compiled once, in one runtime for the whole process.
 
 fakeredis compiles a script at every call, checks its globals at every ``redis.call``, and collects
-Lua's garbage after each, which takes 0.3 ms and more. Here::
-
-    EVALSHA sha 1 k v ─► compiled[sha] ─► Lua: KEYS, ARGV ─► redis.call ─► fakeredis' commands
-                         once a process                      op ─► function, looked up once
+Lua's garbage after each, which takes 0.3 ms and more.
 
 Globals are read-only, as on a server: a script that assigns one, or reads one that does not exist,
-fails. The runtime has the ``struct`` of servers; see `shardkit.testing.fakes.struct_library`.
-
-Scripts keep no state between calls, so servers can share the runtime. lupa lets one thread in at a
-time.
+fails. Scripts keep no state between calls, so servers can share the runtime. lupa lets one thread
+in at a time.
 """
 
 from __future__ import annotations

@@ -1,45 +1,12 @@
 """In-memory servers: fakeredis behind redis-py's own clients, with faults on demand.
 
-::
-
-    memory = MemoryConnector()
-    with shardkit.connect(shard_map, connector=memory) as kit:
-        memory.server("127.0.0.1:7001").lose_answer("INCRBY")
-        kit.client("counters").incr("hits")        # ConnectionError, although the server counted
-
 Clients and pools are those that `shardkit.network.connections.Connector` builds; only their
 connections lead to memory. Each address is a separate server, with databases, scripts and
 transactions. All clients, blocking and awaiting, of all kits with the same connector see the same
-data.
+data. docs/testing.md says what each fault does, and what differs from a real server.
 
-All faults but ``down`` affect the next ``times`` commands (None: all, until ``clear``); if commands
-are named, the next ones with these names:
-
-================ ========= ============ ====================================== =====================
-fault            executed? connection   a redis-py client raises               a batch contains
-================ ========= ============ ====================================== =====================
-``down``         no        refused;     ConnectionError, until ``up``          ShardUnavailable
-                           open ones
-                           break
-``lose_command`` no        breaks       ConnectionError                        ShardUnavailable
-``lose_answer``  yes       breaks       ConnectionError                        ShardUnavailable
-``hang``         yes, late closed by    TimeoutError, without waiting for it   ShardUnavailable
-                           the client
-``answer``       no        stays open   the error that the server answers      CommandRefused
-================ ========= ============ ====================================== =====================
-
-redis-py raises ``LOADING`` and ``NOAUTH`` as ConnectionErrors and closes the connection; a batch
-contains ShardUnavailable for them. Links repeat idempotent commands once, and what a server refuses
-that loads its data or is a replica for as long as the entry's ``socket_timeout``.
-
-Commands by which a connection is set up (AUTH, HELLO, SELECT, CLIENT), and those that surround
-others (MULTI, EXEC, WATCH, SCRIPT LOAD and so on), are affected only if they are named.
-
-Limits: users, passwords and TLS are ignored. A server has as many databases as are used. A
-Sentinel's service is one server without replicas. A
-cluster is one server behind a plain client, which routes, and refuses a command whose keys are in
-several slots, but has none of redis-py's cluster methods. Sizes and encodings, as in ``MEMORY
-USAGE``, differ from a real server's.
+Links repeat idempotent commands once, and what a server refuses that loads its data or is a replica
+for as long as the entry's ``socket_timeout``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,5 @@
 """A simulated cluster: nodes that each keep their own table of slots, and redirect.
 
-::
-
-    client ─ GET k ─────────► node 1: MOVED 7 node:2       another node owns the slot
-           ─ GET k ─────────► node 1: ASK 7 node:2         it is being moved, and the key has been
-           ─ ASKING, GET k ─► node 2: v
-
 Slots are moved as ``redis-cli --cluster reshard`` does, by commands to the nodes: ``CLUSTER SETSLOT
 … IMPORTING`` and ``MIGRATING``, then ``MIGRATE`` for each key, then ``CLUSTER SETSLOT … NODE``. A
 client of a protocol that sends them moves slots step by step while others write. Nodes do not tell

@@ -1,10 +1,5 @@
 """The simulated network: what clients have sent and servers have not yet executed.
 
-::
-
-    client ── write ──► Wire: [GET a] [INCR n] ──► deliver ──► server ── reply ──► client
-                              sent, not executed   a step
-
 A wire is one connection. Its requests stay where they are until the scheduler delivers them: whole,
 or command by command. A wire whose client has closed it may still deliver, as what was sent before
 may still arrive; its replies go nowhere.

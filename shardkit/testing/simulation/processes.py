@@ -1,13 +1,9 @@
 """Simulated processes: what a client runs, one piece at a time, all in one thread.
 
-::
-
-    process ─┬─ event loop     runs what is ready, then waits for replies and for its timers
-             └─ fibers         blocking code; each waits in a read or in a sleep
-
-A process is one client: a kit, pools, caches of entries and a clock of its own. Its code runs
-until all of it waits for the network or for time; then the scheduler chooses what is next. Blocking
-code has a stack of its own (a greenlet), from which it hands over to the scheduler and back.
+A process is one client: a kit, pools, caches of entries and a clock of its own. Its code, in an
+event loop or in fibers of blocking code, runs until all of it waits for the network or for time;
+then the scheduler chooses what is next. Blocking code has a stack of its own (a greenlet), from
+which it hands over to the scheduler and back.
 """
 
 from __future__ import annotations

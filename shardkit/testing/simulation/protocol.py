@@ -1,23 +1,4 @@
-"""Protocols: what clients do and what must hold, and running it under many schedules.
-
-::
-
-    class Visits(Protocol):
-        clients = 2
-        model = Register(0)
-
-        def client(self, client):
-            @client.kit.sharded_connection("counters")
-            def visit(conn, page):
-                conn.set(page, int(conn.get(page) or 0) + 1)        # the race
-
-            client.call(visit, "home")
-
-        def at_end(self, kit):
-            assert kit.key_sharded("counters")["home"].get("home") == b"2"
-
-    simulate(Visits(), schedules=1000)      # SimulationFailure, with the schedule and a timeline
-"""
+"""Protocols: what clients do and what must hold, and running it under many schedules."""
 
 from __future__ import annotations
 

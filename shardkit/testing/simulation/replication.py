@@ -1,14 +1,8 @@
 """Simulated replication: servers that follow others, some time behind, and change their roles.
 
-::
-
-    client ── SET k 1 ──► old: executed, in its log ── some time later ──► new: executed, too
-                          FAILOVER TO new            writers wait until new has all; roles change
-                          ◄── REPLICAOF old 1        new is emptied and filled, and follows
-
-A protocol says in `replicating` which servers know each other. They answer ``REPLICAOF``,
-``FAILOVER``, ``INFO`` and ``CONFIG`` as far as `shardkit.admin.growth` asks; the schedule says how
-far a replica is behind. One whose master was down, or is another one, is filled again.
+They answer ``REPLICAOF``, ``FAILOVER``, ``INFO`` and ``CONFIG`` as far as `shardkit.admin.growth`
+asks; the schedule says how far a replica is behind. One whose master was down, or is another one,
+is filled again.
 """
 
 from __future__ import annotations

@@ -2,17 +2,14 @@
 
 ::
 
-    client ── SENTINEL MASTERS ──► sentinel 1: one:1       it has not heard of it yet
-                               ──► sentinel 2: one:1, failover_in_progress
     sentinel 2 ─ REPLICAOF NO ONE ──► two:1                what that has not executed is lost
              └─ some time later ──► it names two:1
              └─ some time later ──► sentinel 1: two:1
              └─ some time later ──► one:1: REPLICAOF two 1, and its connections are closed
 
-A protocol names the Sentinels in `sentinels`; they watch over the servers in `replicating`, of
-which the first is the master and the others its replicas. The schedule says which replica takes
-over, which Sentinel leads, and how long the others and the old master do not know of it: until
-then there are two masters. How Sentinels agree on that is not simulated.
+The schedule says which replica takes over, which Sentinel leads, and how long the others and the
+old master do not know of it: until then there are two masters. How Sentinels agree on that is not
+simulated.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """One run: processes, servers and the network between them, and the scheduler that chooses.
 
-::
-
-         ┌─► a client runs until it waits
-    choose ─► a server executes what a client sent: whole, or one command of it
-         └─► nothing can be done: the time advances to when something can
-
-Each delivery may be replaced by a fault. `Choices` says which, so a
-run is a function of its choices.
+At each step a client runs until it waits, or a server executes what a client sent: whole, or one
+command of it. If nothing can be done, the time advances to when something can. Each delivery may be
+replaced by a fault. `Choices` says which, so a run is a function of its choices.
 """
 
 from __future__ import annotations
