@@ -175,7 +175,7 @@ class Client:
         assert loop is not None
         fiber.wait(task.done, float("inf"))
         if shut_down:
-            fiber.wait(loop.create_task(loop.shut_down_generators()).done, float("inf"))
+            fiber.wait(loop.create_task(loop.shutdown_asyncgens()).done, float("inf"))
         loop.end()
         process.loop = None
         return task.result()
