@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial, wraps
@@ -33,7 +33,7 @@ from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.diff import diff
-from shardkit.dashboard.fleet import TIMEOUT, FleetWatch, ServerWatch
+from shardkit.dashboard.fleet import TIMEOUT, FleetWatch
 from shardkit.dashboard.recorded import Recorded, recorded_names
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.server_queries import ServerErrors, client_of
@@ -176,17 +176,14 @@ class Views:
     @_remembered(_MOMENT)
     def queues(self) -> dict[str, Any]:
         """Return the task queues of all components."""
-        found, failed = [], {}
-        for name in list(self._fleet.components):
-            try:
-                names = self.remembered(
-                    ("queues", name), _NAMES, partial(queue_names, self._kit, name)
-                )
-                states = queue_status(self._kit.queues(component=name), names)
-                found += [{"component": name, **_plain(each)} for each in states]
-            except (ShardKitError, *ServerErrors) as error:
-                failed[name] = str(error)
-        return {"queues": found, "failed": failed}
+
+        def ask(name: str) -> list[Any]:
+            names = self.remembered(("queues", name), _NAMES, partial(queue_names, self._kit, name))
+            states = queue_status(self._kit.queues(component=name), names)
+            return [{"component": name, **_plain(each)} for each in states]
+
+        queues, failed = _side_by_side(ask, self._fleet.components)
+        return {"queues": queues, "failed": failed}
 
     def dead_tasks(self, component: str, queue: str) -> dict[str, Any]:
         """Return a queue's dead tasks, with their errors."""
@@ -201,21 +198,22 @@ class Views:
     @_remembered(_MOMENT)
     def metrics(self) -> dict[str, Any]:
         """Return what applications record: counters, statistics and messages of all components."""
+
+        def ask(name: str) -> list[Any]:
+            find = partial(recorded_names, self._kit, name)
+            names = self.remembered(("metrics", name), _NAMES, find)
+            found = self._recorded.read(name, names, time.time())
+            if not names.whole:
+                cut[name] = "it has more keys than were looked at for names"
+            return list(found.items())
+
+        cut: dict[str, str] = {}
+        found, failed = _side_by_side(ask, self._fleet.components)
         answer: dict[str, Any] = {"counters": [], "statistics": [], "messages": []}
-        failed = {}
-        for name in list(self._fleet.components):
-            try:
-                names = self.remembered(
-                    ("metrics", name), _NAMES, partial(recorded_names, self._kit, name)
-                )
-                for kind, rows in self._recorded.read(name, names, time.time()).items():
-                    answer[kind] += rows
-                if not names.whole:
-                    failed[name] = "it has more keys than were looked at for names"
-            except (ShardKitError, *ServerErrors) as error:
-                failed[name] = str(error)
+        for kind, rows in found:
+            answer[kind] += rows
         answer["messages"].sort(key=lambda each: -each["at"])
-        return {**answer, "failed": failed}
+        return {**answer, "failed": failed | cut}
 
     @_remembered(_MOMENT, config=True)
     def heat(self, config: Any) -> dict[str, Any]:
@@ -248,20 +246,14 @@ class Views:
     @_remembered(_NAMES)
     def heat_of_servers(self) -> dict[str, Any]:
         """Return the hot keys that servers themselves report: HOTKEYS, and OBJECT FREQ with LFU."""
-        up = [each for each in list(self._fleet.servers.values()) if each.state == "up"]
 
-        def ask(server: ServerWatch) -> list[dict[str, Any]]:
-            try:
-                with client_of(server.fields, TIMEOUT) as client:
-                    rows = hot_keys_of(client, sorted(server.databases))
-                return [{"server": server.address, **_plain(each)} for each in rows]
-            except (ShardKitError, *ServerErrors) as error:
-                failed[server.address] = str(error)
-                return []
+        def ask(address: str) -> list[Any]:
+            with client_of(up[address].fields, TIMEOUT) as client:
+                rows = hot_keys_of(client, sorted(up[address].databases))
+            return [{"server": address, **_plain(each)} for each in rows]
 
-        failed: dict[str, str] = {}
-        with ThreadPoolExecutor(16) as threads:
-            keys = [row for rows in threads.map(ask, up) for row in rows]
+        up = {at: each for at, each in self._fleet.servers.copy().items() if each.state == "up"}
+        keys, failed = _side_by_side(ask, up)
         return {"keys": keys, "failed": failed}
 
     @_remembered(_NAMES, config=True)
@@ -279,13 +271,13 @@ class Views:
     @_remembered(_MOMENT)
     def locks(self) -> dict[str, Any]:
         """Return who holds and who waits for locks."""
-        states, failed = [], {}
-        for name, component in list(self._fleet.components.items()):
-            try:
-                states += [_plain(state) for state in lock_states(self._kit, component)]
-            except (ShardKitError, *ServerErrors) as error:
-                failed[name] = str(error)
-        return {"locks": states, "failed": failed}
+
+        def ask(name: str) -> list[Any]:
+            return list(map(_plain, lock_states(self._kit, components[name])))
+
+        components = self._fleet.components
+        locks, failed = _side_by_side(ask, components)
+        return {"locks": locks, "failed": failed}
 
     @_remembered(_MOMENT, config=True)
     def growth(self, config: Any) -> dict[str, Any]:
@@ -349,6 +341,23 @@ class Views:
                 return ask(config)
         except (ShardKitError, *ServerErrors) as error:
             return {"banner": str(error)}
+
+
+def _side_by_side(
+    ask: Callable[[str], list[Any]], names: Iterable[str]
+) -> tuple[list[Any], dict[str, str]]:
+    """Return all answers about components or servers, in order, and why others failed."""
+    failed: dict[str, str] = {}
+
+    def answers(name: str) -> list[Any]:
+        try:
+            return ask(name)
+        except (ShardKitError, *ServerErrors) as error:
+            failed[name] = str(error)
+            return []
+
+    with ThreadPoolExecutor(16) as threads:
+        return [row for rows in threads.map(answers, list(names)) for row in rows], failed
 
 
 def _plain(value: Any) -> Any:
