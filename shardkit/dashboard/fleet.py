@@ -273,7 +273,6 @@ class FleetWatch:
     # ---- servers
 
     def _watch(self, server: ServerWatch) -> None:
-        """Sample one server until it is stopped."""
         while not server.stopped.is_set() and not self._closed.is_set():
             try:
                 with client_of(server.fields, TIMEOUT) as client:
@@ -468,7 +467,6 @@ class FleetWatch:
 
 @cache
 def _scripts() -> dict[str, str]:
-    """Return the names of shardkit's scripts by their SHA-1s."""
     root = Path(__file__).parents[1]
     paths = [path.relative_to(root) for path in root.rglob("lua/*.lua")]
     names = [f"{path.parents[1].as_posix()}/{path.stem}" for path in paths]

@@ -361,7 +361,6 @@ def _side_by_side(
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
     if is_dataclass(value) and not isinstance(value, type):
         return {key: _plain(each) for key, each in asdict(value).items()}
     if hasattr(value, "_asdict"):

@@ -305,7 +305,6 @@ class LocalServer(StartStopContext):
         write_settings(directory / CONFIG_FILE, settings)
 
     def _arguments(self) -> list[str]:
-        """Return the arguments of the binary."""
         return [CONFIG_FILE]
 
     # ---- the steps of starting and stopping, which `start_all` and `stop_all` run for many servers

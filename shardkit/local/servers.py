@@ -204,7 +204,6 @@ class LocalServers(ServerGroup):
         return server
 
     def _arguments(self, planned: PlannedServer) -> dict[str, Any]:
-        """Return the arguments that all kinds of servers have."""
         return {
             "port": planned.port if self._given else 0,
             "users": planned.users.passwords,

@@ -67,7 +67,6 @@ def as_map(shard_map: ShardMap | str | Path) -> ShardMap:
 
 
 def _in_memory(shard_map: ShardMap) -> ShardMap:
-    """Return the map with every reference resolved."""
     environ = CompleteEnvironment(os.environ)
 
     def resolved(entry: Entry, where: str) -> Entry:

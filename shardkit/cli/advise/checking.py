@@ -117,14 +117,12 @@ def _due() -> int:
 
 
 def _timed(conversion: Conversion, rows: Sequence[Row]) -> list[Row]:
-    """Return rows with times to live, if they have some."""
     if not (conversion.expires and conversion.by_key):
         return list(rows)
     return [(key, name, Timed(raw, _due())) for key, name, raw in rows]
 
 
 def _planned(conversion: Conversion, count: int) -> Conversion:
-    """Return a conversion that is planned for `count` entries."""
     parameters = dict(conversion.parameters)
     for planned in parameters.keys() & {"total", "first_day"}:
         parameters[planned] = count

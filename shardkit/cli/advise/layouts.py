@@ -70,7 +70,6 @@ def layouts_of(family: SampledFamily, model: MemoryModel) -> tuple[list[LayoutCh
 
 
 def _with_times(predict: Predict) -> Predict:
-    """Return the same for a structure whose keys expire."""
     return lambda model, count: predict(replace(model, key=model.key + model.due), count)
 
 

@@ -137,7 +137,6 @@ def measure(server: BenchServer, expiring: bool = False) -> MemoryModel:
 
 
 def _due(server: BenchServer) -> float:
-    """Measure what a key's time to live takes."""
     taken = []
     for end in (None, _YEAR):
         pipe: Any = server.client.pipeline(transaction=False)
@@ -150,7 +149,6 @@ def _due(server: BenchServer) -> float:
 
 
 def _expiring_fields(server: BenchServer, model: MemoryModel) -> ExpiringFields | None:
-    """Measure what fields take that expire."""
     fields = ExpiringFields("valkey" in server.software)
 
     def besides(count: int, compact: bool) -> tuple[float, str]:

@@ -180,20 +180,17 @@ def _application(fleet: Any, interval: float) -> Any:
             self.text = ""
 
         def compose(self) -> ComposeResult:
-            """Give the line of totals, the table and the filter."""
             yield Static(id="line", markup=False)
             yield DataTable(cursor_type="row", zebra_stripes=True)
             yield Input(placeholder="filter")
             yield Footer()
 
         def on_mount(self) -> None:
-            """Show the table, and show it again in each interval."""
             self.query_one(DataTable).focus()
             self.show()
             self.set_interval(interval, self.show)
 
         def on_resize(self) -> None:
-            """Show the columns for which there is room now."""
             self.show()
 
         def _columns(self) -> _Columns:
@@ -201,7 +198,6 @@ def _application(fleet: Any, interval: float) -> Any:
             return tuple(each for each in columns if each[2] <= self.size.width)
 
         def show(self) -> None:
-            """Fill the table."""
             columns = self._columns()
             self.column %= len(columns)
             servers = [fleet.servers[name].summary() for name in sorted(fleet.servers, key=natural)]
@@ -236,40 +232,33 @@ def _application(fleet: Any, interval: float) -> Any:
             self.query_one("#line", Static).update(fleet.banner or line)
 
         def action_turn(self) -> None:
-            """Change between servers and shards."""
             self.shards, self.column, self.down = not self.shards, 0, False
             self.show()
 
         def action_sort(self, step: int) -> None:
-            """Sort by the next column."""
             self.column = (self.column + step) % len(self._columns())
             self.show()
 
         def action_reverse(self) -> None:
-            """Turn the order around."""
             self.down = not self.down
             self.show()
 
         def action_filter(self) -> None:
-            """Open the filter."""
             field = self.query_one(Input)
             field.add_class("open")
             field.focus()
 
         def action_close(self) -> None:
-            """Close the filter, and show everything."""
             field = self.query_one(Input)
             field.value = ""
             field.remove_class("open")
             self.query_one(DataTable).focus()
 
         def on_input_changed(self, event: Input.Changed) -> None:
-            """Filter by what is typed."""
             self.text = event.value
             self.show()
 
         def on_input_submitted(self, _: Input.Submitted) -> None:
-            """Keep the filter, and go back to the table."""
             self.query_one(DataTable).focus()
 
     return Top()

@@ -169,16 +169,13 @@ class _FileProgress:
         self.before = 0  # bytes of the files that are read
 
     def lines(self, file: Path) -> _TrackedLines:
-        """Return the lines of a file, as bytes."""
         return _TrackedLines(file, self)
 
     def written(self, what: str, count: int) -> None:
-        """Report what was written."""
         if what == "blocks":
             self.show(f"{count:,} {what} written", self._all)
 
     def show(self, what: str, position: int) -> None:
-        """Report how far the files are read."""
         self._tell(what, position // 1024, self._all // 1024)
 
 

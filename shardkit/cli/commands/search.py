@@ -548,7 +548,6 @@ class _DocumentReader:
     first_skipped: list[SkippedFile] = field(default_factory=list)
 
     def documents(self, paths: Sequence[Path], installed: bool) -> Iterator[AdaptedDocument]:
-        """Yield the documents of the files and of installed packages."""
         files = list(self._files(paths))
         named = set(paths)
         for number_, file in enumerate(files):

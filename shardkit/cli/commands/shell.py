@@ -56,7 +56,6 @@ def shell(
 
 
 def _names(topology: OpenTopology) -> dict[str, Any]:
-    """Return the variables of the shell."""
     kit = topology.kit
     components: dict[str, Any] = {}
     for name in kit.components():

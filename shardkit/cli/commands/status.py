@@ -104,7 +104,6 @@ class _Fleet:
 
     @property
     def severity(self) -> int:
-        """The severity of the worst problem."""
         of_findings = (
             Severity.WARNING if finding.warning else Severity.PROBLEM for finding in self.findings
         )

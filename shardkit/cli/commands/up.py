@@ -222,7 +222,6 @@ def _show(
 
 
 def _shards(servers: LocalServers) -> dict[LocalServer, list[Shard]]:
-    """Return the shards of each server."""
     by_server: dict[LocalServer, list[Shard]] = {server: [] for server in servers.servers}
     for component in servers.shard_map.components.values():
         for shard, _ in component.entries():

@@ -165,7 +165,6 @@ def _answering_probes(port: int | None, workers: Sequence[Worker | AsyncWorker])
 
 
 def _load(spec: str) -> Any:
-    """Return what ``MODULE:WORKER`` names."""
     module, colon, name = spec.partition(":")
     if not (module and colon and name):
         raise click.UsageError(f"{spec!r} is not MODULE:WORKER, such as myapp.tasks:worker")

@@ -117,7 +117,6 @@ def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
 
 
 def _sums(component: str, keys: Iterable[str]) -> Operation[tuple[int, int]]:
-    """Return the total members and bytes of keys."""
     ids = size = 0
     for page in pages(keys, _PIPELINED):
         size += sum((yield [_ask(component, key, "MEMORY", "USAGE", key) for key in page]))

@@ -119,7 +119,6 @@ def _shown(data: bytes) -> str:
 
 
 def _room(output: Output) -> int:
-    """Return how many characters of a log are shown."""
     return min(_LINE, output.width)
 
 

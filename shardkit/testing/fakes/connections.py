@@ -83,7 +83,6 @@ class _Faulty:
         return due, not self._broken and (due is None or isinstance(due, ResponseError))
 
     def _lost(self: Any) -> Exception:
-        """Return the error of a connection that was broken."""
         return closed_error() if self.closed else closed_by_server()
 
     def _instead(self: Any, error: Exception | None) -> Exception | None:
@@ -95,7 +94,6 @@ class _Faulty:
         return error
 
     def _spoiled(self) -> bool:
-        """Whether reading would raise."""
         return self._broken or bool(self._due and self._due[0] is not None)
 
     @run_by_face
@@ -213,7 +211,6 @@ class InsideConnection(FakeRedisConnection):
 
 
 def _commands(packed: PackedCommands) -> Iterator[list[bytes]]:
-    """Split a packed request into commands."""
     reader = hiredis.Reader()
     for piece in packed:
         reader.feed(piece)

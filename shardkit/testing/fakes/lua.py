@@ -114,7 +114,6 @@ class _Lua:
         self.table = self.runtime.table_from
 
     def function(self, sha: bytes, text: bytes) -> Any:
-        """Return a compiled script."""
         try:
             return self.compiled[sha]
         except KeyError:

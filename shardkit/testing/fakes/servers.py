@@ -309,7 +309,6 @@ class MemoryConnector(Connector):
             return self._servers[address]
 
     def _lead_to_memory(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> Any:
-        """Make a client's pool connect to a server in memory, and return the pool."""
         server = self._server(server_address(fields))
         server.in_slots = server.in_slots or bool(fields.get("cluster"))
         pool = client.connection_pool
@@ -324,15 +323,12 @@ class _OneNode:
     name = "memory"
 
     def get_node_from_key(self, key: bytes) -> Any:
-        """Return the node of a key's slot."""
         return self
 
     def get_node(self, host: str, port: int) -> Any:
-        """Return a node."""
         return self
 
     def get_redis_connection(self, node: Any) -> Any:
-        """Return a node's client."""
         return node
 
     @property

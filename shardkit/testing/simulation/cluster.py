@@ -102,7 +102,6 @@ class SimulatedNode:
     # ---- its commands
 
     def _cluster(self, args: list[bytes]) -> Any:
-        """Answer CLUSTER."""
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"SLOTS":
             return self._ranges()
@@ -115,7 +114,6 @@ class SimulatedNode:
         return SimpleError(f"ERR simulated nodes have no CLUSTER {what.decode(errors='replace')}")
 
     def _ranges(self) -> list[Any]:
-        """Return the slots as CLUSTER SLOTS does."""
         found: list[Any] = []
         for run in _RUN.finditer(self.owners):
             owner = self._nodes[run[0][0]]
@@ -146,7 +144,6 @@ class SimulatedNode:
         return OK
 
     def _in_slot(self, slot: int) -> list[bytes]:
-        """Return the keys that it has in a slot now."""
         return [key for key in self.server.ask(b"KEYS", b"*") if slot_of(key) == slot]
 
     def _migrate(self, args: list[bytes]) -> Any:

@@ -211,7 +211,6 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         return max(self.held_up_until, self._next_timer())
 
     def _next_timer(self) -> float:
-        """Return when its first timer is due."""
         while self._scheduled and self._scheduled[0].cancelled():
             heapq.heappop(self._scheduled)._scheduled = False
             self._timer_cancelled_count -= 1

@@ -374,7 +374,6 @@ class _Run:
         )
 
     def execute(self) -> None:
-        """Run; raises what fails."""
         world, protocol = self.world, self.protocol
         pushing = _commands_of_push(self.map) if protocol.config_server else []
         with (

@@ -264,7 +264,6 @@ class Replication:
         self._release_writers()
 
     def _release_writers(self) -> None:
-        """Execute the writes that were held."""
         self._handing_to, self._turn = None, None
         waiting, self._waiting = self._waiting, []
         for socket, args in waiting:
