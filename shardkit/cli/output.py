@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partialmethod
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from rich.cells import cell_len
@@ -147,6 +148,11 @@ class Output:
     def line(self, text: str = "", style: str = "") -> None:
         """Write a line of the answer."""
         self._out.print(Text(printable(text), style), soft_wrap=not self.interactive)
+
+    good = partialmethod(line, style=GOOD)
+    bad = partialmethod(line, style=BAD)
+    warn = partialmethod(line, style=WARN)
+    dim = partialmethod(line, style=DIM)
 
     def text(self, text: str) -> None:
         """Write text of any number of lines as it is."""

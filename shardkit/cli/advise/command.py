@@ -176,19 +176,18 @@ def _show(
     output.table(table)
     output.line()
     known = sum(advice.family.memory for advice in advices)
-    output.line(
+    output.dim(
         f"{sample.seen:,} of {counted(sample.keys, 'key')} were looked at; the families take "
-        f"{percent(known, sample.used_memory)} of used_memory",
-        DIM,
+        f"{percent(known, sample.used_memory)} of used_memory"
     )
     if known < sample.used_memory / 2:
-        output.line("large keys that a sample misses: shardkit keys --biggest 20", DIM)
-    output.line(f"check: the prediction for a part, against the same on {software}", DIM)
+        output.dim("large keys that a sample misses: shardkit keys --biggest 20")
+    output.dim(f"check: the prediction for a part, against the same on {software}")
     for advice in advices:
         if advice.layouts and advice.saving(advice.layouts[0]) > 0:
             best = advice.layouts[0].layout
             output.line()
-            output.line(f"# {printable(advice.family.family.text)}", DIM)
+            output.dim(f"# {printable(advice.family.family.text)}")
             output.text(best.conversion.code(component) + "\n")
             for setting, value in best.settings.items():
                 output.text(f"# on the servers: CONFIG SET {setting} {value}\n")
@@ -305,10 +304,9 @@ def convert_command(
         )
     if output.wrote_json(asdict(result)):
         return
-    output.line(
+    output.good(
         f"{conversion.keys}: {counted(result.entries, 'entry', 'entries')} are in "
         f"{conversion.into} {conversion.name}, and equal; {result.copied:,} were copied, "
-        f"{result.removed:,} removed, {counted(result.followed, 'change')} followed",
-        GOOD,
+        f"{result.removed:,} removed, {counted(result.followed, 'change')} followed"
     )
     output.line(f"next: {conversion.code(component)}")

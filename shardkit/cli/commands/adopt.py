@@ -12,18 +12,7 @@ from shardkit.admin.retire import QUIET, delete_data, last_known, remove, still_
 from shardkit.cli import options as given
 from shardkit.cli.commands.config import masked_map
 from shardkit.cli.options import command, config_server
-from shardkit.cli.output import (
-    BAD,
-    DIM,
-    GOOD,
-    WARN,
-    Output,
-    Table,
-    identifier,
-    number,
-    wordy,
-    write_private,
-)
+from shardkit.cli.output import Output, Table, identifier, number, wordy, write_private
 from shardkit.cli.text import printable, reason
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError
@@ -119,15 +108,15 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
         table.row(server.address, server.shard, server.sampled, server.fitting, wrong)
     output.table(table)
     for note in result.notes:
-        output.line(note, WARN)
+        output.warn(note)
     if result.shard_map is None:
-        output.line(f"{result.problem}; {result.remedy}", BAD)
+        output.bad(f"{result.problem}; {result.remedy}")
         return
     output.line()
     if file is None:
         output.text(masked_map(result.shard_map).to_yaml())
     else:
-        output.line(f"{file} is written", GOOD)
+        output.good(f"{file} is written")
     for line in result.next:
         output.line(f"next: {line.replace('MAP', file or 'MAP')}")
 
@@ -180,16 +169,16 @@ def retire(
     ):
         return code
     if deleted is not None:
-        output.line(f"nobody has used {name} for {quiet:g} s: {deleted:,} keys were deleted", GOOD)
+        output.good(f"nobody has used {name} for {quiet:g} s: {deleted:,} keys were deleted")
         return code
     output.line(
         f"{name} was removed by a push (epoch {epoch}); clients that use it get RetiredError"
     )
     for who, seconds in sorted(users.items(), key=lambda each: each[1]):
-        output.line(f"{who} used it {seconds} s ago", WARN)
+        output.warn(f"{who} used it {seconds} s ago")
     for place, error in failed.items():
-        output.line(f"{place} was not asked who uses it: {reason(error)}", WARN)
+        output.warn(f"{place} was not asked who uses it: {reason(error)}")
     then = f"shardkit retire {name} --delete-data"
     when = f" in {quiet:g} s" if quiet else ""
-    output.line(f"its data is still there; to delete it, run{when}: {then}", DIM)
+    output.dim(f"its data is still there; to delete it, run{when}: {then}")
     return code

@@ -12,7 +12,7 @@ import click
 from shardkit.admin.backup import MAP, backup, objects_in, restore, restore_objects, verify
 from shardkit.cli import options as given
 from shardkit.cli.options import command, config_server, opened
-from shardkit.cli.output import DIM, GOOD, WARN, Output
+from shardkit.cli.output import GOOD, Output
 from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, counted
@@ -54,15 +54,14 @@ def backup_command(
     total = sum(each.size for each in manifest.servers)
     keys = sum(sum(each.keys.values()) for each in manifest.servers)
     held = f"; writes were held for {manifest.paused_ms:.0f} ms" if not no_pause else ""
-    output.line(
+    output.good(
         f"wrote {directory}: {counted(len(manifest.servers), 'server')}, {counted(keys, 'key')}, "
-        f"{size(total)}{held}",
-        GOOD,
+        f"{size(total)}{held}"
     )
     if no_pause:
-        output.line("the snapshots are of different moments", WARN)
+        output.warn("the snapshots are of different moments")
     for what in left_out:
-        output.line(f"will not be restored: {what}", WARN)
+        output.warn(f"will not be restored: {what}")
 
 
 @command(
@@ -137,14 +136,14 @@ def restore_command(
         return
     where = "embedded servers, which have ended" if local else str(shard_map)
     keys = sum(copied.values())
-    output.line(f"restored {counted(keys, 'key')} on {counted(len(copied), 'shard')}", GOOD)
+    output.good(f"restored {counted(keys, 'key')} on {counted(len(copied), 'shard')}")
     if sum(leased):
         said = (
             f"{counted(sum(leased), 'task')} of queues were leased: handed out again when that ends"
         )
-        output.line(said, WARN)
+        output.warn(said)
     if objects_to is not None:
-        output.line(f"{counted(objects, 'object')} written to the config server", GOOD)
+        output.good(f"{counted(objects, 'object')} written to the config server")
     for what in left_out:
-        output.line(f"not restored: {what}", WARN)
-    output.line(f"into {where}", DIM)
+        output.warn(f"not restored: {what}")
+    output.dim(f"into {where}")

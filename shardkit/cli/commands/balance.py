@@ -24,7 +24,7 @@ from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.plan import GrowthStep, plan_growth
 from shardkit.cli import options as given
 from shardkit.cli.options import command, config_server
-from shardkit.cli.output import BAD, GOOD, WARN, Cell, Output, Table, number, wordy
+from shardkit.cli.output import Cell, Output, Table, number, wordy
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import printable, size
 from shardkit.errors import counted
@@ -136,7 +136,7 @@ def _show(output: Output, report: LoadReport, top: int) -> None:
             output.table(table)
     if report.skipped:
         output.line()
-        output.line(f"not measured, as they cannot move: {', '.join(report.skipped)}", WARN)
+        output.warn(f"not measured, as they cannot move: {', '.join(report.skipped)}")
 
 
 def _load(used: float, keys: int, operations: float | None) -> tuple[Cell, Cell, Cell]:
@@ -146,27 +146,26 @@ def _load(used: float, keys: int, operations: float | None) -> tuple[Cell, Cell,
 def _show_plan(output: Output, plan: BalancePlan, moved: bool) -> None:
     output.line()
     for line in plan.uneven:
-        output.line(line, WARN)
+        output.warn(line)
     if plan.fits and not plan.moves:
-        output.line(f"all servers are within {plan.tolerance:.0%} of the mean {plan.by}", GOOD)
+        output.good(f"all servers are within {plan.tolerance:.0%} of the mean {plan.by}")
         return
     for each in plan.moves:
         words = f"shardkit move shards {' '.join(each.shards)} --to {each.target}"
         output.line(f"{words}   # {size(int(each.bytes))}, about {each.seconds:.0f} s")
     for problem in plan.problems:
-        output.line(f"cannot be done: {problem}", BAD)
+        output.bad(f"cannot be done: {problem}")
     table = Table.of("server", number("times the mean"), number("afterwards"))
     for server, times in plan.before.items():
         table.row(server, f"{times:.2f}", f"{plan.after[server]:.2f}")
     output.table(table)
     if not plan.fits:
-        output.line(
+        output.bad(
             f"no moves bring all servers within {plan.tolerance:.0%}: split large shards, add "
-            "servers, or allow more: --tolerance",
-            BAD,
+            "servers, or allow more: --tolerance"
         )
     elif moved:
-        output.line(f"{counted(len(plan.moves), 'move')} done", GOOD)
+        output.good(f"{counted(len(plan.moves), 'move')} done")
     else:
         total = size(int(sum(each.bytes for each in plan.moves)))
         fewest = "no plan moves less" if plan.fewest else "the best of the plans that were tried"
@@ -226,13 +225,13 @@ def plan(
         return 0
     output.line(f"{growth.component}: {growth.count:,} shards; `databases {growth.databases}`")
     for warning in growth.warnings:
-        output.line(warning, WARN)
+        output.warn(warning)
     output.table(table_of(_FIELDS, growth.steps))
     for step in growth.steps:
         for line in growth.commands(step):
             output.line(f"{step.period}. {line}")
     if out is not None:
-        output.line(f"written to {out}: shardkit config push {out}", GOOD)
+        output.good(f"written to {out}: shardkit config push {out}")
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shardkit.admin.check import CheckReport, check, check_structures, stale_map
 from shardkit.cli import options as given
 from shardkit.cli.options import ShardOptions, command, opened
-from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Styled, wordy
+from shardkit.cli.output import BAD, WARN, Output, Styled, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.errors import counted
@@ -75,8 +75,8 @@ def _show(output: Output, report: CheckReport, structures: int) -> None:
         + (f", and read {counted(structures, 'structure')}" if structures else "")
     )
     if not report.findings:
-        output.line("nothing is wrong", GOOD)
-        output.line(checked, DIM)
+        output.good("nothing is wrong")
+        output.dim(checked)
         return
     output.table(table_of(_FIELDS, report.findings))
     output.line()

@@ -12,7 +12,7 @@ from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.servers import execute
 from shardkit.cli import options as given
 from shardkit.cli.options import LOGIN_PASSWORD, ShardOptions, command, login_as, opened
-from shardkit.cli.output import BAD, DIM, WARN, Column, Output, Styled, identifier, number, wordy
+from shardkit.cli.output import BAD, Column, Output, Styled, identifier, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import one_line, printable, reason, size
 from shardkit.errors import ConfigError, counted
@@ -56,9 +56,9 @@ def clients(
         output.table(table_of(_FIELDS, shown).without_empty())
     output.line()
     connections = sum(process.connections for process in shown)
-    output.line(f"{counted(len(shown), 'client')}, {counted(connections, 'connection')}", DIM)
+    output.dim(f"{counted(len(shown), 'client')}, {counted(connections, 'connection')}")
     for server, error in failed.items():
-        output.line(f"{server} was not asked: {reason(error)}", WARN)
+        output.warn(f"{server} was not asked: {reason(error)}")
     return int(bool(failed))
 
 
@@ -121,7 +121,7 @@ def keys(
         return
     output.table(table_of(_KEY_FIELDS, biggest))
     output.line()
-    output.line(f"{counted(seen, 'key')} inspected", DIM)
+    output.dim(f"{counted(seen, 'key')} inspected")
 
 
 def _key(each: BigKey) -> str:

@@ -102,7 +102,7 @@ def push(
         _push(output, client, server.address, wanted, **options)
         epoch = store.read_epoch(client)
     if wanted.epoch not in (None, epoch) and not output.as_json and not options["dry_run"]:
-        output.line(f"write epoch: {epoch} into {shard_map} now", WARN)
+        output.warn(f"write epoch: {epoch} into {shard_map} now")
 
 
 def _push(
@@ -168,13 +168,13 @@ def _push(
             pushed=not dry_run, **document(server, difference, changes), findings=findings
         )
     elif dry_run:
-        output.line("nothing was pushed: this is a dry run", DIM)
+        output.dim("nothing was pushed: this is a dry run")
     elif difference.is_empty and above is None:
-        output.line("there was nothing to push", DIM)
+        output.dim("there was nothing to push")
     else:
         kinds = Counter(change.kind for change in changes if change.kind != "unchanged")
         summary = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
-        output.line(f"pushed: {summary}", GOOD)
+        output.good(f"pushed: {summary}")
 
 
 def _heed(
@@ -399,7 +399,7 @@ def diff_command(
         if difference.is_empty:
             output.line()
             what = "a push would change" if until is None else "those pushes changed"
-            output.line(f"{what} nothing", DIM)
+            output.dim(f"{what} nothing")
     return DIFFERS if exit_code and not difference.is_empty else 0
 
 
@@ -447,7 +447,7 @@ def show_command(
     else:
         output.table(table_of(_COMPONENT_FIELDS, chosen.values()).without_empty())
     for name, error in broken.items():
-        output.line(f"{name} cannot be used: {error}", BAD)
+        output.bad(f"{name} cannot be used: {error}")
     return int(bool(broken))
 
 
@@ -540,7 +540,7 @@ def pull(
             },
         )
     elif written is not None:
-        output.line(f"wrote {written}: {contents_of(pulled)}", GOOD)
+        output.good(f"wrote {written}: {contents_of(pulled)}")
     else:
         output.text(chosen.to_yaml())
         if secrets and not show_secrets:
@@ -577,7 +577,7 @@ def history(output: Output, where: str | None = given.config) -> None:
     elif records:
         output.table(table_of(_PUSH_FIELDS, records).without_empty())
     else:
-        output.line("there is no history: nothing was pushed yet", DIM)
+        output.dim("there is no history: nothing was pushed yet")
 
 
 def _when(record: PushRecord) -> str:
@@ -646,16 +646,15 @@ def validate(
         output.line()
     for path, shard_map, found in examined:
         if shard_map is None:
-            output.line(f"{path} cannot be used: {counted(len(found), 'problem')}", BAD)
+            output.bad(f"{path} cannot be used: {counted(len(found), 'problem')}")
         else:
             warned = f", {counted(len(found), 'warning')}" if found else ""
             colour = WARN if found else GOOD
             output.line(f"{path} can be used: {contents_of(shard_map)}{warned}", colour)
             if not connect and (users := users_of(shard_map)):
-                output.line(
+                output.dim(
                     f"its servers have users of their own ({few(users, ', ')}): whether a restart "
-                    "would lose writes is seen with --connect",
-                    DIM,
+                    "would lose writes is seen with --connect"
                 )
     return int(failed)
 

@@ -178,7 +178,7 @@ def _check(
     if repaired:
         _show_damage(output, checked, after)
     for parameters, why in _broken_parameters(seen).items():
-        output.line(f"{parameters} {why}", BAD)
+        output.bad(f"{parameters} {why}")
     _show_unusable(output, seen, broken)
     return int(not ok)
 
@@ -203,12 +203,12 @@ def _show_damage(
         output.line()
     for each in checked:
         if each.unchecked:
-            output.line(f"{each.component}/{each.name} was not checked: {each.unchecked}", WARN)
+            output.warn(f"{each.component}/{each.name} was not checked: {each.unchecked}")
     done = counted(sum(not each.unchecked for each in checked), "structure")
     if damages:
-        output.line(f"checked {done}: {counted(len(damages), 'damage')}", BAD)
+        output.bad(f"checked {done}: {counted(len(damages), 'damage')}")
     else:
-        output.line(f"checked {done}: no damage", GOOD)
+        output.good(f"checked {done}: no damage")
 
 
 _DAMAGE_FIELDS: tuple[Field[tuple[CheckedStructure, Damage]], ...] = (
@@ -491,6 +491,6 @@ def _unusable(seen: ScanResult, broken: dict[str, ConfigError]) -> dict[str, dic
 def _show_unusable(output: Output, seen: ScanResult, broken: dict[str, ConfigError]) -> None:
     unusable = _unusable(seen, broken)
     for shard, why in unusable["failures"].items():
-        output.line(f"{shard} cannot be scanned: {why}", BAD)
+        output.bad(f"{shard} cannot be scanned: {why}")
     for name, why in unusable["broken"].items():
-        output.line(f"{name} cannot be used: {why}", BAD)
+        output.bad(f"{name} cannot be used: {why}")

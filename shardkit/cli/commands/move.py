@@ -39,7 +39,7 @@ from shardkit.admin.growth.mover import COPY, progress_of
 from shardkit.cli import options as given
 from shardkit.cli.groups import INTERRUPTED, CommandGroup
 from shardkit.cli.options import command, config_server, examples, group
-from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Table, identifier, number, write_error
+from shardkit.cli.output import GOOD, Output, Table, identifier, number, write_error
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ShardKitError, counted
 from shardkit.kit.config_client import config_client
@@ -209,7 +209,7 @@ def status(output: Output, where: str | None = given.config) -> int:
     output.table(table)
     for each in all_moves:
         if said := progress_of(each):
-            output.line(f"{each.name}: {said}", DIM)
+            output.dim(f"{each.name}: {said}")
     return code
 
 
@@ -225,9 +225,9 @@ def show_plan(output: Output, plan: MovePlan) -> int:
     for count, step in enumerate(plan.steps, 1):
         output.line(f"{count}. {step}")
     for note in plan.notes:
-        output.line(f"note: {note}", WARN)
+        output.warn(f"note: {note}")
     for problem in plan.problems:
-        output.line(f"cannot be done: {problem}", BAD)
+        output.bad(f"cannot be done: {problem}")
     return 1 if plan.problems else 0
 
 
@@ -255,25 +255,25 @@ def run(
         return 0 if right else 1
     of_shards = done.copying == KEYS
     what = f"{', '.join(done.shards)}, from " if of_shards else ""
-    output.line(f"{what}{done.source} to {done.target}: {done.phase}", GOOD)
+    output.good(f"{what}{done.source} to {done.target}: {done.phase}")
     if done.held is not None:
         output.line(f"writers waited at most {1000 * done.held:.0f} ms")
     if certificate is not None and "epoch" in certificate:
         output.line(f"epoch {certificate['epoch']}; {certificate['keys_now']:,} keys")
         if certificate["same"]:
             was = "held" if of_shards else "hold"
-            output.line(f"both servers {was} the same, digest {certificate['digest']}", GOOD)
+            output.good(f"both servers {was} the same, digest {certificate['digest']}")
             if certificate["changing"]:
-                output.line(f"{certificate['changing']:,} keys were written all the time", WARN)
+                output.warn(f"{certificate['changing']:,} keys were written all the time")
         else:
-            output.line(f"{certificate['differing']:,} keys differ:", BAD)
+            output.bad(f"{certificate['differing']:,} keys differ:")
             for line in certificate["different"]:
-                output.line(f"  {line}", WARN)
+                output.warn(f"  {line}")
         if certificate.get("stale"):
             was = "perhaps written" if certificate.get("unsure") else "written"
-            output.line(f"{was} at {done.source} afterwards, and kept there:", BAD)
+            output.bad(f"{was} at {done.source} afterwards, and kept there:")
             for line in certificate["stale"]:
-                output.line(f"  database {line}", WARN)
+                output.warn(f"  database {line}")
     return 0 if right else 1
 
 
@@ -386,7 +386,7 @@ def repair(
     if output.wrote_json([asdict(each) for each in repairs]):
         return code
     if not repairs:
-        output.line("records and databases agree", GOOD)
+        output.good("records and databases agree")
         return code
     table = Table.of("database", "of", "does", "why", "change")
     for each in repairs:
@@ -460,7 +460,7 @@ def apply_(
         def finished(step: ApplyStep) -> None:
             done.append(step)
             if not output.as_json:
-                output.line(f"done: {step}", GOOD)
+                output.good(f"done: {step}")
 
         try:
             with output.busy("applying") as tell:
@@ -472,7 +472,7 @@ def apply_(
             )
             sys.exit(INTERRUPTED)
     if not output.wrote_json(**asdict(plan), done=[asdict(each) for each in done]):
-        output.line(f"the map is true: {_steps(len(done))} done", GOOD)
+        output.good(f"the map is true: {_steps(len(done))} done")
     return 0
 
 
@@ -487,13 +487,13 @@ def _show(output: Output, plan: ApplyPlan) -> None:
             show_load(output, moving)
             output.line(f"writers wait at most {plan.hold:g} s, readers do not")
             for note in moving.notes:
-                output.line(f"note: {note}", WARN)
-        output.line(f"back: {step.back}", DIM)
+                output.warn(f"note: {note}")
+        output.dim(f"back: {step.back}")
     if any(step.kind == "resume" for step in plan.steps):
-        output.line("the other steps are planned when that is done", DIM)
+        output.dim("the other steps are planned when that is done")
     if plan.left:
-        output.line(f"not in the map, and stays (--prune): {', '.join(plan.left)}", DIM)
+        output.dim(f"not in the map, and stays (--prune): {', '.join(plan.left)}")
     for problem in plan.problems:
-        output.line(f"cannot be done: {problem}", BAD)
+        output.bad(f"cannot be done: {problem}")
     if not plan.steps and not plan.problems:
-        output.line("the map is true: nothing to do", GOOD)
+        output.good("the map is true: nothing to do")

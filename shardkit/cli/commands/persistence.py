@@ -25,7 +25,7 @@ from shardkit.admin.persistence import (
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.cli import options as given
 from shardkit.cli.options import command, group, opened
-from shardkit.cli.output import BAD, GOOD, WARN, Output
+from shardkit.cli.output import Output
 from shardkit.cli.text import reason
 
 _wait = given.seconds(WAIT, "How long it may take.", 0.1)
@@ -54,7 +54,7 @@ def show(
         aof = f"AOF, synced {state.fsync}" if state.aof else "no AOF"
         output.line(f"  snapshots: {points or 'none'}; {aof}; {state.changes:,} changes unsaved")
         for problem in state.problems:
-            output.line(f"  {problem}", WARN)
+            output.warn(f"  {problem}")
 
     return _on_all(output, names, where, persistence_of, asdict, lines)
 
@@ -160,7 +160,7 @@ def _timed(
     wait: float,
 ) -> int:
     def lines(seconds: float) -> None:
-        output.line(f"  done in {seconds:.1f} s", GOOD)
+        output.good(f"  done in {seconds:.1f} s")
 
     return _on_all(output, names, where, query, lambda seconds: {"seconds": seconds}, lines, wait)
 
@@ -192,7 +192,7 @@ def _on_all(
     for server, answer in answers.items():
         output.line(server)
         if isinstance(answer, Exception):
-            output.line(f"  {reason(answer)}", BAD)
+            output.bad(f"  {reason(answer)}")
         else:
             lines(answer)
     return 1 if failed else 0

@@ -155,7 +155,7 @@ def verify_replica_command(
     ):
         return code
     if not verdicts:
-        output.line("no entry names a replica", WARN)
+        output.warn("no entry names a replica")
         return code
     table = Table.of("master", "replica", "a write", number("s"))
     for (master, replica), verdict in verdicts.items():
@@ -239,21 +239,20 @@ def failover(
             how = "it was not handed over: what only the old master had is lost"
         if done.held is not None:
             how += f", writers waited at most {1000 * done.held:.0f} ms"
-        output.line(f"{done.target} is the master in place of {done.source} ({how})", GOOD)
+        output.good(f"{done.target} is the master in place of {done.source} ({how})")
         output.line(f"shards: {', '.join(done.shards) or 'none'}; epoch {done.epoch}")
         map_file = where if where and "://" not in where else "MAP"
-        output.line(f"the map file is older now: shardkit config pull -o {map_file}", WARN)
+        output.warn(f"the map file is older now: shardkit config pull -o {map_file}")
         if done.followers:
             output.line(f"follow it: {', '.join(done.followers)}")
         for server, why in done.failed.items():
-            output.line(f"{server} could not be told to follow it: {why}", WARN)
+            output.warn(f"{server} could not be told to follow it: {why}")
         if done.behind:
-            output.line(f"{done.behind:,} bytes of writes are on other replicas only", WARN)
+            output.warn(f"{done.behind:,} bytes of writes are on other replicas only")
     for fence in fences:
         if fence.applied:
-            output.line(f"{fence.source} is back, and a replica of {fence.target}", GOOD)
+            output.good(f"{fence.source} is back, and a replica of {fence.target}")
         else:
-            output.line(
-                f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS",
-                WARN,
+            output.warn(
+                f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS"
             )

@@ -12,7 +12,7 @@ import click
 from shardkit.admin.rotate import WAIT, PasswordRotation, abort_rotation, rotate
 from shardkit.cli import options as given
 from shardkit.cli.options import command, config_server, login_as
-from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Table, wordy
+from shardkit.cli.output import Output, Table, wordy
 from shardkit.errors import counted
 from shardkit.kit.config_client import config_client
 
@@ -112,21 +112,19 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
             table.row(each.who, each.why)
         output.table(table)
     if aborted:
-        output.line("taken back: only the old password is taken", GOOD)
+        output.good("taken back: only the old password is taken")
     elif dry_run:
-        output.line("nothing was changed: this is a dry run", DIM)
+        output.dim("nothing was changed: this is a dry run")
     elif rotation.done:
-        output.line(
-            f"rotated: {counted(len(rotation.servers), 'server')} take only the new password", GOOD
+        output.good(
+            f"rotated: {counted(len(rotation.servers), 'server')} take only the new password"
         )
         if "entry" in rotation.entries:
-            output.line(
-                f"write it into the shard map too: the entries have it since push {rotation.epoch}",
-                WARN,
+            output.warn(
+                f"write it into the shard map too: the entries have it since push {rotation.epoch}"
             )
     else:
-        output.line(
+        output.bad(
             "stopped: both passwords are taken; check these, then continue: "
-            f"shardkit rotate {rotation.user} --resume",
-            BAD,
+            f"shardkit rotate {rotation.user} --resume"
         )

@@ -19,7 +19,7 @@ import click
 
 from shardkit.cli import options as given
 from shardkit.cli.options import StructureOptions, command, group
-from shardkit.cli.output import BAD, DIM, GOOD, Cell, Output, identifier, number, wordy
+from shardkit.cli.output import GOOD, Cell, Output, identifier, number, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import printable
@@ -152,9 +152,9 @@ def verify(output: Output, at: StructureOptions = index_options) -> int:
     elif damaged:
         output.table(table_of(_DAMAGE_FIELDS, damaged))
         output.line()
-        output.line(f"{counted(len(damaged), 'key')} damaged: shardkit search rebuild", BAD)
+        output.bad(f"{counted(len(damaged), 'key')} damaged: shardkit search rebuild")
     else:
-        output.line(f"{counted(documents, 'document')}, all of it as it was written", GOOD)
+        output.good(f"{counted(documents, 'document')}, all of it as it was written")
     return int(bool(damaged))
 
 
@@ -267,7 +267,7 @@ def query(
         output.line()
     output.line(f"{_counts(results, offset, cursor)}, in {seconds * 1000:.0f} ms")
     if results.cursor:
-        output.line(f"the next page: --cursor {results.cursor}", DIM)
+        output.dim(f"the next page: --cursor {results.cursor}")
     if results.partial:
         output.warning(f"{counted(len(results.missing), 'part')} did not answer")
 

@@ -16,18 +16,7 @@ from shardkit.admin.locks import KINDS, LockState, lock_states
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.cli import options as given
 from shardkit.cli.options import StructureOptions, command, group, opened
-from shardkit.cli.output import (
-    BAD,
-    DIM,
-    GOOD,
-    WARN,
-    Column,
-    Output,
-    Styled,
-    identifier,
-    number,
-    wordy,
-)
+from shardkit.cli.output import BAD, GOOD, WARN, Column, Output, Styled, identifier, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, rounded, table_of, write_rows
 from shardkit.cli.text import reason
@@ -77,7 +66,7 @@ def show_queues(
     elif rows:
         output.table(table_of(_QUEUE_FIELDS, rows).without_empty())
     else:
-        output.line("no queue holds a task", DIM)
+        output.dim("no queue holds a task")
 
 
 _QUEUE_FIELDS: tuple[Field[QueueStatus], ...] = (
@@ -148,7 +137,7 @@ def _write_each(
         return int(bool(absent))
     output.line(f"{counted(len(done) - len(absent), 'task')} {what}", WARN if absent else GOOD)
     for id_ in absent:
-        output.line(f"{id_} {missing}", BAD)
+        output.bad(f"{id_} {missing}")
     return int(bool(absent))
 
 

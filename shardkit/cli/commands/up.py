@@ -217,8 +217,8 @@ def _show(
     if config is None:
         output.line("To connect, write the map with the real ports: --write FILE")
     else:
-        output.line(f"export {ENVIRONMENT}={shlex.quote(config)}", GOOD)
-    output.line("Ctrl-C stops the servers.", DIM)
+        output.good(f"export {ENVIRONMENT}={shlex.quote(config)}")
+    output.dim("Ctrl-C stops the servers.")
 
 
 def _shards(servers: LocalServers) -> dict[LocalServer, list[Shard]]:

@@ -191,7 +191,7 @@ def cached(
         plot.row(f"{n * SLICE:.1f}", f"{calls:,}", f"{1000 * took:,.0f}", bar)
     output.table(plot)
     for text, count in run.errors.items():
-        output.line(f"{counted(count, 'call')}: {text}", BAD)
+        output.bad(f"{counted(count, 'call')}: {text}")
     return 0 if good else 1
 
 
@@ -329,12 +329,12 @@ def _keep(output: Output, url: str, report: DemoReport) -> None:
     """Show what to try on the servers, and wait for Ctrl-C."""
     if not output.as_json:
         output.line()
-        output.line(f"export {ENVIRONMENT}={shlex.quote(url)}", GOOD)
-        output.line("shardkit status", DIM)
+        output.good(f"export {ENVIRONMENT}={shlex.quote(url)}")
+        output.dim("shardkit status")
         if report.example is not None:
             example = report.example
             name = f"{VISITORS}:{example.figures.day}"
-            output.line(f"shardkit locate unique --in {name} {example.place.id}", DIM)
+            output.dim(f"shardkit locate unique --in {name} {example.place.id}")
     output.note("Ctrl-C stops the servers.", DIM)
     try:
         threading.Event().wait()

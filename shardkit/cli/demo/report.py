@@ -65,24 +65,22 @@ def show(output: Output, report: DemoReport) -> None:
         WARN if replayed.interrupted else GOOD,
     )
     for line in _malformed(replayed):
-        output.line(_cut(line, _room(output)), WARN)
+        output.warn(_cut(line, _room(output)))
     if report.damage:
-        output.line(f"the log cannot be read any further: {report.damage}", BAD)
+        output.bad(f"the log cannot be read any further: {report.damage}")
     if report.days:
         _table(output, _days(output, report))
         if any(day.visitors > day.parts * report.part_size for day in report.days):
-            output.line(
+            output.warn(
                 "Some days had more visitors than planned, and parts outgrew their compact form: "
-                "use --first-day.",
-                WARN,
+                "use --first-day."
             )
     if report.days and report.loads:
         _table(output, _shards(output, report))
         ids = [load.ids for load in report.loads]
         if max(ids) * len(ids) > _UNEVEN * sum(ids):
-            output.line(
-                "Parts are never split: the more there are, the more evenly they use the shards.",
-                DIM,
+            output.dim(
+                "Parts are never split: the more there are, the more evenly they use the shards."
             )
     if report.memory is not None:
         _table(output, _memory(report.memory, report.part_size))
@@ -90,7 +88,7 @@ def show(output: Output, report: DemoReport) -> None:
         many = len(report.days)
         which = "all days" if memory.days == many else f"the {memory.days} busiest days"
         visitors = counted(memory.visitors, "visitor")
-        output.line(f"used_memory of new servers, {memory.server}; {visitors} of {which}", DIM)
+        output.dim(f"used_memory of new servers, {memory.server}; {visitors} of {which}")
     if report.example is not None:
         _table(output, _place(output, report.component, report.example))
 
