@@ -13,7 +13,7 @@ from pathlib import Path
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.local.server_plan import CONFIG_SERVER, CompleteEnvironment
+from shardkit.local.servers import CONFIG_SERVER, CompleteEnvironment
 from shardkit.testing.fakes.servers import MemoryConnector, MemoryServer
 
 

@@ -583,7 +583,7 @@ def test_a_terminal_sees_how_far_the_work_has_come(
         return replace(ROTATED, step="removed")
 
     monkeypatch.setattr(Output, "busy", busy)
-    monkeypatch.setattr(import_module("shardkit.cli.commands.move"), "start_move", move)
+    monkeypatch.setattr("shardkit.admin.growth.start_move", move)
     monkeypatch.setattr(import_module("shardkit.cli.commands.rotate"), "rotate", rotate)
     password = tmp_path / "password"
     password.write_text("fromTheFile\n")

@@ -19,18 +19,9 @@ from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
+from shardkit.geo import readers
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
 from shardkit.geo.models import City, Item
-from shardkit.geo.readers import (
-    LONGEST_LINE,
-    CsvColumn,
-    csv_cities,
-    csv_ranges,
-    geolite2,
-    geolite_legacy,
-    jsonl,
-    mmdb,
-)
 from shardkit.kit.kit import ShardKit
 
 FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")
@@ -47,7 +38,9 @@ def geo() -> None:
 # ---- import
 
 
-def _column(ctx: click.Context, param: click.Parameter, value: str | None) -> CsvColumn | None:
+def _column(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> readers.CsvColumn | None:
     return int(value) if value is not None and value.isdecimal() else value
 
 
@@ -127,18 +120,18 @@ def _reader(
     language = options.pop("language")
     columns = {key: options[key] for key in ("id", "city", "region", "country")}
     if layout == "mmdb":
-        return chain.from_iterable(mmdb(file, language=language) for file in files)
+        return chain.from_iterable(readers.mmdb(file, language=language) for file in files)
     if layout == "jsonl":
         every = [*([cities] if cities else []), *files]
-        return chain.from_iterable(jsonl(reading.lines(file)) for file in every)
+        return chain.from_iterable(readers.jsonl(reading.lines(file)) for file in every)
     if layout.startswith("geolite"):
         if cities is None:
             raise click.UsageError(f"{layout} has its cities in a separate file: use --cities")
         if layout == "geolite2":
-            return geolite2(*map(reading.lines, files), locations=reading.lines(cities))
+            return readers.geolite2(*map(reading.lines, files), locations=reading.lines(cities))
         if len(files) > 1:
             raise click.UsageError("geolite-legacy has one file of ranges")
-        return geolite_legacy(reading.lines(files[0]), reading.lines(cities))
+        return readers.geolite_legacy(reading.lines(files[0]), reading.lines(cities))
     if options["first"] is None or all(column is None for column in columns.values()):
         raise click.UsageError(
             f"{files[0]} has columns: name them with --first and --last, and --id or --city; "
@@ -148,14 +141,15 @@ def _reader(
     ends = {"first": options["first"], "last": options["last"]}
     if cities is None:
         return chain.from_iterable(
-            csv_ranges(reading.lines(file), **ends, **columns, **form) for file in files
+            readers.csv_ranges(reading.lines(file), **ends, **columns, **form) for file in files
         )
     if columns["id"] is None:
         raise click.UsageError("ranges refer to the cities of --cities by their ids: use --id")
     return chain(
-        csv_cities(reading.lines(cities), **columns, **form),
+        readers.csv_cities(reading.lines(cities), **columns, **form),
         chain.from_iterable(
-            csv_ranges(reading.lines(file), **ends, id=columns["id"], **form) for file in files
+            readers.csv_ranges(reading.lines(file), **ends, id=columns["id"], **form)
+            for file in files
         ),
     )
 
@@ -190,7 +184,7 @@ class _TrackedLines:
         progress, what = self._progress, f"reading {self._file.name}"
         with self._file.open("rb") as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if self._file.suffix == ".gz" else raw
-            lines = iter(partial(file.readline, LONGEST_LINE), b"")
+            lines = iter(partial(file.readline, readers.LONGEST_LINE), b"")
             for number, line in enumerate(lines):
                 if number % _LINES_A_TELL == 0:
                     progress.show(what, progress.before + raw.tell())

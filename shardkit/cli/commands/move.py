@@ -11,28 +11,8 @@ from typing import Any
 
 import click
 
+from shardkit.admin import growth
 from shardkit.admin.changes import now_of, read_changes
-from shardkit.admin.growth import (
-    ApplyPlan,
-    ApplyStep,
-    Move,
-    MovePlan,
-    abort_move,
-    apply_map,
-    complete_move,
-    end_change,
-    moves,
-    open_database,
-    plan_apply,
-    plan_move,
-    plan_split,
-    repair_changes,
-    resume_move,
-    reverse_move,
-    start_move,
-    start_split,
-    verify_move,
-)
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY, progress_of
@@ -122,10 +102,10 @@ def _start(
     **options: Any,
 ) -> int:
     if not dry_run:
-        return run(start_move, where, output, what, to, **options)
+        return run(growth.start_move, where, output, what, to, **options)
     with config_client(config_server(where)) as config:
         is_offline = options.get("offline", False)
-        plan = plan_move(config, what, to, hold=options["hold"], offline=is_offline)
+        plan = growth.plan_move(config, what, to, hold=options["hold"], offline=is_offline)
         return show_plan(output, plan)
 
 
@@ -137,7 +117,7 @@ def resume(
     **options: Any,
 ) -> int:
     """Continue the move of SERVER or SHARD from any phase, on any machine."""
-    return run(resume_move, where, output, name, **options)
+    return run(growth.resume_move, where, output, name, **options)
 
 
 @command(group=move)
@@ -145,7 +125,7 @@ def abort(
     output: Output, name: str = given.argument("SERVER|SHARD"), where: str | None = given.config
 ) -> int:
     """Undo the move of SERVER or SHARD before it is decided; the new server is emptied."""
-    return run(lambda config, name, progress: abort_move(config, name), where, output, name)
+    return run(lambda config, name, progress: growth.abort_move(config, name), where, output, name)
 
 
 @command(group=move, **_KEEPING)
@@ -156,7 +136,7 @@ def reverse(
     **options: Any,
 ) -> int:
     """Move everything back to SERVER, as long as it follows the new server; or move SHARD back."""
-    return run(reverse_move, where, output, name, **options)
+    return run(growth.reverse_move, where, output, name, **options)
 
 
 @command(group=move)
@@ -164,7 +144,9 @@ def complete(
     output: Output, name: str = given.argument("SHARD"), where: str | None = given.config
 ) -> int:
     """Empty the old databases of SHARD that `--keep` has kept up to date."""
-    return run(lambda config, name, progress: complete_move(config, name), where, output, name)
+    return run(
+        lambda config, name, progress: growth.complete_move(config, name), where, output, name
+    )
 
 
 @command(group=move)
@@ -178,7 +160,7 @@ def verify(
 
     After the move of a SHARD, search its old database, which is empty, for keys written since.
     """
-    return run(verify_move, where, output, name, share=share)
+    return run(growth.verify_move, where, output, name, share=share)
 
 
 @command(group=move)
@@ -186,7 +168,7 @@ def status(output: Output, where: str | None = given.config) -> int:
     """Show all moves and their phases. The exit code is 1 if a record cannot be read."""
     unreadable: list[ShardKitError] = []
     with config_client(config_server(where)) as config:
-        all_moves = moves(config, unreadable)
+        all_moves = growth.moves(config, unreadable)
     for error in unreadable:
         write_error(error.message, error.remedy)
     code = 1 if unreadable else 0
@@ -217,7 +199,7 @@ def _is_right(certificate: dict[str, Any]) -> bool:
     return bool(certificate["same"]) and not certificate.get("stale")
 
 
-def show_plan(output: Output, plan: MovePlan) -> int:
+def show_plan(output: Output, plan: growth.MovePlan) -> int:
     """Show a plan; return the exit code."""
     if output.wrote_json(asdict(plan)):
         return 1 if plan.problems else 0
@@ -231,7 +213,7 @@ def show_plan(output: Output, plan: MovePlan) -> int:
     return 1 if plan.problems else 0
 
 
-def show_load(output: Output, plan: MovePlan) -> None:
+def show_load(output: Output, plan: growth.MovePlan) -> None:
     """Show how much a move copies, and the connections that it needs."""
     keys = sum(plan.keys.values())
     output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
@@ -244,7 +226,11 @@ def show_load(output: Output, plan: MovePlan) -> None:
 
 
 def run(
-    work: Callable[..., Move], where: str | None, output: Output, *args: object, **options: Any
+    work: Callable[..., growth.Move],
+    where: str | None,
+    output: Output,
+    *args: object,
+    **options: Any,
 ) -> int:
     """Have a function of moves work, and show what came of it."""
     with config_client(config_server(where)) as config, output.busy("moving") as tell:
@@ -324,10 +310,10 @@ def split(
         "to_cluster": to_cluster,
     }
     if not dry_run:
-        return run(start_split, where, output, component, **new, **options)
+        return run(growth.start_split, where, output, component, **new, **options)
     with config_client(config_server(where)) as config:
         limited = {name: options[name] for name in ("hold", "offline")}
-        return show_plan(output, plan_split(config, component, **new, **limited))
+        return show_plan(output, growth.plan_split(config, component, **new, **limited))
 
 
 class _ListByDefault(CommandGroup):
@@ -381,7 +367,7 @@ def repair(
     whose fence does not tell how to continue.
     """
     with config_client(config_server(where)) as config:
-        repairs = repair_changes(config, dry_run=dry_run)
+        repairs = growth.repair_changes(config, dry_run=dry_run)
     code = 1 if any(each.does == "unknown" for each in repairs) else 0
     if output.wrote_json([asdict(each) for each in repairs]):
         return code
@@ -401,7 +387,7 @@ def open_(
 ) -> None:
     """Open the empty database that a move or split has left, so that it can be used again."""
     with config_client(config_server(where)) as config:
-        opened = open_database(config, place)
+        opened = growth.open_database(config, place)
     output.answer(asdict(opened), f"{opened.database} is open", GOOD)
 
 
@@ -416,7 +402,7 @@ def end(
 ) -> None:
     """End a move or split that can be neither resumed nor aborted; nothing stays closed."""
     with config_client(config_server(where)) as config:
-        move = end_change(config, name, lost=lost)
+        move = growth.end_change(config, name, lost=lost)
     output.answer(asdict(move), f"the {move.verb} of {move.name} is {move.phase}", GOOD)
 
 
@@ -444,10 +430,10 @@ def apply_(
     something prevents a step; then nothing has changed.
     """
     wanted = ShardMap.load(shard_map)
-    done: list[ApplyStep] = []
+    done: list[growth.ApplyStep] = []
     with config_client(config_server(where, wanted)) as config:
         with output.busy("comparing"):
-            plan = plan_apply(config, wanted, **options)
+            plan = growth.plan_apply(config, wanted, **options)
         if only_plan or plan.problems or not plan.steps:
             if not output.wrote_json(**asdict(plan), done=[]):
                 _show(output, plan)
@@ -457,14 +443,14 @@ def apply_(
         if not yes:
             click.confirm(f"Take {_steps(len(plan.steps))}?", abort=True, err=True)
 
-        def finished(step: ApplyStep) -> None:
+        def finished(step: growth.ApplyStep) -> None:
             done.append(step)
             if not output.as_json:
                 output.good(f"done: {step}")
 
         try:
             with output.busy("applying") as tell:
-                apply_map(config, wanted, progress=tell, finished=finished, **options)
+                growth.apply_map(config, wanted, progress=tell, finished=finished, **options)
         except KeyboardInterrupt:
             write_error(
                 f"interrupted: {_steps(len(done))} of about {len(plan.steps)} done",
@@ -480,7 +466,7 @@ def _steps(count: int) -> str:
     return counted(count, "step")
 
 
-def _show(output: Output, plan: ApplyPlan) -> None:
+def _show(output: Output, plan: growth.ApplyPlan) -> None:
     for n, step in enumerate(plan.steps, 1):
         output.line(f"{n}. {step}")
         if (moving := step.plan) is not None:

@@ -8,18 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from shardkit.admin.growth import (
-    AttachedReplica,
-    ReplicaNode,
-    VerifiedReplica,
-    apply_fences,
-    attach_replica,
-    detach_replica,
-    fail_over,
-    pending_fences,
-    replica_tree,
-    verify_replicas,
-)
+from shardkit.admin import growth
 from shardkit.admin.growth.attachment import COPY
 from shardkit.admin.growth.verify import TIMEOUT
 from shardkit.cli import options as given
@@ -56,10 +45,10 @@ def tree(
         chosen, _ = topology.components(names)
     with output.busy("asking the servers"):
         end = time.monotonic() + (wait or 0)
-        nodes = replica_tree(chosen.values())
+        nodes = growth.replica_tree(chosen.values())
         while wait and not _in_sync(nodes) and time.monotonic() < end:
             time.sleep(0.05)
-            nodes = replica_tree(chosen.values())
+            nodes = growth.replica_tree(chosen.values())
     good = _in_sync(nodes) if wait is not None else all(node.ok for node in nodes)
     code = 0 if good else 1
     if output.wrote_json([{**asdict(node), "server": str(node.server)} for node in nodes]):
@@ -72,7 +61,7 @@ def tree(
     return code
 
 
-def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
+def _in_sync(nodes: Sequence[growth.ReplicaNode]) -> bool:
     return all(node.state in ("master", "in sync") for node in nodes)
 
 
@@ -100,7 +89,7 @@ def attach(
     replicas of the master itself.
     """
     with config_client(config_server(where)) as config, output.busy("filling it"):
-        done = attach_replica(config, server, to, zone=zone, copy=wait)
+        done = growth.attach_replica(config, server, to, zone=zone, copy=wait)
     named = f"entries name it since epoch {done.epoch}" if done.named else "no entry names it"
     _say(output, done, f"{done.replica} follows {done.master}; {named}")
 
@@ -117,11 +106,11 @@ def detach(
     It keeps its data. A server that is down is only removed from the entries.
     """
     with config_client(config_server(where)) as config, output.busy("waiting for clients to leave"):
-        done = detach_replica(config, server, force=force)
+        done = growth.detach_replica(config, server, force=force)
     _say(output, done, f"{done.replica} no longer follows {done.master}; no entry names it")
 
 
-def _say(output: Output, done: AttachedReplica, text: str) -> None:
+def _say(output: Output, done: growth.AttachedReplica, text: str) -> None:
     document = {**asdict(done), "replica": str(done.replica), "master": str(done.master)}
     output.answer(document, text, GOOD)
 
@@ -145,8 +134,8 @@ def verify_replica_command(
     with opened(where) as topology:
         chosen, _ = topology.components(names)
     with output.busy("waiting for the replicas"):
-        verdicts = verify_replicas(chosen.values(), timeout)
-    code = 0 if all(isinstance(v, VerifiedReplica) and v.ok for v in verdicts.values()) else 1
+        verdicts = growth.verify_replicas(chosen.values(), timeout)
+    code = int(any(isinstance(v, Exception) or not v.ok for v in verdicts.values()))
     if output.wrote_json(
         [
             {"master": str(master), "replica": str(replica), **_verdict(verdict)}
@@ -176,7 +165,7 @@ def verify_replica_command(
     return code
 
 
-def _verdict(verdict: VerifiedReplica | Exception) -> dict[str, object]:
+def _verdict(verdict: growth.VerifiedReplica | Exception) -> dict[str, object]:
     if isinstance(verdict, Exception):
         return {"ok": False, "error": reason(verdict)}
     return {**asdict(verdict), "seconds": round(verdict.seconds, 3), "ok": verdict.ok}
@@ -216,11 +205,11 @@ def failover(
     with config_client(config_server(where)) as config:
         if name is not None:
             with output.busy("failing over"):
-                done = fail_over(config, name, to, force=force, hold=hold)
-        fences = pending_fences(config)
+                done = growth.fail_over(config, name, to, force=force, hold=hold)
+        fences = growth.pending_fences(config)
         if guard is not None:
             with output.busy("waiting for old masters"):
-                fences = apply_fences(config, guard)
+                fences = growth.apply_fences(config, guard)
     if output.wrote_json(
         takeover=done and {**asdict(done), "source": str(done.source), "target": str(done.target)},
         fences=[

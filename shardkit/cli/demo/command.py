@@ -27,9 +27,10 @@ from shardkit.cli.demo.counting import (
     VISITORS,
     VISITORS_COMPONENT,
     VisitCounter,
+    loads,
+    measure_memory,
 )
 from shardkit.cli.demo.logs import KINDS, LOGS_MAP, count_logs, top_places
-from shardkit.cli.demo.memory_use import loads, measure_memory
 from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay, started
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.cli.options import INTERRUPTED, command, opened

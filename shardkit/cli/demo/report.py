@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from shardkit.admin.locate import why
 from shardkit.cli.demo.access_log import Visitor
-from shardkit.cli.demo.counting import DayFigures
-from shardkit.cli.demo.memory_use import ShardLoad, VisitorMemory
+from shardkit.cli.demo.counting import DayFigures, ShardLoad, VisitorMemory
 from shardkit.cli.demo.replay import ReplayResult
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Column, Output, Styled, Table, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of

@@ -28,8 +28,8 @@ from shardkit.network.connections.redis_private import socket_of, wants_reconnec
 from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.testing.fakes.servers import plain_tcp_fields, server_address
-from shardkit.testing.simulation.network import Wire
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
+from shardkit.testing.simulation.servers import Wire
 
 if TYPE_CHECKING:
     from shardkit.testing.simulation.world import World

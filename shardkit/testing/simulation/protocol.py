@@ -39,8 +39,7 @@ from shardkit.testing.simulation.choices import Choices, from_text, shrink, to_t
 from shardkit.testing.simulation.connections import SimulatedConnector
 from shardkit.testing.simulation.linearizability import Model, RecordedCall, check_linearizable
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
-from shardkit.testing.simulation.replication import replicate
-from shardkit.testing.simulation.sentinels import SimulatedSentinels
+from shardkit.testing.simulation.replication import SimulatedSentinels, replicate
 from shardkit.testing.simulation.threads import simulated_threads
 from shardkit.testing.simulation.virtual_time import virtual_time
 from shardkit.testing.simulation.world import CLIENTS, NETWORK, RunLimits, World

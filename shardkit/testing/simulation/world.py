@@ -18,9 +18,8 @@ from shardkit.operations import forks
 from shardkit.testing.simulation.choices import Choices
 from shardkit.testing.simulation.cluster import NODES, SimulatedNode
 from shardkit.testing.simulation.linearizability import RecordedCall
-from shardkit.testing.simulation.network import Wire, describe, script_names
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
-from shardkit.testing.simulation.servers import SimulatedServer
+from shardkit.testing.simulation.servers import SimulatedServer, Wire, describe, script_names
 from shardkit.testing.simulation.virtual_time import Clock
 
 # How long a step takes, in seconds.
