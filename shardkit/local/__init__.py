@@ -3,10 +3,9 @@
 They listen on 127.0.0.1 only, and always end with the process that started them.
 """
 
-from shardkit.local.binary import find_server
 from shardkit.local.cluster import LocalCluster
 from shardkit.local.sentinel import LocalSentinel
-from shardkit.local.server import LocalServer, Setting
+from shardkit.local.server import LocalServer, Setting, find_server
 from shardkit.local.servers import LocalServers, Ports, Progress
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.testing.memory import MemoryServers as MemoryServers
+    from shardkit.testing.kits import MemoryServers as MemoryServers
     from shardkit.testing.simulation.linearizability import (
         Model as Model,
         NotLinearizable as NotLinearizable,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardkit.config.shard_map import ShardMap
     from shardkit.kit.kit import AsyncShardKit, ShardKit
     from shardkit.local import LocalServers
-    from shardkit.testing.memory import MemoryServers
+    from shardkit.testing.kits import MemoryServers
 
 _MAP = "shardkit_map"
 _CHECK_KEYS = "shardkit_check_keys"
@@ -80,7 +80,7 @@ def shardkit_servers(shardkit_map: ShardMap) -> Iterator[LocalServers]:
     The kit fixtures restart and empty them.
     """
     from shardkit.local import LocalServers
-    from shardkit.testing.memory import as_map
+    from shardkit.testing.kits import as_map
 
     with LocalServers(as_map(shardkit_map), ports="free") as servers:
         yield servers
@@ -89,8 +89,7 @@ def shardkit_servers(shardkit_map: ShardMap) -> Iterator[LocalServers]:
 @pytest.fixture
 def _shardkit_empty(shardkit_servers: LocalServers, shardkit_map: ShardMap) -> LocalServers:
     """The servers, all running and empty."""
-    from shardkit.testing.kits import empty
-    from shardkit.testing.memory import as_map
+    from shardkit.testing.kits import as_map, empty
 
     def outline(shard_map: ShardMap) -> dict[str, tuple[bool, int, str]]:
         return {
@@ -134,7 +133,7 @@ def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
 
     ``memory_servers.server_of(component, shard).down()``; see `shardkit.testing.fakes.servers`.
     """
-    from shardkit.testing.memory import MemoryServers
+    from shardkit.testing.kits import MemoryServers
 
     return MemoryServers(shardkit_map)
 

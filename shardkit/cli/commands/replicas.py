@@ -12,7 +12,7 @@ from shardkit.admin import growth
 from shardkit.admin.growth.attachment import COPY
 from shardkit.admin.growth.verify import TIMEOUT
 from shardkit.cli import options as given
-from shardkit.cli.commands.move import hold
+from shardkit.cli.commands.growth import hold
 from shardkit.cli.options import command, config_server, group, opened
 from shardkit.cli.output import BAD, GOOD, WARN, Output, Styled, Table, number
 from shardkit.cli.text import reason
