@@ -104,25 +104,7 @@ Setting: TypeAlias = str | int | bool | Sequence[str | int]
 Settings: TypeAlias = list[tuple[str, Setting]]
 
 
-class StartStopContext(ABC):
-    """Starts on entering a ``with`` statement, and stops on leaving it in any case."""
-
-    @abstractmethod
-    def start(self) -> Self:
-        """Start; return self when ready for use."""
-
-    @abstractmethod
-    def stop(self) -> Any:
-        """Stop, and wait until stopped."""
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-
-
-class LocalServer(StartStopContext):
+class LocalServer:
     """A server process that can be started, stopped, paused, killed and restarted.
 
     A context manager: starts on entering, stops on leaving. Not thread-safe. In a forked child it
@@ -313,6 +295,12 @@ class LocalServer(StartStopContext):
             raise
         return self
 
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
     def __repr__(self) -> str:
         if self._process is None:
             return f"<LocalServer {self.name!r}, not started>"
@@ -472,7 +460,7 @@ class LocalServer(StartStopContext):
         return LocalServerError(f"{self.name}{at} {what}", remedy)
 
 
-class ServerGroup(StartStopContext):
+class ServerGroup(ABC):
     """Servers that are started and stopped together."""
 
     @property
@@ -504,6 +492,12 @@ class ServerGroup(StartStopContext):
         """Stop all servers in parallel; see `LocalServer.stop`."""
         # Sentinels first, or they might promote a replica.
         stop_all([*reversed(self.servers)], in_seconds(timeout))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
     def _running(self, what: str = "") -> str:
         """Return how many servers run: ``3 of 5 running``."""

@@ -29,23 +29,15 @@ components:
 
 @dataclass
 class CacheRun:
-    """What was seen.
-
-    Attributes:
-        calls, computed, changed: how many calls there were, computations, changed prices.
-        old: how many calls got a price from before an invalidation that had ended.
-        errors: how many failed, by their texts.
-        slices: for each half second the calls and the longest one, in seconds.
-        moved: from when to when shards moved, in seconds.
-    """
+    """What was seen of calls; times are in seconds."""
 
     calls: int = 0
     computed: int = 0
-    changed: int = 0
-    old: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    slices: list[tuple[int, float]] = field(default_factory=list)
-    moved: tuple[float, float] = (0.0, 0.0)
+    changed: int = 0  # how many prices changed
+    old: int = 0  # how many calls got a price from before an invalidation that had ended
+    errors: dict[str, int] = field(default_factory=dict)  # how many failed, by their texts
+    slices: list[tuple[int, float]] = field(default_factory=list)  # calls, and the longest one
+    moved: tuple[float, float] = (0.0, 0.0)  # from when to when shards moved
 
 
 class _Load:
@@ -102,10 +94,7 @@ class _Load:
 def run_cached(url: str, servers: LocalServers, seconds: float) -> CacheRun:
     """Put load on a cached function, move half of its shards, and return what was seen.
 
-    Args:
-        url: the config server.
-        servers: the servers of the map.
-        seconds: how long there is load before and after the move, together.
+    There is load for ``seconds`` seconds before and after the move, together.
     """
     run = CacheRun()
     assert servers.config_server is not None

@@ -54,31 +54,19 @@ def work(number: int) -> None:
 
 @dataclass
 class TasksRun:
-    """What was seen.
-
-    Attributes:
-        sent, ran, lost, again: how many tasks were sent, ran, did not, and ran more than once.
-        slices: how many tasks ran until the end of each second.
-        moved, killed: from when to when queues moved, and when a worker was killed, in seconds.
-    """
+    """What was seen of tasks; times are in seconds since the start."""
 
     sent: int
     ran: int = 0
-    lost: int = 0
-    again: int = 0
-    slices: tuple[int, ...] = ()
-    moved: tuple[float, float] = (0.0, 0.0)
-    killed: float = 0.0
+    lost: int = 0  # how many did not run
+    again: int = 0  # how many ran more than once
+    slices: tuple[int, ...] = ()  # how many ran until the end of each second
+    moved: tuple[float, float] = (0.0, 0.0)  # from when to when queues moved
+    killed: float = 0.0  # when a worker was killed
 
 
 def run_tasks(url: str, servers: LocalServers, count: int) -> TasksRun:
-    """Send tasks, move their queues and kill a worker, and return what was seen.
-
-    Args:
-        url: the config server.
-        servers: the servers of the map.
-        count: how many tasks are sent.
-    """
+    """Send tasks, move their queues and kill a worker, and return what was seen."""
     assert servers.config_server is not None
     run, environment = TasksRun(count), {**os.environ, "SHARDKIT_CONFIG": url}
     with ExitStack() as stack:

@@ -6,7 +6,7 @@ import io
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
@@ -14,8 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import shardkit
 from shardkit.cli import options as given
@@ -35,6 +33,7 @@ from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay, started
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.cli.options import INTERRUPTED, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, Output, Styled, Table, number, wordy
+from shardkit.cli.progress import progress
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
@@ -94,8 +93,13 @@ def demo(
         counting = VisitCounter(kit, first_day)
         if fresh:
             counting.forget()
-        with _progress(log) as progress:
-            replayed = replay(log, counting, batch_size, progress)
+        with progress("bytes") as tell:
+
+            def tell_lines(so_far: ReplayResult) -> None:
+                read = 0 if log.size is None else log.position
+                tell(f"{so_far.lines:,} lines, {so_far.speed:,.0f}/s", read, log.size)
+
+            replayed = replay(log, counting, batch_size, tell_lines)
         report = _report(output, log, counting, replayed)
         if not output.wrote_json(document(report)):
             show(output, report)
@@ -269,28 +273,6 @@ def _servers(output: Output, where: str | None) -> Iterator[tuple[ShardKit, str]
         shardkit.connect(url) as kit,
     ):
         yield kit, url
-
-
-@contextmanager
-def _progress(log: AccessLog) -> Iterator[Callable[[ReplayResult], object] | None]:
-    """Show the progress of reading, if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (
-        TextColumn("replaying"),
-        BarColumn(),
-        TextColumn("{task.fields[lines]:>12,} lines  {task.fields[speed]:>9,.0f} a second"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=log.size, lines=0, speed=0.0)
-
-        def update(replayed: ReplayResult) -> None:
-            read = log.position if log.size is not None else 0
-            progress.update(task, completed=read, lines=replayed.lines, speed=replayed.speed)
-
-        yield update
 
 
 def _report(

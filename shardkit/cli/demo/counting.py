@@ -71,23 +71,8 @@ class VisitCounter:
                     pipe.hincrby(HITS, day.isoformat(), len(visits))
                 pipe.execute()
 
-        @kit.redis_connection(HITS_COMPONENT)
-        def read_hits(conn: redis.Redis) -> dict[date, int]:
-            stored: Any = conn.hgetall(HITS)
-            return {date.fromisoformat(text(day)): int(hits) for day, hits in stored.items()}
-
-        @kit.redis_connection(HITS_COMPONENT)
-        def forget_hits(conn: redis.Redis) -> None:
-            conn.unlink(HITS)
-
-        @kit.sharded_connection(VISITORS_COMPONENT)
-        def is_there(conn: redis.Redis, key: str, visitor: int | str) -> bool:
-            return bool(conn.sismember(key, str(visitor)))
-
         self._count_hits = count_hits
-        self._read_hits = read_hits
-        self._is_there = is_there
-        self._forget_hits = forget_hits
+        self._hits: Any = kit.client(HITS_COMPONENT)
 
     def count(self, batch: LogBatch) -> None:
         """Count a batch of lines. Cost: one exchange, and two for each of its days.
@@ -103,7 +88,8 @@ class VisitCounter:
 
     def days(self) -> list[DayFigures]:
         """Return the counts of each day, as stored on the servers. Cost: four exchanges."""
-        hits = self._read_hits()
+        stored = self._hits.hgetall(HITS)
+        hits = {date.fromisoformat(text(day)): int(hits) for day, hits in stored.items()}
         days = sorted(hits)
         visitors = self.visitors.counts(days)
         planned = self.kit.together(*(self.visitors.deferred.expected(day) for day in days))
@@ -115,13 +101,14 @@ class VisitCounter:
     def locate(self, visitor: Visitor, day: date) -> tuple[VisitorPlace, bool]:
         """Return where a visitor's id is stored, and whether it was found there."""
         place = self.visitors.locate(session_of(visitor), day)
-        return place, self._is_there(place.key, place.id)
+        client = self.kit.key_sharded(VISITORS_COMPONENT)[place.key]
+        return place, bool(client.sismember(place.key, str(place.id)))
 
     def forget(self) -> None:
         """Remove all counts, those of earlier runs included."""
-        for day in self._read_hits():
-            self.visitors.remove(day)
-        self._forget_hits()
+        for day in self._hits.hkeys(HITS):
+            self.visitors.remove(date.fromisoformat(text(day)))
+        self._hits.unlink(HITS)
 
 
 MOST: Final = 1_000_000  # visitors to measure at most, unless the busiest day alone has more

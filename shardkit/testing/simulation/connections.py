@@ -224,7 +224,7 @@ class SimulatedPool(Pool):
         return super().acquire()
 
 
-class _Transport(asyncio.Transport):
+class _SimulatedTransport(asyncio.Transport):
     """An awaiting client's transport."""
 
     def __init__(self, process: SimulatedProcess, loop: asyncio.AbstractEventLoop) -> None:
@@ -314,7 +314,7 @@ class _AsyncOverWire(_Wired):
             await asyncio.sleep(self.socket_connect_timeout or seconds)
             raise TimeoutError("timed out")
         loop = asyncio.get_running_loop()
-        transport = _Transport(process, loop)
+        transport = _SimulatedTransport(process, loop)
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         transport.set_protocol(protocol)

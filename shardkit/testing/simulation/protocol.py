@@ -42,7 +42,7 @@ from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
 from shardkit.testing.simulation.replication import SimulatedSentinels, replicate
 from shardkit.testing.simulation.threads import simulated_threads
 from shardkit.testing.simulation.virtual_time import virtual_time
-from shardkit.testing.simulation.world import CLIENTS, NETWORK, RunLimits, World
+from shardkit.testing.simulation.world import CLIENTS, NETWORK, World
 
 T = TypeVar("T")
 
@@ -366,7 +366,8 @@ class _Run:
         self.world = World(
             choices,
             faults=protocol.faults,
-            limits=RunLimits(protocol.most_steps, protocol.most_faults),
+            most_steps=protocol.most_steps,
+            most_faults=protocol.most_faults,
             appendfsync=protocol.appendfsync,
             prefers=prefers,
             traced=traced,

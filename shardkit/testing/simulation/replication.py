@@ -76,7 +76,10 @@ class Replication:
     def execute(
         self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
     ) -> bool | None:
-        """Execute a command of replication, or hold or refuse a write; see `Replicating`."""
+        """Execute a command of replication, or hold or refuse a write.
+
+        Return None if the server should execute it; otherwise whether it is answered.
+        """
         if name == b"WAIT":
             return self._wait(socket, int(args[1]), int(args[2]) / 1000)
         ordered = self._ordered.pop(socket, None)

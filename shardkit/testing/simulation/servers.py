@@ -98,20 +98,11 @@ class Role(Protocol):
         """Return the answer instead of executing a command; None to execute it."""
 
 
-class Replicating(Protocol):
-    """The role of a server as a master or a replica; see `replication.py`."""
-
-    def execute(
-        self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
-    ) -> bool | None:
-        """Return None if the server should execute a command; otherwise whether it is answered."""
-
-
 class SimulatedServer:
     """A server and its state; with ``log`` also its log, for crashes and failovers."""
 
     role: Role | None = None  # what answers first, if it is the node of a cluster
-    replication: Replicating | None = None  # what it does as a master or a replica, if it is one
+    replication: Any = None  # a `Replication`, if it is a master or a replica
 
     def __init__(self, address: str, now: Callable[[], float], log: bool) -> None:
         self.address = address
@@ -156,7 +147,7 @@ class SimulatedServer:
                 socket.answer(answer)
                 return True
         if self.replication is not None:
-            answered = self.replication.execute(socket, args, name, writes(name))
+            answered: bool | None = self.replication.execute(socket, args, name, writes(name))
             if answered is not None:
                 if answered and name == b"EXEC":
                     self._queued.pop(socket, None)
