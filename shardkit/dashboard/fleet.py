@@ -57,46 +57,32 @@ _LOGS = (("SLOWLOG", ()), ("COMMANDLOG", ("large-request",)), ("COMMANDLOG", ("l
 
 @dataclass(frozen=True)
 class Sample:
-    """What a server reported at one time.
-
-    ``latency`` is that of INFO in seconds, ``ops``, ``received`` and ``sent`` (bytes) are a second,
-    and ``cpu`` is the share of a core since the sample before. ``lag`` is how many bytes the
-    slowest replica, or this replica, is behind; None without one.
-    """
+    """What a server reported at one time."""
 
     at: float
-    latency: float
-    ops: int
+    latency: float  # of INFO, in seconds
+    ops: int  # a second
     memory: int
     clients: int
-    cpu: float
-    lag: int | None
-    received: float
+    cpu: float  # the share of a core since the sample before
+    lag: int | None  # bytes that the slowest replica, or this one, is behind; None without one
+    received: float  # bytes a second
     sent: float
 
 
 @dataclass
 class ServerWatch:
-    """A server, its last state and its samples.
+    """A server, its last state and its samples."""
 
-    Attributes:
-        address: ``host:port``; with Sentinels, the service.
-        info: what INFO said last, by field; empty before.
-        error: why the last sample failed; empty if it did not.
-        since: when the server began to answer, or ceased to, in seconds since 1970.
-        samples: the samples of the last hour, the oldest first.
-        databases: by database, the shards that live in it.
-        nodes: of a cluster, the state of each node, for JSON.
-    """
-
-    address: str
+    address: str  # ``host:port``; with Sentinels, the service
     fields: dict[str, Any] = field(repr=False)
-    info: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    error: str = ""
-    since: float = 0.0
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False)  # what INFO said last
+    error: str = ""  # why the last sample failed
+    since: float = 0.0  # when it began to answer, or ceased to, in seconds since 1970
+    # The samples of the last hour, the oldest first.
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
-    databases: dict[int, list[str]] = field(default_factory=dict)
-    nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    databases: dict[int, list[str]] = field(default_factory=dict)  # the shards in each
+    nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)  # of a cluster, for JSON
     stopped: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -376,7 +376,7 @@ def _document(
                         "settings": dict(layout.layout.settings),
                         "note": layout.layout.note,
                         "code": layout.layout.conversion.code(component),
-                        "plan": asdict(layout.layout.conversion),
+                        "plan": layout.layout.conversion,
                     }
                     for layout in advice.layouts
                 ],
@@ -455,7 +455,7 @@ def convert_command(
             share=share,
             progress=lambda step, entries: tell(step, entries, None),
         )
-    if output.wrote_json(asdict(result)):
+    if output.wrote_json(result):
         return
     output.good(
         f"{conversion.keys}: {counted(result.entries, 'entry', 'entries')} are in "

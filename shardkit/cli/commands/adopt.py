@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import asdict
 from typing import Any
 
 from shardkit.admin.growth import Adoption, adopt
@@ -67,19 +66,10 @@ def adopt_command(
 
 
 def _document(result: Adoption) -> dict[str, Any]:
-    servers = [
-        {**asdict(each), "misplaced": [_text(key) for key in each.misplaced]}
-        for each in result.servers
-    ]
-    rules = [asdict(each) for each in result.rules]
     text = None if result.shard_map is None else masked_map(result.shard_map).to_yaml()
     named = {name: getattr(result, name) for name in ("component", "tried", "placement", "alike")}
     rest = {name: getattr(result, name) for name in ("notes", "problem", "remedy", "next")}
-    return {**named, "servers": servers, "rules": rules, "shard_map": text, **rest}
-
-
-def _text(key: bytes) -> str:
-    return key.decode(errors="backslashreplace")
+    return {**named, "servers": result.servers, "rules": result.rules, "shard_map": text, **rest}
 
 
 def _show(output: Output, result: Adoption, file: str | None) -> None:
@@ -103,7 +93,7 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
         wordy("not, for example"),
     )
     for server in result.servers:
-        texts = [printable(_text(key)) for key in server.misplaced]
+        texts = [printable(key.decode(errors="backslashreplace")) for key in server.misplaced]
         wrong = " ".join(each if len(each) <= 40 else f"{each[:39]}…" for each in texts)
         table.row(server.address, server.shard, server.sampled, server.fitting, wrong)
     output.table(table)
@@ -164,7 +154,7 @@ def retire(
         component=name,
         epoch=epoch,
         used_seconds_ago=users,
-        failed={where: reason(error) for where, error in failed.items()},
+        failed=failed,
         deleted=deleted,
     ):
         return code

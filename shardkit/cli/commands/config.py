@@ -589,12 +589,7 @@ _PUSH_FIELDS: tuple[Field[PushRecord], ...] = (
     Field("at", _when, Column("at"), lambda record: _when(record)[:19].replace("T", " ")),
     Field("author", lambda record: record.author, wordy("author")),
     Field("source", lambda record: record.source, wordy("map")),
-    Field(
-        "components",
-        lambda record: sorted(record.before),
-        wordy("components"),
-        lambda record: ", ".join(sorted(record.before)),
-    ),
+    Field("components", lambda record: sorted(record.before), wordy("components")),
     Field("message", lambda record: record.message, wordy("message")),
 )
 

@@ -185,7 +185,7 @@ def status(output: Output, where: str | None = given.config) -> int:
     for error in unreadable:
         write_error(error.message, error.remedy)
     code = 1 if unreadable else 0
-    if output.wrote_json([asdict(each) for each in all_moves]):
+    if output.wrote_json(all_moves):
         return code
     if not all_moves and not unreadable:
         output.line("nothing is being moved")
@@ -214,7 +214,7 @@ def _is_right(certificate: dict[str, Any]) -> bool:
 
 def show_plan(output: Output, plan: growth.MovePlan) -> int:
     """Show a plan; return the exit code."""
-    if output.wrote_json(asdict(plan)):
+    if output.wrote_json(plan):
         return 1 if plan.problems else 0
     show_load(output, plan)
     for count, step in enumerate(plan.steps, 1):
@@ -250,7 +250,7 @@ def run(
         done = work(config, *args, progress=tell, **options)
     certificate: dict[str, Any] | None = done.certificate
     right = certificate is None or _is_right(certificate)
-    if output.wrote_json(asdict(done)):
+    if output.wrote_json(done):
         return 0 if right else 1
     of_shards = done.copying == KEYS
     what = f"{', '.join(done.shards)}, from " if of_shards else ""
@@ -382,7 +382,7 @@ def repair(
     with config_client(config_server(where)) as config:
         repairs = growth.repair_changes(config, dry_run=dry_run)
     code = 1 if any(each.does == "unknown" for each in repairs) else 0
-    if output.wrote_json([asdict(each) for each in repairs]):
+    if output.wrote_json(repairs):
         return code
     if not repairs:
         output.good("records and databases agree")
@@ -401,7 +401,7 @@ def open_(
     """Open the empty database that a move or split has left, so that it can be used again."""
     with config_client(config_server(where)) as config:
         opened = growth.open_database(config, place)
-    output.answer(asdict(opened), f"{opened.database} is open", GOOD)
+    output.answer(opened, f"{opened.database} is open", GOOD)
 
 
 @command("shardkit changes end timelines:3", "shardkit changes end users --lost", group=changes)
@@ -416,7 +416,7 @@ def end(
     """End a move or split that can be neither resumed nor aborted; nothing stays closed."""
     with config_client(config_server(where)) as config:
         move = growth.end_change(config, name, lost=lost)
-    output.answer(asdict(move), f"the {move.verb} of {move.name} is {move.phase}", GOOD)
+    output.answer(move, f"the {move.verb} of {move.name} is {move.phase}", GOOD)
 
 
 @command(
@@ -470,7 +470,7 @@ def apply_(
                 "give the command again to continue",
             )
             sys.exit(INTERRUPTED)
-    if not output.wrote_json(**asdict(plan), done=[asdict(each) for each in done]):
+    if not output.wrote_json(**asdict(plan), done=done):
         output.good(f"the map is true: {_steps(len(done))} done")
     return 0
 
@@ -549,9 +549,7 @@ def balance(
         plan = plan_balance(config, report, by=by, tolerance=tolerance)
         done = apply_balance(config, plan, hold=hold, progress=tell) if moving else []
     left = 0 if plan.fits and (moving or not plan.moves) else 1
-    if output.wrote_json(
-        **_named(report), plan=asdict(plan), moved=[asdict(each) for each in done]
-    ):
+    if output.wrote_json(**_named(report), plan=plan, moved=done):
         return left
     _show_balance(output, report, top)
     _show_plan(output, plan, bool(done))

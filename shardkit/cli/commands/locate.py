@@ -86,13 +86,13 @@ def locate(
 def _key_fields(component: Component) -> tuple[Field[LocatedKey], ...]:
     placement = component.placement if component.shards else None
     return (
-        Field("key", lambda each: _text(each.key), wordy("key")),
+        Field("key", lambda each: each.key, wordy("key")),
         Field("shard", lambda each: str(each.shard), Column("shard")),
         Field("component", lambda each: each.shard.component),
         Field("number", lambda each: each.shard.number),
         Field("server", lambda each: each.server, Column("server")),
         Field("placement", lambda _: placement),
-        Field("hashed", lambda each: _text(each.why.hashed) or None),
+        Field("hashed", lambda each: each.why.hashed or None),
         Field("is_tag", lambda each: each.why.is_tag),
         Field("hash", lambda each: each.why.hash),
         Field("why", lambda each: each.why.text, wordy("why")),
@@ -114,10 +114,6 @@ def _there(found: LocatedKey) -> Cell:
         error = found.there.error
         return Styled(f"? {reason(error) if error else found.there}", BAD)
     return Styled("yes", GOOD) if found.there else "no"
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="backslashreplace")
 
 
 @command(

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -521,7 +521,7 @@ def index(
         indexed=reading.indexed,
         without_text=reading.empty,
         skipped=reading.skipped,
-        first_skipped=[asdict(skipped) for skipped in reading.first_skipped],
+        first_skipped=reading.first_skipped,
     ):
         return int(reading.failed)
     output.line(f"{counted(reading.indexed, 'document')} indexed in {at.name!r}")

@@ -45,7 +45,7 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import BAD, Column, Output, Styled, Table, identifier, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
-from shardkit.cli.text import one_line, printable, reason, size
+from shardkit.cli.text import one_line, reason, size
 from shardkit.errors import ConfigError, counted
 from shardkit.kit.config_client import config_client
 
@@ -79,10 +79,7 @@ def clients(
         if (using is None or using in process.components)
         and (older_than is None or (process.epoch or 0) < older_than)
     ]
-    if output.wrote_json(
-        clients=json_rows(_FIELDS, shown),
-        failed={server: reason(error) for server, error in failed.items()},
-    ):
+    if output.wrote_json(clients=json_rows(_FIELDS, shown), failed=failed):
         return int(bool(failed))
     if shown:
         output.table(table_of(_FIELDS, shown).without_empty())
@@ -98,18 +95,8 @@ _FIELDS: tuple[Field[ClientProcess], ...] = (
     Field("host", lambda each: each.host, Column("host")),
     Field("pid", lambda each: each.pid or None, identifier("pid")),
     Field("library", lambda each: each.library or None, wordy("library")),
-    Field(
-        "users",
-        lambda each: sorted(each.users),
-        wordy("user"),
-        lambda e: ", ".join(sorted(e.users)),
-    ),
-    Field(
-        "components",
-        lambda each: sorted(each.components),
-        wordy("components"),
-        lambda each: ", ".join(sorted(each.components)),
-    ),
+    Field("users", lambda each: sorted(each.users), wordy("user")),
+    Field("components", lambda each: sorted(each.components), wordy("components")),
     Field("epoch", lambda each: each.epoch, identifier("epoch")),
     Field("entries", lambda each: each.entries),
     Field("connections", lambda each: each.connections, number("conns")),
@@ -156,12 +143,8 @@ def keys(
     output.dim(f"{counted(seen, 'key')} inspected")
 
 
-def _key(each: BigKey) -> str:
-    return each.key.decode(errors="backslashreplace")
-
-
 _KEY_FIELDS: tuple[Field[BigKey], ...] = (
-    Field("key", _key, wordy("key"), lambda each: printable(_key(each))),
+    Field("key", lambda each: each.key, wordy("key")),
     Field("shard", lambda each: each.shard, wordy("shard")),
     Field("type", lambda each: each.kind, Column("type")),
     Field("memory", lambda each: each.memory, number("memory"), lambda each: size(each.memory)),

@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import Any
@@ -84,7 +84,7 @@ def worker(
     served: list[Worker | AsyncWorker] = []
     with (
         _answering_probes(live_port, served),
-        _LogHandler(output, verbose),
+        _telling(output) if verbose else nullcontext(),
         output.busy("starting") as tell,
     ):
         if isinstance(found, Worker):
@@ -224,26 +224,17 @@ def _said(summary: WorkerSummary) -> str:
     return ", ".join(said)
 
 
-class _LogHandler(logging.Handler):
-    """Shows the worker's log of every task with --verbose; warnings are shown in any case."""
-
-    def __init__(self, output: Output, verbose: bool) -> None:
-        super().__init__()
-        self._output = output
-        self._logger = logging.getLogger("shardkit.queues")
-        self._verbose = verbose
-        self._before = self._logger.level
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING:
-            self._output.note(timed(record))
-
-    def __enter__(self) -> _LogHandler:
-        if self._verbose:
-            self._logger.setLevel(logging.INFO)
-            self._logger.addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._before)
+@contextmanager
+def _telling(output: Output) -> Iterator[None]:
+    """Show the worker's log of every task; warnings are shown in any case."""
+    logger, handler = logging.getLogger("shardkit.queues"), logging.Handler()
+    before = logger.level
+    handler.addFilter(lambda record: record.levelno < logging.WARNING)
+    handler.emit = lambda record: output.note(timed(record))  # type: ignore[method-assign]
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

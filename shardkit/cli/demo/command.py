@@ -219,7 +219,7 @@ def celery(
 
     with _running(output, TASKS_MAP, "running tasks") as (url, servers):
         run = run_tasks(url, servers, tasks)
-    if output.wrote_json(asdict(run)):
+    if output.wrote_json(run):
         return 1 if run.lost else 0
     table = Table.of(wordy("what"), number("how many"))
     table.row("tasks sent", f"{run.sent:,}")

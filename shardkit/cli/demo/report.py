@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardkit.admin.locate import why
@@ -219,7 +219,7 @@ def document(report: DemoReport) -> dict[str, Any]:
         "damage": report.damage or None,
         "days": json_rows(_DAY_FIELDS, report.days),
         "shards": json_rows(_SHARD_FIELDS, report.loads),
-        "memory": memory and asdict(memory),
+        "memory": memory,
         "visitor": None
         if example is None
         else {

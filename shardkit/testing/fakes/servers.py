@@ -144,13 +144,8 @@ class MemoryServer:
     def answer(self, error: str | RedisError, *commands: str, times: int | None = 1) -> None:
         """Answer the next command with an error, without executing it.
 
-        Inside a transaction this aborts it, as on a real server.
-
-        Args:
-            error: a server's text (``"READONLY You can't write against a read only
-                replica."``, ``"LOADING …"``, ``"OOM …"``), or an exception of redis-py.
-            commands: see `lose_command`.
-            times: see `lose_command`.
+        Inside a transaction this aborts it, as on a real server. ``error`` is a server's text
+        (``"LOADING …"``), or an exception of redis-py. See `lose_command` for the others.
         """
         given = parse_error(error) if isinstance(error, str) else error
         self._add(_Fault(lambda: copy.copy(given)), commands, times)
@@ -164,11 +159,7 @@ class MemoryServer:
     # ---- data
 
     def client(self, **arguments: Any) -> redis.Redis:
-        """Return a blocking client that no fault affects, to inspect the data.
-
-        Args:
-            arguments: further arguments of ``redis.Redis``, such as ``db``.
-        """
+        """Return a blocking client that no fault affects; ``arguments`` are of ``redis.Redis``."""
         given = {"connection_class": _connections().InsideConnection, "protocol": 2, **arguments}
         made: redis.Redis = _connections().FakeRedis(server=self.fake, **given)
         return made
