@@ -112,8 +112,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("commands.structures:logs", "Show a log, and follow it."),
     },
     "Trying it out": {
-        "shell": ("commands.shell:shell", "Open Python with a kit."),
-        "completion": ("commands.shell:completion", "Have your shell complete commands."),
+        "shell": ("commands.up:shell", "Open Python with a kit."),
+        "completion": ("commands.up:completion", "Have your shell complete commands."),
         "demo": (
             "demo.command:demo",
             "Count the hits and unique visitors per day of a web access log.",

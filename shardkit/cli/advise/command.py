@@ -24,10 +24,16 @@ from shardkit.admin.growth.adopt import entry_at
 from shardkit.cli import options as given
 from shardkit.cli.advise import sampling
 from shardkit.cli.advise.layouts import DAY, LayoutChoice, Row, layouts_of
-from shardkit.cli.advise.model import MemoryModel, entry_size, measure
 from shardkit.cli.advise.plots import bars, check_plot
 from shardkit.cli.advise.sampling import KeySample, SampledFamily
-from shardkit.cli.advise.servers import COMPONENT, BenchServer, ServerSource
+from shardkit.cli.advise.servers import (
+    COMPONENT,
+    BenchServer,
+    MemoryModel,
+    ServerSource,
+    entry_size,
+    measure,
+)
 from shardkit.cli.options import ShardOptions, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, STRONG, WARN, Output, Styled, Table, number, wordy
 from shardkit.cli.progress import progress
