@@ -331,22 +331,20 @@ class FleetWatch:
         for command, kind, last in logs:
             first = last
             try:
-                entries = client.execute_command(  # type: ignore[no-untyped-call]
-                    f"{command} GET", 128, *kind
-                )
+                asked = command, "GET", 128, *kind  # as words, so redis-py leaves the reply alone
+                entries = client.execute_command(*asked)  # type: ignore[no-untyped-call]
             except ResponseError:  # not of this server, or not for this user
                 continue
-            for entry in entries:
-                fields = entry if isinstance(entry, dict) else _slow_fields(entry)
-                first = max(first, fields["id"] + 1)
-                if fields["id"] >= last and fields["start_time"] > time.time() - _DAY:
-                    name, key = _shown_command(fields["command"].split(b" "))
+            for number, at, amount, words, *_ in entries:
+                first = max(first, number + 1)
+                if number >= last and at > time.time() - _DAY:
+                    name, key = _shown_command(words)
                     self.slow.appendleft(
                         {
-                            "at": fields["start_time"],
+                            "at": at,
                             "server": address,
                             "kind": kind[0] if kind else "slow",
-                            "amount": fields["duration"],  # microseconds, or bytes
+                            "amount": amount,  # microseconds, or bytes
                             "command": name,
                             "key": key,
                         }
@@ -526,14 +524,3 @@ def _of_nodes(
     if not total and failure is not None:
         raise failure
     return total, nodes
-
-
-def _slow_fields(entry: list[Any]) -> dict[str, Any]:
-    """Return an entry of COMMANDLOG as redis-py returns one of SLOWLOG."""
-    number, at, amount, words = entry[:4]
-    return {
-        "id": number,
-        "start_time": at,
-        "duration": amount,
-        "command": b" ".join(word.replace(b" ", b"_") for word in words),
-    }

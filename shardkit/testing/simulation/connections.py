@@ -23,10 +23,12 @@ from redis.retry import Retry
 from shardkit.network.connections import Connector, ReplyParser
 from shardkit.network.connections.async_connection import AsyncTcpConnection
 from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.pool import AsyncPool, Pool
 from shardkit.network.connections.redis_private import socket_of, wants_reconnect
 from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
+from shardkit.operations.steps import run_by_face
 from shardkit.testing.fakes.servers import plain_tcp_fields, server_address
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
 from shardkit.testing.simulation.servers import Wire
@@ -165,6 +167,13 @@ class _Wired:
         """Of which Sentinels decide just before it connects, if it is theirs."""
         return self._given_address or f"{self.host}:{self.port}"
 
+    @run_by_face
+    def on_connect_check_health(self: Any, check_health: bool = True) -> Steps[None]:
+        """Prepare the parser: the handshake is no step of a schedule."""
+        self._parser.on_connect(self)
+        self.forget_databases()
+        yield self.enter
+
 
 class _OverWire(_Wired):
     """The parts of a blocking connection that a simulated network replaces."""
@@ -181,12 +190,6 @@ class _OverWire(_Wired):
             raise TimeoutError("timed out")
         sock.wire = self._world.open_wire(process, self._address, self.db, sock.receive)
         return sock
-
-    def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Prepare the parser: the handshake is no step of a schedule."""
-        self._parser.on_connect(self)
-        self.forget_databases()  # type: ignore[attr-defined]
-        self.enter()  # type: ignore[attr-defined]
 
     def shut_down(self) -> None:
         super().shut_down()  # type: ignore[misc]
@@ -325,12 +328,6 @@ class _AsyncOverWire(_Wired):
 
     def __del__(self, *_: Any) -> None:
         """Nothing: a killed process leaves connections open."""
-
-    async def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Prepare the parser: the handshake is no step of a schedule."""
-        self._parser.on_connect(self)
-        self.forget_databases()  # type: ignore[attr-defined]
-        await self.enter()  # type: ignore[attr-defined]
 
     def reply_parser(self) -> ReplyParser:
         parser: ReplyParser = super().reply_parser()  # type: ignore[misc]
