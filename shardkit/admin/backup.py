@@ -56,7 +56,7 @@ from shardkit.errors import (
     naming,
 )
 from shardkit.local import LocalServer, find_server
-from shardkit.local.binary import ENVIRONMENT
+from shardkit.local.server import ENVIRONMENT
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.rules import closed, refused_copy

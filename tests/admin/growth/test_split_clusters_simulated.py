@@ -19,8 +19,8 @@ from shardkit.admin.growth import cluster_nodes, gate, journal, start_split
 from shardkit.admin.growth.exchange import Clients
 from shardkit.admin.growth.fence import fence_key
 from shardkit.admin.growth.shard_move import ShardMover
+from shardkit.testing import Client, simulate
 from shardkit.testing.fakes.fakeredis_private import SimpleError, writes
-from shardkit.testing.simulation import Client, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
 
 NODES = ("node:1", "node:2", "node:3")
