@@ -2,20 +2,9 @@
 
 An ad is a document of the search index (`shardkit.search.index`), whole on one part. Its words come
 from its text and its locations, and a column has its expected income (its eCPM, see
-`shardkit.ads.records`). Its counts and the bonuses of its words have keys of their own::
-
-    {ads:0}:d:shoes-1        STRING the document: type, value, locations, words
-    {ads:0}:a:1:0            STRING the eCPM of ads 0, 1, 2 … of the part, 8 bytes each
-    {ads:0}:ad:shoes-1       HASH   v=1200 c=31 v:running=80 c:running=9 …
-    {ads:0}:bonus:0:17       HASH   of word 17: 0=86.7 …     only of words that were clicked
-    {ads:0}:types            HASH   cpc:v=51200 cpc:c=1100 …
-    {ads:0}:target:9f2c…     HASH   ad=shoes-1 words=["running"]     for 15 minutes
-
-    target(["Berlin"], "Running in the park")
-      ├─► part 0   ads for Berlin: eCPM + half the smallest and half the largest bonus
-      ├─► part 1   of the words that ad and text share          ─► each part's best
-      └─► part 2
-      ──► the best of these: its view is recorded on its part, under a new target id
+`shardkit.ads.records`). Its counts and the bonuses of its words have keys of their own: see
+docs/ads.md. Each part replies with its best ad; the view of the best of these is recorded on its
+part, under a new target id.
 
 A bonus is the ad's income from 1,000 views on pages with the word, less its income overall. It can
 be negative; it is 0 for a word whose views have earned nothing yet.

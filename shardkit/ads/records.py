@@ -1,17 +1,8 @@
 """Ads as users give them, as the index stores them, and as they are returned.
 
-The expected income of ads: eCPM, the income from 1,000 views.
-
-========  =======================  =====================================================
-type      its value is paid for    eCPM
-========  =======================  =====================================================
-``cpm``   1,000 views              value
-``cpc``   a click                  1,000 x value x clicks / views
-``cpa``   an action after a click  1,000 x value x actions / views
-========  =======================  =====================================================
-
-A new ad starts as if it had had 1,000 views, and the clicks or actions that 1,000 views of its type
-bring on average, or one if there are none yet. So a new cpc ad of 0.25 starts with 0.25.
+The expected income from 1,000 views, eCPM, is the value of a ``cpm`` ad; of others it is 1,000 x
+value x clicks (``cpc``) or actions (``cpa``) / views. A new ad starts as if it had had 1,000 views,
+and the clicks or actions that these bring its type on average, or one if there are none yet.
 """
 
 from __future__ import annotations

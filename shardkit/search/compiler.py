@@ -1,11 +1,5 @@
 """Compile a query for the servers: its tree and order as arguments of ``search/query``.
 
-::
-
-    redis "key value" -title:cluster      ──►   words    redis, key, value, cluster
-                                                tree     and  word 1, phrase 2 3
-                                                              not  word 4 in field 1
-
 Words are numbered, as each part of the index has its own ids. A prefix becomes any of its words.
 """
 

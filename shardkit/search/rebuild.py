@@ -1,15 +1,8 @@
 """Rebuild the parts of an index from their documents, to repair the damage that `check` reports.
 
-::
-
-    {search:0}:d:guide.md                 first read all documents and words by id, and report
-    {search:0}:l:gui                      damage before anything is changed
-          │
-          ▼ set aside, by RENAME
-    {search:0}:o:guide.md                 delete everything that is derived from documents
-          │
-          ▼ indexed again, in one script
-    {search:0}:d:guide.md  r: w: n: v: a:  …
+First all documents and words are read, and damage is reported before anything is changed. Then the
+documents are set aside by RENAME, to ``{search:0}:o:<id>``, all that is derived from them is
+deleted, and they are indexed again, each in one script.
 
 Until the end, ``rebuild`` in a part's state names the rebuild, no other client writes to the part,
 and searches return the documents indexed so far. A document has one of the two keys at any time, so

@@ -1,11 +1,5 @@
 """The steps of a search: call one script for each part of an index, and merge the replies.
 
-::
-
-    request ─► tree ─► query plan ─┬─► part 0 ─┐
-                                   ├─► part 1 ─┼─► merge by (value, id) ─► page
-                                   └─► part 2 ─┘
-
 Each part returns its first ``offset + limit`` hits in order, so a page costs every part more the
 deeper it is. A cursor is the value and id of the last hit of a page: each part returns only the
 hits behind it, so page 1,000 costs as much as page 2.

@@ -1,11 +1,5 @@
 """Snippets: the part of a text that best shows why it matches, with the matches marked.
 
-::
-
-    snippet(text, analyze(parse("redis shard*"), analyzer), analyzer)
-
-    '… keys of one **Redis** server are moved to others, **shard** by **shard**, while clients …'
-
 A snippet is the window of the given length with the most different words, prefixes and phrases of
 the query. If several have as many, the one with the most matches wins, then the first. It begins
 and ends between words where the text has spaces. White space, including line ends, becomes one

@@ -1,15 +1,8 @@
 """From a new status to its readers: posts, tasks that continue a fan-out, and backfills.
 
-::
-
-    post     1  the status, its id, the count, a note that it is on its way      one script
-             2  the author's profile
-             3  followers' timelines, pass by pass; nothing if readers fetch
-             4  the note is removed
-    delete   1  the status is removed, the count, a note                         one script
-             2  the profile
-             3  followers' timelines, pass by pass; nothing if readers fetch
-             4  the note is removed
+One script writes or deletes the status, counts it, and notes that it is on its way. Then it enters
+or leaves the author's profile, and the followers' timelines, pass by pass, unless readers fetch it;
+at last the note is removed.
 
 A post reaches its first followers in the call itself. A task on a queue resumes it for the rest.
 The task's id names the job and its turn, so it is queued only once, whichever process queues it. A
@@ -36,18 +29,22 @@ from shardkit.operations.operation import Operation
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.social.fan_out import ACTIONS, DELETE, DONE, FILL, MARK, POST, FanOut, FanOutJob
 from shardkit.social.keys import FOLLOWING, KINDS, KeyLayout, RelationKind
-from shardkit.social.models import MICRO, Extra, stored_ids
+from shardkit.social.models import MICRO, Extra, FollowResult, stored_ids
 from shardkit.social.relations import (
     FETCHED,
     FILLING,
     MARKING,
+    NO_CHANGE,
     PUSHED,
+    CounterState,
+    RelationChange,
     Relations,
     mode_change_note,
     read_members,
 )
 from shardkit.social.statuses import DeletedStatus, Statuses, deletion_note, post_note
 from shardkit.social.timelines import Timelines, scored_members, timeline_entries
+from shardkit.structures.base.damage import stored_integer
 
 # The most passes of one task, so that the worker gets to other tasks.
 PASSES_A_TASK = 10
@@ -284,3 +281,69 @@ class Backfill:
             if len(rows) == most:
                 positions[part] = [int(rows[-1][1]), rows[-1][0].decode()]
         return uids, positions
+
+
+class Follows:
+    """The rules of following: an account may follow at most ``limit`` others.
+
+    Preconditions (both users exist, the limit is not reached) are checked before anything is
+    written, and may be outdated by then. Users are never deleted, so only the limit can be
+    exceeded, by at most the number of concurrent calls.
+    """
+
+    def __init__(
+        self, layout: KeyLayout, relations: Relations, jobs: ResumableJobs, limit: int
+    ) -> None:
+        self._layout = layout
+        self._relations = relations
+        self._jobs = jobs
+        self._limit = limit
+
+    def follow(self, kind: RelationKind, first: int, second: int) -> Operation[FollowResult]:
+        """Have an account follow another; see `SocialNetwork.follow`."""
+        if first == second:
+            raise InvalidArgumentError(
+                f"{self._layout.name}: {first} would follow itself", "give two accounts"
+            )
+        layout = self._layout
+        follower, followed = layout.owned(kind.account, first), layout.owned("user", second)
+        following, exists = yield [
+            layout.at_user(follower, "HGET", follower, "following"),
+            layout.at_user(followed, "EXISTS", followed),
+        ]
+        if following is None or not exists:
+            return FollowResult.NO_SUCH_USER
+        if stored_integer(layout.users, follower, "following", following) >= self._limit:
+            [already] = yield from self._relations.exist(kind, [(first, second)])
+            return FollowResult.ALREADY_FOLLOWING if already else FollowResult.LIMIT_REACHED
+        change = yield from self._relations.change("follow", kind, first, second)
+        if not isinstance(change, RelationChange):
+            return FollowResult.ALREADY_FOLLOWING if change == NO_CHANGE else FollowResult.BLOCKED
+        counter = yield from self._relations.propagate(kind, first, second, change)
+        yield from self._apply_mode(second, counter)
+        return FollowResult.FOLLOWED
+
+    def unfollow(self, kind: RelationKind, first: int, second: int) -> Operation[bool]:
+        """Have an account no longer follow another; see `SocialNetwork.unfollow`."""
+        if first == second:
+            return False
+        change = yield from self._relations.change("unfollow", kind, first, second)
+        if not isinstance(change, RelationChange):
+            return False
+        counter = yield from self._relations.propagate(kind, first, second, change)
+        yield from self._apply_mode(second, counter)
+        yield from self._jobs.backfill(kind, first, ())
+        return True
+
+    def check(self, kind: RelationKind, first: int, second: int) -> Operation[None]:
+        """Make everything agree with the relation between two accounts."""
+        counter = yield from self._relations.check(kind, first, second)
+        yield from self._apply_mode(second, counter)
+        [follows] = yield from self._relations.exist(kind, [(first, second)])
+        if not follows:
+            yield from self._jobs.backfill(kind, first, ())
+
+    def _apply_mode(self, uid: int, counter: CounterState | None) -> Operation[None]:
+        """Change how an account's posts reach readers, if a count changed the mode."""
+        if counter is not None and counter.changed:
+            yield from self._jobs.change_mode(uid)

@@ -1,16 +1,8 @@
 """Fan-out: a change in the timelines of all followers of an account, in passes.
 
-`delivery` continues a fan-out after its call returns; `repair` resumes one that a crash
-interrupted.
-
 A pass takes three exchanges. It reads the next followers from all parts of the relations, writes to
 their timelines with one script for each server, and verifies that its reads still hold. The
-verification shares its exchange with the next pass's reads::
-
-    read     16 parts      ~60 followers each
-    write    4 servers     one script each, ~250 timelines      ─┐  together with
-    verify   16 parts      still as many followers as read?      │  the next pass's
-             1             does the status still exist?         ─┘  read
+verification shares its exchange with the next pass's reads.
 
 **New followers** miss no post. A post is in its author's profile before followers are read, and a
 follower is in the relations before the profile is copied. So a follower who was not read came

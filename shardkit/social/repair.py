@@ -21,9 +21,8 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Command, To
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.delivery import Backfill, Posts, ResumableJobs
+from shardkit.social.delivery import Backfill, Follows, Posts, ResumableJobs
 from shardkit.social.fan_out import DELETE, DONE, POST
-from shardkit.social.follows import Follows
 from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
 from shardkit.social.models import MICRO, ReconcileResult, stored_ids
 from shardkit.social.relations import READERS_FETCH, Counters, Relations, counters_of, remove_note

@@ -1,20 +1,7 @@
-r"""Recent statuses in Redis, as copies of a store on disk that has all of them.
-
-::
-
-    status:17           HASH  {"uid": "4", "posted": "1431864000.5", …}, expires    a copy
-    {status:17}:gone    STRING  for a minute after 17 was changed or deleted        a tombstone
-    status:recent       ZSET  {"17": 1431864000512, …}, if the number of copies is limited
+"""Recent statuses in Redis, as copies of a store on disk that has all of them.
 
 The disk is authoritative; a copy may be lost at any time. A page of recent statuses takes one
-exchange. Others are read from disk with one `Call`, and copied::
-
-    read      HGETALL …  ──► hits
-                 │ misses
-                 ▼
-              TIME t  ──►  disk  ──►  copy, unless there is a tombstone or t is 10 s old
-    write     TIME t  ──►  disk  ──►  copy, by the same rule
-    remove    unlink, tombstone  ──►  disk  ──►  unlink, tombstone again
+exchange. Others are read from disk with one `Call`, and copied.
 
 **A deleted status never comes back.** A reader may read a status from disk just before it is
 deleted there, and copy it afterwards. The reader passes the time t at which it started, by the
@@ -24,8 +11,7 @@ statuses, and deletions that overtake a writer.
 
 **A crash between disk and Redis is harmless.** If `write` reached only the disk, the next reader
 finds the status there. `remove` unlinks the copy first: then the status is either still on disk
-and not deleted, or gone from both. A repeated task cannot write a status again after its deletion,
-because the store remembers deleted ids.
+and not deleted, or gone from both.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """Exporting documents in the bulk format of OpenSearch and Elasticsearch.
 
-::
-
-    {"index":{"_index":"docs","_id":"guide.md"}}
-    {"text":"How to …","kind":"markdown","updated":"2026-11-21T10:00:00+00:00"}
-
 Send it with ``curl -H 'Content-Type: application/x-ndjson' --data-binary @- URL/_bulk``, in pieces
 of some megabytes, split after an even number of lines.
 """

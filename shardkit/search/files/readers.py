@@ -1,13 +1,7 @@
 """Documents from files, read and adapted to an index.
 
-Plain text, Markdown, HTML, Python modules, JSON lines and installed packages are read.
-
-::
-
-    docs/guide.md      ──►  FileDocument("docs/guide.md", "Guide", "How to …",
-                                         {"kind": "markdown", "updated": 1763740800.0, "size": 9})
-    data.jsonl         ──►  one document a line: {"id": …, "title": …, "text": …, …}
-    package/module.py  ──►  its docstrings: the module's, its classes' and its functions'
+Plain text, Markdown, HTML, the docstrings of Python modules, JSON lines and installed packages are
+read.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
 """The parameters of an index: its fields of text, its attributes, and how text is analyzed.
 
 They are stored with the index, and checked when it is opened: what postings, columns and words mean
-depends on them.
-
-For tools that did not create an index, they are read from what is stored::
-
-    search:meta    kind=search shards=4 fields="title=3.0 text=1.0" analyzer="1 unicode … english" …
-
-        ──►        shards=4, {"fields": {"title": 3.0, "text": 1.0}, "analyzer": Analyzer(…), …}
-
-Only the fingerprint of an analyzer is stored, so only analyzers made of this package's parts can be
-recovered: the two tokenizers, the English stop words or none, and the stemmers.
+depends on them. Tools that did not create an index read them from there. Only the fingerprint of an
+analyzer is stored, so only analyzers made of this package's parts can be recovered: the two
+tokenizers, the English stop words or none, and the stemmers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The weights of relevance: how many documents, over all parts of an index, have each term.
 
-Scores on all parts use the same counts, those of all parts together. Counts are cached for some
-seconds, and every reply refreshes them, so a query with cached terms needs no exchange to read
-them. An old count changes all documents' scores equally, and very little.
-
-Relevance: BM25 in whole steps, so that sums are the same in any order of summation.
+Scores on all parts use the counts of all parts together. They are cached for some seconds, and
+every reply refreshes them. An old count changes all documents' scores equally, and very little.
 
 For every word in a document the index keeps one byte, its *impact*: BM25's term-frequency part with
 k1 = 1.2 and b = 0.75::
@@ -13,20 +10,13 @@ k1 = 1.2 and b = 0.75::
     byte  =  255  x  ───────────────────────────────────────────────
                      tf' + k1 (1 - b + b length / average_length)
 
-BM25 divides by the average length of all documents, which changes with every document indexed.
-Here it is a constant of the index, a *pivot* (100 terms by default), so a byte never has to be
-rewritten, and the same documents have the same bytes in whatever order they were indexed and on
-however many shards. BM25's factor k1 + 1 is the same for all words and documents and does not
-change the order, so it is left out.
-
-A query weights each word by how rare it is, over all shards::
+The average length is a constant of the index, a *pivot* (100 terms by default): a byte never has to
+be rewritten, and does not depend on other documents. A query weights each word by how rare it is::
 
     idf(documents, df)  =  ln(1 + (documents - df + 0.5) / (df + 0.5))      in steps of 1/1024
 
-A document's score is the sum of idf x byte over the words of the query that it matches by
-(`search.query.tree` says which those are). Bytes are integers and idfs multiples of 1/1024, so
-doubles hold products and sums exactly: a server's Lua and Python, adding in any order, get the
-same score, and equal scores are equal.
+A document's score is the sum of idf x byte over the words of the query that it matches by. Doubles
+hold these sums exactly: a server's Lua and Python, adding in any order, get the same score.
 
 The formula is Robertson's and Zaragoza's ("The Probabilistic Relevance Framework: BM25 and Beyond",
 2009; weighted fields: their BM25F with one length for all fields); the idf that is never negative,

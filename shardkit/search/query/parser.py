@@ -1,25 +1,8 @@
-r"""The query language: parsing text to a tree (`shardkit.search.query.tree`), and unparsing it.
+"""The query language: parsing text to a tree (`shardkit.search.query.tree`), and unparsing it.
 
-::
-
-    query    =  { ["-"] group } ;                    all of them, without those with "-"
-    group    =  term { "+" term } ;                  any of them: synonyms
-    term     =  "(" query ")" | "*" | condition
-             |  [ field ":" ] ( word | quoted ) [ "*" ] ;
-    condition =  attribute ":" ( "=" ( word | quoted )
-             |  ( ">" | ">=" | "<" | "<=" ) value
-             |  [ ">" | ">=" ] [ value ] ".." [ "<" | "<=" ] [ value ]
-             |  value ) ;
-    value    =  number | date | datetime ;           1990, -2.5, 2020-01-31, 2020-01-31T12:00Z
-    quoted   =  '"' { character | '\"' | '\\' } '"' ;
-    word     =  characters other than space, '"', "(", ")" and "*", not beginning with "-" or "+" ;
-
-A sign stands right before what it belongs to. Text before a colon is a name if it begins with a
-letter and has only letters, digits, ``_``, ``.`` and ``-``; so ``12:30`` is a word.
-
-`parse` reads what `unparse` writes as the same tree, if it is one that parse can return. For other
-trees, built in Python, the text matches the same documents, unless they have names or words that no
-query can express, such as a phrase without words.
+docs/search-queries.md has the grammar. `parse` reads what `unparse` writes as the same tree, if it
+is one that parse can return. For other trees, built in Python, the text matches the same documents,
+unless they have names or words that no query can express, such as a phrase without words.
 """
 
 from __future__ import annotations

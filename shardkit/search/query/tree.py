@@ -1,11 +1,5 @@
 """Query trees: what the parser returns, Python code may build, and an index executes.
 
-::
-
-    AllOf((Word("redis"), AnyOf((Word("shard"), Word("cluster"))), Not(Word("windows"))))
-
-    unparse(…)  ──►  redis shard +cluster -windows
-
 Nodes hold words as users wrote them; `shardkit.search.query.analysis` turns them into index terms:
 in lower case, without stop words, stemmed, as the index has them.
 """

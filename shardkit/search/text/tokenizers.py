@@ -1,23 +1,10 @@
-"""Tokenizers: splitting text into words.
-
-=========== =============================================================================
-`Unicode`   words of any script: case, width and (by default) accents make no difference;
-            digits are kept; scripts without spaces are split into pairs
-`English`   runs of letters a to z and apostrophes, at least two long
-=========== =============================================================================
-
-::
-
-    Unicode()   Don't re-read   Ærøskøbing    naïve   東京都     x²  1990s
-                don't re read   aeroskobing   naive   東京 京都  x2  1990s
-    English()   don't re read   rsk bing      na ve
+"""Tokenizers: splitting text into words. docs/search-queries.md has examples.
 
 Both are values: equal parameters make them equal, and a tokenizer's `name` has all its parameters.
 
-Chinese, Japanese, Korean, Thai, Lao, Burmese and Khmer are split into overlapping pairs of
-characters; a single character is a word. Pairs need no dictionary, find every word of two or more
-characters, and as a phrase (which a query turns them into) only these characters in a row. Korean
-has spaces, but its words carry particles.
+Scripts without spaces are split into overlapping pairs of characters; a single character is a word.
+Pairs need no dictionary, find every word of two or more characters, and as a phrase (which a query
+turns them into) only these characters in a row. Korean has spaces, but its words carry particles.
 
 Tokens keep their position in the text, so that snippets can show the original spelling. Each word
 is normalised separately (NFKC and case folding, Unicode annex 15 and chapter 3.13): normalising the
