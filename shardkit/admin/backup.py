@@ -1,15 +1,9 @@
 """Backups: snapshots of all servers at one moment, fetched over the network, and their restoration.
 
-::
-
-    all servers      CLIENT PAUSE WRITE ─► SYNC: each forks ─► CLIENT UNPAUSE    one cut over all
-    each server      ◄── its snapshot, as a replica receives it ──► server-0.rdb
-    DIR              server-0.rdb, server-1.rdb, …, map.yaml (with passwords), manifest.json,
-                     config.json: other keys of the config server
-
-A cluster has a snapshot for each of its primaries. SYNC fetches a snapshot as a replica does, so no
-access to a server's files is needed. To restore, an embedded server loads each snapshot, and its
-keys are copied by DUMP and RESTORE, into servers of any kind.
+Writes are paused on all servers while each forks for its snapshot: one cut over all. A cluster has
+a snapshot for each of its primaries. SYNC fetches a snapshot as a replica does, so no access to a
+server's files is needed. To restore, an embedded server loads each snapshot, and its keys are
+copied by DUMP and RESTORE, into servers of any kind.
 """
 
 from __future__ import annotations

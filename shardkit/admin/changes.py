@@ -1,11 +1,4 @@
-"""The record of what changes in a fleet, and which changes may overlap.
-
-::
-
-    config:changes    one field for each change, by its id:
-        4be0…         {"format": 3, "kind": "split", "name": "users", "phase": "fenced", "owner": …,
-                       "started": …, "databases": ["10.0.0.1:6379/1", "<run id>/1", …], …}
-        91c7…         {"format": 3, "kind": "retire", "name": "old", "until": …, …}
+"""The record of what changes in a fleet, ``config:changes``, and which changes may overlap.
 
 A change is written here before its first step, and only if no open change that it must not overlap
 (`APART`) touches one of its databases: one transaction checks and writes. So of two commands that

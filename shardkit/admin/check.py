@@ -1,12 +1,6 @@
 """One verdict on a fleet: servers, the shards on them, rights, unfinished moves, structures.
 
-::
-
-    each server once    PINGs, INFO, TIME, rights     ─┐
-    each database       SELECT, 100 keys of SCAN      ─┼─► shardkit.network.rules ─► findings
-    the config server   epoch, moves, failovers       ─┘
-
-Servers are asked in parallel. Nothing is changed.
+Servers are asked in parallel, each once; `shardkit.network.rules` judges. Nothing is changed.
 """
 
 from __future__ import annotations

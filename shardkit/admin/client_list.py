@@ -1,10 +1,4 @@
-"""Connected processes, by the names of their connections.
-
-::
-
-    CLIENT LIST of every server    shardkit:unique/12,hits/9;1-64@web1/4711   ┐
-                                                                              ├─► web1/4711
-    … and of the config server     shardkit:config-server/17@web1/4711        ┘   epoch 17
+"""Connected processes, by the names of their connections: ``shardkit:hits/9;1-64@web1/4711``.
 
 Connections without such a name, of other programs and releases, are grouped by address and library.
 """

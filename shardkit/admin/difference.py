@@ -1,11 +1,4 @@
-"""What a push of a shard map would change: entries, and how many keys would move.
-
-::
-
-    config server ─► components as they are ┐                 ┌─► which entries and fields change
-    shard map     ─► components as wanted   ┼─► config.diff ──┤
-    real servers  ─► SCAN: some keys        ┘                 └─► how many keys would move
-"""
+"""What a push of a shard map would change: entries, and how many keys would move."""
 
 from __future__ import annotations
 

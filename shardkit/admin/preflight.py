@@ -1,11 +1,8 @@
 """Checks the servers that a push adds or changes, before clients are sent there.
 
 Each entry that the push adds or changes is surveyed (`shardkit.network.survey`) and judged by
-`shardkit.network.rules`. Where an entry leaves one database for another, keys are sampled in both::
-
-    old database  ── 100 keys ──┐
-                                ├─► are they in the new database too?
-    new database  ── EXISTS ────┘
+`shardkit.network.rules`. Where an entry leaves one database for another, 100 keys of the old one
+are looked for in the new one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Pushes, and the data servers that witness them.
-
-::
-
-    push      one transaction on the config server ─► ZADD config:witness on each data server
-
-See `shardkit.network.topology.witness` for what the witnesses are for.
-"""
+"""Pushes, and the data servers that witness them; see `shardkit.network.topology.witness`."""
 
 from __future__ import annotations
 

@@ -1,15 +1,9 @@
 """Retires a component in two steps: a push removes it; its data is deleted after a quiet time.
 
-::
-
-    remove        a push without the component; running clients stop using it within a second
-    still_used    by the names of connections: which process used it last, and when
-    delete_data   refused until all of these are true, then SCAN and UNLINK, 500 keys at a time:
-                  the push is as old as the quiet time, by the config server's clock
-                  no remaining component has one of the databases, by any name of the server
-                  no open move, split or restore uses one (see `shardkit.admin.changes`)
-                  no connection of the component was used within the quiet time
-                  no key was used within it, by OBJECT IDLETIME of every key, on replicas too
+The data is deleted only if the push is as old as the quiet time, by the config server's clock; no
+remaining component has one of the databases, by any name of the server; no open move, split or
+restore uses one (see `shardkit.admin.changes`); and within the quiet time no connection of the
+component was used, nor any key, by OBJECT IDLETIME of every key, on replicas too.
 """
 
 from __future__ import annotations

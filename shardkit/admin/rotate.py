@@ -1,21 +1,13 @@
 """Rotates a password: servers accept both, clients change over, the old one is removed.
 
-::
+The steps: add the new password on every server; publish it, by a push of the entries that have it
+inline, or in the password_file; wait until no process is left that may still log in with the old
+one; tell all Sentinels that log in to servers as this user; remove the old one, which is undone if
+a client is refused. No client is refused at any step: open connections stay logged in, and new ones
+have a valid password. If something cannot be known from here (a file on another host, a process
+that does not report its push), the rotation stops, and continues once an operator has checked that.
 
-    add       ACL SETUSER app >new on every server       both passwords are accepted from now on
-    publish   a push of the entries that have it inline, or the password_file
-    wait      until no process is left that may still log in with the old password
-    tell      SENTINEL SET … auth-pass, on all Sentinels that log in to servers as this user
-    remove    ACL SETUSER app !<hash of the old>         undone if a client is refused
-
-No client is refused at any step: open connections stay logged in, and new ones have a valid
-password. If something cannot be known from here (a file on another host, a process that does not
-report its push), the rotation stops, and continues once an operator has checked that::
-
-    config:rotation:app    {"format": 1, "user": "app", "hash": "9f86d0…", "epoch": 18,
-                            "published": 1767312000.5, "processes": [["web1", 4711]]}
-
-The state has no password, only the hash of the new one.
+Its state, ``config:rotation:<user>``, has no password, only the hash of the new one.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """The history of pushes: their authors, times, sources and reasons, and how to undo them.
 
-::
-
-    config:history    a list, the latest push first, at most 100:
-                      {"format": 1, "epoch": 17, "previous": 16, "at": 1767312000.5,
-                       "author": "ada@ops1", "source": "map.yaml", "message": "move shard 3",
-                       "before": {"unique": {"config:redis:unique:3": "{…}", …}}}
-
-A push writes its record in its own transaction. The record holds the former entries of the
-components that the push changed, and no others. Undoing the later pushes gives the state after any
-push in the history.
+``config:history`` is a list, the latest push first, at most 100. A push writes its record in its
+own transaction. The record holds the former entries of the components that the push changed, and no
+others. Undoing the later pushes gives the state after any push in the history.
 """
 
 from __future__ import annotations

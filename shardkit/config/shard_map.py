@@ -1,23 +1,4 @@
-r"""The shard map: one YAML file that describes every component.
-
-::
-
-    config_server: {host: config.internal}          # `shardkit config push` writes there
-    defaults: {socket_timeout: 2}                   # merged under every entry
-    components:
-      unique:
-        entry: {host: a.internal}                   # config:redis:unique
-        shards:                                     # config:redis:unique:0 and :1
-          - {host: a.internal, db: 1}
-          - {host: b.internal, db: 1}
-        placement: crc32
-        route: "visits:(\d+)"                       # visits:42 is placed by 42 (for splits)
-      timelines:                                    # many shards on few servers, the short form:
-        shards:                                     # shard n lives on server n % 2,
-          count: 256
-          over: [{host: a.internal, db: 2}, {host: b.internal, db: 2}]
-          spread: databases                         # in its database 2 + n // 2 (or `ports`:
-                                                    # at its port port + n // 2)
+"""The shard map: one YAML file that describes every component; see docs/configuration.md.
 
 Loading is safe and reports all problems at once: duplicate keys, unknown fields, invalid values,
 gaps in numbered shards, names that collide; and, as warnings, shards that share one database.

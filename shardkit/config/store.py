@@ -1,16 +1,4 @@
-"""The config server: its keys, and how to read, compare and change them.
-
-::
-
-    config:redis:unique       the unsharded entry of component unique
-    config:redis:unique:7     the entry of its shard 7
-    config:shards:unique      {"shards": 16, "placement": "crc32", "epoch": 3}, and perhaps "routes"
-    config:epoch              the number of the last push that changed anything
-    config:removed:unique     {"format": 1, "epoch": 18, "message": "replaced by logins"}, the push
-                              that removed the component, if one did
-    config:history            the last pushes, see shardkit.config.history
-    config:pushed             pushes mark the sharded components that they write:
-    config:pushed:unique      this one; without the mark, its entries were written by hand
+"""The config server: how to read, compare and change its keys (docs/config-server.md lists them).
 
 A push is one transaction, so a reader sees all of it or nothing. It writes only the components that
 changed, and raises the epoch of each, and ``config:epoch``, by one. An unsharded component is a

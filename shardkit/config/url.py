@@ -5,12 +5,8 @@ redis-py is lenient: it drops a path that is not a number, ends the host at an u
 be dropped is an error, and the values of the query have the types of their fields.
 
 A URL may hold references, ``redis://:${REDIS_PASSWORD}@${HOST}/1``. Inserted values are quoted as
-needed, unless the whole URL is a single reference.
-
-::
-
-    url ── read_url ──► fields, references kept            when an entry is checked
-        ── resolve_url ──► url ── url_fields ──► fields    when a client is built
+needed, unless the whole URL is a single reference. `read_url` keeps references, when an entry is
+checked; `resolve_url` and `url_fields` replace them, when a client is built.
 """
 
 from __future__ import annotations

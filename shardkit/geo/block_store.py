@@ -1,13 +1,7 @@
-"""The keys of a generation: blocks, cities, and lists of its blocks.
+"""The keys of a generation: blocks, cities, and lists of its blocks; docs/ip-to-city.md lists them.
 
-::
-
-    ip2city:3512345:4:c0a8      STRING  a block                  (`shardkit.geo.blocks`)
-    ip2city:3512345:cities:7    HASH    cities                   {0: ["Bonn",…,2946447], …}
-    ip2city:3512345:keys:0      STRING  lists 1,000 blocks, 13 bytes each
-    ip2city:3512345:keys:1      …       written before its blocks, so no block is ever orphaned
-
-    a listed block: level (1 byte), page (4 bytes; 2**32 - 1: none), bucket (8 bytes)
+A list names 1,000 blocks, 13 bytes each: level (1), page (4; 2**32 - 1: none) and bucket (8). It is
+written before its blocks, so no block is ever orphaned.
 """
 
 from __future__ import annotations

@@ -1,26 +1,11 @@
 """Totals of log lines by day and country, region or city, added file by file, each file once.
 
-::
+The process that reads lines counts them (`LogTally`), and sends only totals, as increments: several
+files may have lines of the same day. The script that adds a file's totals also records that the
+file is done, so a failed add can safely be repeated. The totals are first written to temporary
+keys, in portions, because a script should not have too many arguments.
 
-    daily:country:{2015-05-17}    ZSET  Germany                                      1307
-    daily:region:{2015-05-17}     ZSET  ["Bavaria","Germany"]                         201
-    daily:city:{2015-05-17}       ZSET  ["Munich","Bavaria","Germany"]                120
-    daily:done:{2015-05-17}       SET   access-1.log, access-2.log
-
-The process that reads lines counts them (`LogTally`), and sends only totals, as
-increments: several files may have lines of the same day. The script that adds a file's totals also
-records that the file is done, so a failed add can safely be repeated. The totals are first written
-to temporary keys, in portions, because a script should not have too many arguments.
-
-All keys of a day share a hash tag, so they live on one server.
-
-A line that is counted::
-
-    192.0.2.7 2015-05-17 10:05:03 7
-    └ address └ day, ISO └ time   └ action (and the rest of the line are ignored)
-
-A million lines of a day become one count for each city. A tally is not thread-safe: create one for
-each file.
+All keys of a day share a hash tag, so they live on one server. docs/ip-to-city.md lists them.
 """
 
 from __future__ import annotations

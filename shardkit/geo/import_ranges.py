@@ -1,19 +1,8 @@
 """Turns the items of a reader, in any order, into sorted ranges that do not overlap.
 
-::
-
-    City, Range, City, Skipped, Range, …        the items of the reader
-      │  cities are numbered 0, 1, 2, … and passed on; skipped lines are counted
-      ▼
-    (first, last, number), …                    sorted; more than 200,000 through a temporary file
-      │  the narrowest wins where ranges overlap; of equal ones the last
-      ▼
-    (first, last, number), …                    disjoint, adjacent ranges of one city merged
-
-    in    10.0.0.0/8 is 0     10.1.0.0/16 is 1
-    out   10.0.0.0 to 10.0.255.255 is 0, 10.1.0.0/16 is 1, 10.2.0.0 to 10.255.255.255 is 0
-
-Memory holds 200,000 ranges at a time, and the ids of all cities.
+Cities are numbered 0, 1, 2, … and passed on; skipped lines are counted. Where ranges overlap, the
+narrowest wins, of equal ones the last; adjacent ranges of one city are merged. Memory holds 200,000
+ranges at a time, and the ids of all cities; more ranges go through a temporary file.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """A copy of all ranges in this process, for log files: no exchange, a microsecond per address.
 
-::
-
-    starts    0   16777216   16777472   …     where cities begin: sorted, searched by bisection
-    numbers   0   1          42         …     the cities' numbers, from 1; 0 is none
-    cities    None  City("Brisbane", …)  …
-
-There is one such table for IPv4, with starts of 32 bits, and one for each level of IPv6 (see
-`shardkit.geo.blocks`). An IPv4 range takes 8 bytes, most IPv6 ranges 12.
+Where cities begin is sorted, and searched by bisection; with each is its city's number from 1, or 0
+for none. There is one such table for IPv4, with starts of 32 bits, and one for each level of IPv6
+(see `shardkit.geo.blocks`). An IPv4 range takes 8 bytes, most IPv6 ranges 12.
 
 A copy holds the data that was current at loading; ``ip.local(copy)`` returns a new copy if there is
 new data. Threads can share a copy, other processes can unpickle it, and forked children inherit it.

@@ -1,12 +1,8 @@
 """The items of an import: cities, ranges, and skipped lines; addresses as numbers.
 
-::
-
-    0 ……………… 2**32 - 1                              IPv4
-                            2**128 …… 2**129 - 1     IPv6: 2**128 and the address
-
-Both families share one number line, so their ranges are sorted and cut by the same code, and no
-range can span both. An IPv4 address written as IPv6 (``::ffff:192.0.2.7``) is the IPv4 address.
+IPv6 begins at 2**128 on the same number line, so ranges of both families are sorted and cut by the
+same code, and no range can span both. An IPv4 address written as IPv6 (``::ffff:192.0.2.7``) is the
+IPv4 address.
 
 Parsing is strict: four decimal numbers up to 255 without leading zeros, or RFC 4291; no blanks, no
 zone. ``1.2.3`` and ``999.2.3.4`` are invalid.

@@ -1,14 +1,5 @@
 """Readers: turn published files into the items of an import.
 
-====================================== ===========================================================
-``csv_ranges(file, …)``                ranges with a city's id, or with its names in the same line
-``csv_cities(file, …)``                cities with their ids
-``geolite2(blocks…, locations=…)``     MaxMind's GeoLite2 or GeoIP2 City, as CSV
-``geolite_legacy(blocks, locations)``  GeoLiteCity-Blocks.csv and GeoLiteCity-Location.csv
-``jsonl(file, …)``                     one object per line
-``mmdb(path, language=…)``             a MaxMind database file; needs the extra ``geo``
-====================================== ===========================================================
-
 Each is a lazy iterator of `City`, `IpRange` and `SkippedLine`. Several can be chained
 (``itertools.chain``), cities before the ranges that refer to them. An unusable line, such as a
 heading, becomes a `SkippedLine`.

@@ -1,15 +1,5 @@
 """Find the keys among a command's arguments, so that a pipeline over many shards can route it.
 
-::
-
-    ("GET", "user:7")                                    -> (1,)
-    ("BITOP", "AND", "both", "monday", "tuesday")        -> (2, 3, 4)
-    ("ZINTER", 2, "a", "b", "WITHSCORES")                -> (2, 3)
-    ("XREAD", "COUNT", 9, "STREAMS", "s", "t", 0, 0)     -> (4, 5)
-    ("OBJECT ENCODING", "user:7")                        -> (1,)    as redis-py spells it
-    ("OBJECT", "ENCODING", "user:7")                     -> (2,)
-    ("PING",)                                            -> ()      no key decides the shard
-
 ``command_keys.json``, next to this file, has the minimum number of words of each command, and a
 rule. tools/command_keys.py generates it from servers' own descriptions (COMMAND), and from a short
 list of commands that these cannot describe. The parts of a rule:

@@ -1,21 +1,7 @@
 """Placement: maps a key to a shard number. Never changes.
 
-docs/placement-specification.md has test vectors.
-
-=================== ==========================================================================
-name                shard of a key among ``count`` shards
-=================== ==========================================================================
-``crc32``           CRC-32 (zlib's) of the key, modulo count. The default.
-``slot``            Redis Cluster's slot (CRC-16/XMODEM modulo 16384); each shard has a range of
-                    slots, all equally long, as ``redis-cli --cluster create`` assigns them.
-``crc:<name>``      any CRC that crcmod predefines, by its name (``crc:crc-64``), modulo count.
-``rendezvous``      the shard with the highest weight for this key. Adding shard ``n`` moves only
-                    the keys for which its weight is highest: about one in ``n + 1``.
-``redis-in-action`` CRC-32 of ``x`` and the key, modulo count: for data placed with the published
-                    source of that book. Like the book, it has no hash tags.
-=================== ==========================================================================
-
-All but the last hash only the tag of a key, if it has one (see `shardkit.routing.keys`). The
+docs/placement-specification.md specifies each placement, with test vectors. All but
+``redis-in-action`` hash only the tag of a key, if it has one (see `shardkit.routing.keys`). The
 placements of other programs are in `shardkit.routing.others`.
 
 The weight of rendezvous is ``mix(h ^ mix(n + 1))``: ``h`` is the key's BLAKE2b-64 digest as a

@@ -1,13 +1,8 @@
 """Totals of many keys: exact, or estimated from a sample.
 
 A key belongs to the structure whose name it begins with, ``<name>:…``, and of several to the one
-with the longest name. A structure's parts are the keys that end in ``:`` and digits::
-
-    ids:meta          kind=set …            the structure
-    ids:17            a part
-    ids:{4}:2         a part
-    ids:{4}           not a part: only its bytes count
-    ids:2015:meta     another structure, to which ids:2015:3 belongs
+with the longest name. A structure's parts are the keys that end in ``:`` and digits, ``ids:17`` or
+``ids:{4}:2``; of others, such as ``ids:{4}``, only the bytes count.
 """
 
 from __future__ import annotations
