@@ -47,10 +47,10 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.search.check import Documents, attributes_in, check_parts, chunks_with_documents
-from shardkit.search.documents import DocumentStructure
 from shardkit.search.model.documents import check_id, write_arguments
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import WORK_PER_CALL, DocumentForm, IndexPart
+from shardkit.search.rebuild import DocumentStructure
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from shardkit.search.model.documents import Document as Document
     from shardkit.search.model.results import Hit as Hit, Results as Results
     from shardkit.search.model.schema import Schema as Schema, SchemaParameters as SchemaParameters
-    from shardkit.search.query.analysis import analyze as analyze
-    from shardkit.search.query.parser import parse as parse, quote as quote, unparse as unparse
-    from shardkit.search.query.tree import (
+    from shardkit.search.query.analysis import (
         AllOf as AllOf,
         AnyOf as AnyOf,
         Equal as Equal,
@@ -31,14 +29,16 @@ if TYPE_CHECKING:
         Prefix as Prefix,
         Range as Range,
         Word as Word,
+        analyze as analyze,
     )
+    from shardkit.search.query.parser import parse as parse, quote as quote, unparse as unparse
     from shardkit.search.request import (
         ResultOptions as ResultOptions,
         SearchOptions as SearchOptions,
     )
     from shardkit.search.snippets import snippet as snippet
-    from shardkit.search.text.analyzer import Analyzer as Analyzer
-    from shardkit.search.text.tokenizers import (
+    from shardkit.search.text.analyzer import (
+        Analyzer as Analyzer,
         English as English,
         Token as Token,
         Tokenizer as Tokenizer,

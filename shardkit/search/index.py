@@ -58,7 +58,6 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.search.check import check_parts
-from shardkit.search.documents import DocumentStructure
 from shardkit.search.model.documents import (
     Attributes,
     Document,
@@ -76,7 +75,8 @@ from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import Schema
 from shardkit.search.model.term_counts import TermStatistics
 from shardkit.search.parts import DocumentForm
-from shardkit.search.query.tree import Node
+from shardkit.search.query.analysis import Node
+from shardkit.search.rebuild import DocumentStructure
 from shardkit.search.request import (
     DEFAULT_LIMIT,
     MAX_LIMIT,

@@ -19,12 +19,17 @@ from typing import Any, Final, NamedTuple
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.commands import Argument, Command, Reply
 from shardkit.operations.operation import Operation
-from shardkit.search.compiler import QueryPlan, compile_query, prefixes_of, scored_words
 from shardkit.search.model.documents import Document, document_of, split_values, unpack
 from shardkit.search.model.results import CachedResult, Hit, OrderValue, Results, SearchCursor
 from shardkit.search.model.term_counts import TermCounts, TermStatistics
 from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts
-from shardkit.search.request import SearchRequest
+from shardkit.search.request import (
+    QueryPlan,
+    SearchRequest,
+    compile_query,
+    prefixes_of,
+    scored_words,
+)
 from shardkit.search.snippets import find_matches, snippet
 
 MAX_CACHED: Final = 10_000

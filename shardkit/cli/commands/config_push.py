@@ -12,8 +12,15 @@ from typing import Any
 import click
 import redis
 
-from shardkit.admin.difference import Difference, between, compare, holds_data
-from shardkit.admin.preflight import PreflightFinding, preflight, refuse
+from shardkit.admin.preflight import (
+    Difference,
+    PreflightFinding,
+    between,
+    compare,
+    holds_data,
+    preflight,
+    refuse,
+)
 from shardkit.admin.push import newest_witness, push as push_witnessed
 from shardkit.cli.options import (
     F,

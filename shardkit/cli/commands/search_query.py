@@ -24,12 +24,12 @@ from shardkit.cli.text import printable
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted, naming
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Blocking, pages
-from shardkit.search.files.export import bulk_lines, mappings
+from shardkit.search.files.readers import bulk_lines, mappings
 from shardkit.search.index import SearchIndex
 from shardkit.search.model.documents import Document
 from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import parameters_of, stored_parameters
-from shardkit.search.query.tree import Node
+from shardkit.search.query.analysis import Node
 from shardkit.search.request import query_tree
 from shardkit.search.snippets import snippet
 from shardkit.search.text.analyzer import ENGLISH, Analyzer

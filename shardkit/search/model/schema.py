@@ -19,8 +19,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, ShardOf
 from shardkit.operations.operation import Operation
 from shardkit.search.model.term_counts import AVERAGE_LENGTH
-from shardkit.search.text.analyzer import ENGLISH, Analyzer
-from shardkit.search.text.tokenizers import English, Unicode
+from shardkit.search.text.analyzer import ENGLISH, Analyzer, English, Unicode
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.parameters import meta_key
 

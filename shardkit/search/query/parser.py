@@ -1,4 +1,4 @@
-"""The query language: parsing text to a tree (`shardkit.search.query.tree`), and unparsing it.
+"""The query language: parsing text to a tree (`shardkit.search.query.analysis`), and unparsing it.
 
 docs/search-queries.md has the grammar. `parse` reads what `unparse` writes as the same tree, if it
 is one that parse can return. For other trees, built in Python, the text matches the same documents,
@@ -14,7 +14,7 @@ from typing import Final
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
 from shardkit.operations.arguments import shown
-from shardkit.search.query.tree import (
+from shardkit.search.query.analysis import (
     AllOf,
     AnyOf,
     Bound,
