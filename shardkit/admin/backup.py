@@ -36,10 +36,9 @@ from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.fields import is_text
-from shardkit.config.history import HISTORY_KEY
 from shardkit.config.regular_file import open_regular, read_regular
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import read_components, read_epoch
+from shardkit.config.store import HISTORY_KEY, read_components, read_epoch
 from shardkit.errors import (
     ConfigError,
     GrowthError,

@@ -19,9 +19,8 @@ import redis
 from redis.exceptions import ResponseError
 
 from shardkit.admin.changes import Change, now_of, numbered, require_open, taking_part
-from shardkit.admin.client_list import connected_clients
 from shardkit.admin.push import push
-from shardkit.admin.servers import entries_of, identify_databases
+from shardkit.admin.servers import connected_clients, entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap

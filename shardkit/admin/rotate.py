@@ -27,11 +27,17 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.changes import Change, taking_part
-from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole, role_of
 from shardkit.admin.push import push
-from shardkit.admin.servers import entries_of, query_servers, sentinels_of, servers_of_service
+from shardkit.admin.servers import (
+    ClientProcess,
+    connected_clients,
+    entries_of,
+    query_servers,
+    sentinels_of,
+    servers_of_service,
+)
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.fields import is_text

@@ -23,8 +23,8 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.operations.commands import Key, Shard
+from shardkit.routing.keys import KeyRoutes, key_routes
 from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
-from shardkit.routing.routes import KeyRoutes, key_routes
 
 MAX_SHARDS = 16384  # as many as a Redis Cluster has slots
 LONGEST_NAME = 200
@@ -116,7 +116,7 @@ class Component:
             broken, or no caller has yet given the count of entries written by hand. The unsharded
             entry still works.
         routes: the rules that find the routing key in the name of a stored key; see
-            `shardkit.routing.routes`. Only splits, and clients that follow them, use these.
+            `shardkit.routing.keys`. Only splits, and clients that follow them, use these.
         version: grows with every component that is made in this process.
         place: the function from a key to its shard's number; 0 if the component is not sharded.
         number_of: the same, but None if the component is not sharded.

@@ -14,13 +14,16 @@ an old snapshot, and needs a push above that number.
 from __future__ import annotations
 
 import json
+import os
+import platform
 import random
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from getpass import getuser
 from typing import Any
 
 import redis
@@ -45,8 +48,7 @@ from shardkit.config.diff import (
     sample_keys as sample_keys,
     with_counts,
 )
-from shardkit.config.entry import Entry
-from shardkit.config.history import HISTORY_KEY, MOST_PUSHES, PushRecord, author_here, undo
+from shardkit.config.entry import Entry, load_json
 from shardkit.config.problem import Problem, invalid, similar_name
 from shardkit.config.shard_map import ShardMap, warnings_of
 from shardkit.config.stored import (
@@ -74,6 +76,94 @@ from shardkit.errors import (
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import run_steps
 from shardkit.routing.placement import DEFAULT
+
+HISTORY_KEY = "config:history"
+MOST_PUSHES = 100
+_FORMAT = 1
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("epoch", "previous"), (int,)),
+    "at": (int, float),
+    **dict.fromkeys(("author", "source", "message"), (str,)),
+    "before": (dict,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PushRecord:
+    """One push, as ``config:history`` keeps the last 100.
+
+    `before` has, by component, the former texts by key; none for one that it added.
+
+    ``epoch`` is the `config:epoch` that it wrote, ``previous`` the one before it. ``at`` is in
+    seconds since 1970, by the config server's clock.
+    """
+
+    epoch: int
+    previous: int
+    at: float
+    author: str
+    source: str
+    message: str
+    before: Mapping[str, Mapping[str, str]]
+
+    def to_json(self) -> str:
+        """Return the text that is stored."""
+        return json.dumps({"format": _FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> PushRecord:
+        """Read a stored record, without the fields that this release does not know."""
+        loaded = load_json(text, HISTORY_KEY)
+        fields = loaded if isinstance(loaded, dict) else {}
+        given: dict[str, Any] = {name: fields.get(name) for name in _KINDS}
+        fits = all(type(value) in _KINDS[name] for name, value in given.items())
+        owned = given["before"].values() if fits else ()
+        if (
+            fields.get("format") != _FORMAT
+            or not fits
+            or not all(isinstance(own, dict) for own in owned)
+            or not all(isinstance(each, str) for own in owned for each in own.values())
+        ):
+            raise InvalidEntryError(
+                f"{HISTORY_KEY} holds a record that this release cannot read",
+                "use the release that pushed it, or delete the key, which keeps the entries",
+            )
+        return cls(**given)
+
+
+def author_here() -> str:
+    """Return this process's user and host: ``ada@ops1``."""
+    user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+    with suppress(OSError, KeyError):
+        user = getuser()
+    return f"{user}@{platform.node() or 'localhost'}"
+
+
+def undo(
+    stored: Mapping[str, Mapping[str, Any]], history: list[PushRecord], epoch: int, newest: int
+) -> dict[str, Component]:
+    """Return the components as they were after a push.
+
+    Args:
+        stored: by component, its texts by key now.
+        history: the records, the latest first.
+        epoch: the push's number.
+        newest: `config:epoch` now.
+    """
+    known = {newest, *(n for record in history for n in (record.epoch, record.previous))}
+    if epoch not in known:
+        raise ConfigError(
+            f"the history has no epoch {epoch}",
+            f"choose one from {min(known)} to {newest}: see `shardkit config history`",
+        )
+    then: dict[str, Mapping[str, Any]] = dict(stored)
+    for record in history:
+        if record.epoch <= epoch:
+            break
+        then |= record.before
+    read = {name: whole_component_of(name, texts) for name, texts in then.items() if texts}
+    return {name: component for name, component in read.items() if component is not None}
+
 
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
 _CHUNK = 1000  # keys of one MGET

@@ -19,7 +19,7 @@ from datetime import date, timedelta
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.block_store import LocalCities
 from shardkit.geo.models import City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Transaction

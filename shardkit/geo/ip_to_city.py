@@ -14,7 +14,7 @@
 
 Ranges are packed in blocks (`shardkit.geo.blocks`), so an address costs one GET instead of a search
 among all ranges. Ranges have ends: an address in a gap has no city. An import writes a new
-generation and then switches to it (`shardkit.geo.generations`): readers see either all of the old
+generation and then switches to it (`shardkit.geo.block_store`): readers see either all of the old
 data or all of the new.
 """
 
@@ -28,11 +28,18 @@ from typing import NamedTuple
 
 from shardkit import log_records
 from shardkit.errors import DamagedDataError, ShardKitError, StructureError
-from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, CityTable, Progress
+from shardkit.geo.block_store import (
+    BLOCKS_AT_ONCE,
+    IMPORT_AGAIN,
+    BlockStore,
+    CityTable,
+    Generation,
+    Generations,
+    LocalCities,
+    Progress,
+)
 from shardkit.geo.blocks import IPV4_LEVELS, IPV6_LEVELS, NO_CITY, WHOLE, Level, search
-from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations
 from shardkit.geo.import_ranges import ImportInput
-from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import IPV4, Address, City, Item, SkippedLine, address_number
 from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (

@@ -48,7 +48,7 @@ def partition(name: str, total: int, part_size: int) -> Partition:
     """Return the function that maps a member to the number of its part.
 
     Args:
-        name: a name from the table above.
+        name: one of `NAMES`.
         total: about how many members the structure will have.
         part_size: how many members a part should have at most.
 

@@ -48,7 +48,7 @@ def placement(name: str, count: int) -> Place:
     """Return the function that places a key among ``count`` shards.
 
     Args:
-        name: a name from the table above, or that of another program's placement, with its options.
+        name: its name; that of another program's placement is followed by its options.
         count: how many shards there are, at least 1.
 
     Returns:

@@ -72,8 +72,7 @@ from shardkit.search.model.documents import (
     write_arguments,
 )
 from shardkit.search.model.results import Hit, Results
-from shardkit.search.model.schema import Schema
-from shardkit.search.model.term_counts import TermStatistics
+from shardkit.search.model.schema import Schema, TermStatistics
 from shardkit.search.parts import DocumentForm
 from shardkit.search.query.analysis import Node
 from shardkit.search.rebuild import DocumentStructure

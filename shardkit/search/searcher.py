@@ -21,7 +21,7 @@ from shardkit.operations.commands import Argument, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.search.model.documents import Document, document_of, split_values, unpack
 from shardkit.search.model.results import CachedResult, Hit, OrderValue, Results, SearchCursor
-from shardkit.search.model.term_counts import TermCounts, TermStatistics
+from shardkit.search.model.schema import TermCounts, TermStatistics
 from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts
 from shardkit.search.request import (
     QueryPlan,

@@ -14,13 +14,11 @@ This class checks arguments, writes users, lists, blocks and mutes, and calls th
 ================ ================================================================================
 `keys`           keys, and what ids encode
 `models`         what is returned, and how it is stored
-`statuses`       created and deleted with one script each
-`status_cache`   recent statuses in Redis, all of them on disk: `sql_stores`
+`status_cache`   statuses: in Redis, or recent ones there and all of them on disk (`sql_stores`)
 `timelines`      writing to many timelines, reading pages
 `relations`      who follows whom, exact counters, and whether posts are pushed or fetched
-`fan_out`        jobs for all followers of an account, in passes
-`delivery`       posts, tasks that continue fan-outs, filling of timelines that lost many entries,
-                 rules for following
+`delivery`       posts, their fan-out to all followers, in passes that tasks continue, filling of
+                 timelines that lost many entries, rules for following
 `repair`         finishing what a crash interrupted
 `check`          finding what is damaged
 ================ ================================================================================
@@ -62,8 +60,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.social.check import NetworkCheck
-from shardkit.social.delivery import Backfill, Follows, Posts, ResumableJobs
-from shardkit.social.fan_out import FanOut
+from shardkit.social.delivery import Backfill, FanOut, Follows, Posts, ResumableJobs
 from shardkit.social.keys import FOLLOWING, IDEMPOTENCY_TTL, KINDS, LIST, USER, KeyLayout
 from shardkit.social.models import (
     USER_FIELDS,
@@ -89,8 +86,7 @@ from shardkit.social.models import (
 )
 from shardkit.social.relations import Counters, Relations, relation_note
 from shardkit.social.repair import PendingRepair, Reconciler
-from shardkit.social.status_cache import WEEK, CachedStatuses, StatusStore
-from shardkit.social.statuses import AT_ONCE, Statuses
+from shardkit.social.status_cache import READ_AT_ONCE, WEEK, CachedStatuses, Statuses, StatusStore
 from shardkit.social.timelines import Timelines, newest_rows
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
@@ -304,7 +300,7 @@ class SocialNetwork(Structure[Face]):
         Cost: one exchange for each 1,000.
         """
         users: list[User | None] = []
-        for page in pages([self.layout.id("uid", uid) for uid in uids], AT_ONCE):
+        for page in pages([self.layout.id("uid", uid) for uid in uids], READ_AT_ONCE):
             users += yield from read_records(self.layout, "user", page, user_of)
         return users
 

@@ -21,12 +21,11 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Command, To
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.delivery import Backfill, Follows, Posts, ResumableJobs
-from shardkit.social.fan_out import DELETE, DONE, POST
+from shardkit.social.delivery import DELETE, DONE, POST, Backfill, Follows, Posts, ResumableJobs
 from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
 from shardkit.social.models import MICRO, ReconcileResult, stored_ids
 from shardkit.social.relations import READERS_FETCH, Counters, Relations, counters_of, remove_note
-from shardkit.social.statuses import Statuses
+from shardkit.social.status_cache import Statuses
 from shardkit.social.timelines import Timelines
 
 logger = logging.getLogger("shardkit.social")

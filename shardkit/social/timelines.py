@@ -21,7 +21,7 @@ from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.keys import KeyLayout, RelationKind, is_id
 from shardkit.social.models import Status, TimelineCursor, TimelinePage, stored_ids
-from shardkit.social.statuses import Statuses
+from shardkit.social.status_cache import Statuses
 from shardkit.structures.base.damage import is_whole, stored_score
 from shardkit.structures.base.members import Place, find
 from shardkit.structures.sorted_set.merged_ranges import RangeCursor, range_over

@@ -7,10 +7,9 @@ from random import Random
 from socket import AF_INET, AF_INET6, inet_ntop
 
 from shardkit.geo import City, IpRange, LocalCities
+from shardkit.geo.block_store import Generation, RangeTables
 from shardkit.geo.blocks import blocks
-from shardkit.geo.generations import Generation
 from shardkit.geo.import_ranges import ImportInput
-from shardkit.geo.local_copy import RangeTables
 from shardkit.geo.models import IPV4, IPV6, Item
 
 BONN = City("Bonn", "North Rhine-Westphalia", "Germany", 2946447)

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.geo import City, IpRange, LocalCities, SkippedLine
+from shardkit.geo.block_store import Generation, Generations, RangeTables
 from shardkit.geo.blocks import (
     ENTRIES_A_PAGE,
     IPV4_LEVELS,
@@ -22,9 +23,7 @@ from shardkit.geo.blocks import (
     blocks,
     search,
 )
-from shardkit.geo.generations import Generation, Generations
 from shardkit.geo.import_ranges import SKIPPED_KEPT, ImportInput
-from shardkit.geo.local_copy import RangeTables
 from shardkit.geo.models import IPV4, IPV6, address_number
 
 Stored = dict[tuple[int, int, int], bytes]

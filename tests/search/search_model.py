@@ -37,7 +37,7 @@ from shardkit.search import (
     analyze,
     parse,
 )
-from shardkit.search.model.term_counts import AVERAGE_LENGTH, idf, impact_byte
+from shardkit.search.model.schema import AVERAGE_LENGTH, idf, impact_byte
 
 RELEVANCE = "relevance"
 Row = tuple[Any, str]

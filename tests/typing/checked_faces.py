@@ -21,12 +21,11 @@ from shardkit import (
     KeyShardedConnection,
     ShardKit,
 )
-from shardkit.ads.ads import Ads
-from shardkit.ads.records import Ad, Served
+from shardkit.ads.ads import Ad, Ads, Served
 from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import RecentContacts
+from shardkit.geo.block_store import LocalCities
 from shardkit.geo.ip_to_city import Imported, IpToCity
-from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
 from shardkit.job_search.job_search import JobSearch
 from shardkit.kit.lua_script import LuaScript

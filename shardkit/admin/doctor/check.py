@@ -20,8 +20,14 @@ from typing import Any, Final
 
 import redis
 
-from shardkit.admin.doctor.scan import Progress, ScanResult, databases_of, distinct_shards
-from shardkit.admin.doctor.summary import StoredStructure, structure_of
+from shardkit.admin.doctor.scan import (
+    Progress,
+    ScanResult,
+    StoredStructure,
+    databases_of,
+    distinct_shards,
+    structure_of,
+)
 from shardkit.admin.locate import MEMBER_TYPES
 from shardkit.completion import fold
 from shardkit.config.component import Component

@@ -16,8 +16,14 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.doctor.scan import ScanResult, ServerInfo
-from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure, WorstExcess
+from shardkit.admin.doctor.scan import (
+    KeyGroup,
+    KeyStatistics,
+    ScanResult,
+    ServerInfo,
+    StoredStructure,
+    WorstExcess,
+)
 from shardkit.network.rules import eviction
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend

@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 import click
 
-from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.keys import BigKey, biggest_keys
-from shardkit.admin.servers import execute
+from shardkit.admin.servers import ClientProcess, connected_clients, execute
 from shardkit.cli.options import (
     LOGIN_PASSWORD,
     ShardOptions,

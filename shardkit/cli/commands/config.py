@@ -43,8 +43,8 @@ from shardkit.cli.text import server_list
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.entry import LOCATION, Entry, mask
-from shardkit.config.history import PushRecord
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import PushRecord
 from shardkit.errors import ConfigError, counted, few
 from shardkit.kit.config_client import config_client
 from shardkit.operations.commands import Shard

@@ -20,8 +20,7 @@ from shardkit.admin.doctor.diagnosis import (
     limit_changes,
     rewrite_configs,
 )
-from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
-from shardkit.admin.doctor.summary import StoredStructure
+from shardkit.admin.doctor.scan import SAMPLE, ScanResult, StoredStructure, scan
 from shardkit.cli.options import (
     OpenTopology,
     ShardOptions,

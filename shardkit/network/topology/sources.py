@@ -33,9 +33,9 @@ from redis.exceptions import (
 from shardkit import log_records
 from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
-from shardkit.config.history import HISTORY_KEY
 from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap, unreadable
+from shardkit.config.store import HISTORY_KEY
 from shardkit.config.stored import (
     EPOCH_KEY,
     EXPECTED_SHARDS,

@@ -19,8 +19,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureErr
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
-from shardkit.search.model.schema import Schema
-from shardkit.search.model.term_counts import impact_byte
+from shardkit.search.model.schema import Schema, impact_byte
 from shardkit.structures.codecs.plain import inflated, most_made
 
 Value: TypeAlias = float | date | datetime | str | tuple[str, ...]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.search.model.documents import Value
-from shardkit.search.model.term_counts import TermCounts
+from shardkit.search.model.schema import TermCounts
 
 OrderValue: TypeAlias = float | str
 

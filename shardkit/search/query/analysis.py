@@ -1,4 +1,8 @@
-"""Analyzing a query: index terms for words, in the normal form that an index executes."""
+"""Query trees, which the parser returns and Python code may build, and their analysis.
+
+Nodes hold words as users wrote them; `analyze` turns them into index terms, in the normal form that
+an index executes.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,9 @@
-"""Analysis: how texts and queries become index terms.
+"""Analysis: how texts and queries become index terms; docs/search-queries.md has examples.
 
-::
-
-    The Searches of the naïve              a text
-    the  searches  of  the  naive          its words (`shardkit.search.text.analyzer`)
-         searches           naive          without stop words
-         search             naiv           stemmed, if wanted, such as by the extra ``search``
-         0                  1              their positions, by which phrases are found
-
-An index and its queries must use the same analyzer. An index stores its analyzer's `fingerprint`
-and cannot be opened with another. `shardkit.search.query.analysis` analyzes queries.
+A tokenizer splits a text into words, with their positions; an analyzer leaves out stop words, and
+stems the others if it has a stemmer. Both are values: equal parameters make them equal. An index
+and its queries must use the same analyzer. An index stores its analyzer's `fingerprint` and cannot
+be opened with another.
 """
 
 from __future__ import annotations
@@ -141,7 +135,12 @@ class Unicode:
 
     Words consist of letters, digits and their marks; an apostrophe within a word belongs to it
     ("don't"), underscores and hyphens separate words. Case, full and half width, ligatures and
-    superscripts make no difference.
+    superscripts make no difference (NFKC and case folding, Unicode annex 15 and chapter 3.13).
+
+    Scripts without spaces are split into overlapping pairs of characters; a single character is a
+    word. Pairs need no dictionary, find every word of two or more characters, and as a phrase
+    (which a query turns them into) only these characters in a row. Korean has spaces, but its words
+    carry particles.
 
     Args:
         fold_accents: whether accents make no difference either: "naive" is "naïve", "ø" is "o".
