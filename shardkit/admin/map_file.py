@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from shardkit.admin.preflight import preflight
+from shardkit.admin.pushes import preflight
 from shardkit.config.problem import Problem
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.url import read_url

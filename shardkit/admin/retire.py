@@ -19,13 +19,12 @@ import redis
 from redis.exceptions import ResponseError
 
 from shardkit.admin.changes import Change, now_of, numbered, require_open, taking_part
-from shardkit.admin.push import push
+from shardkit.admin.pushes import push
 from shardkit.admin.servers import connected_clients, entries_of, identify_databases
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import Component, entry_key, whole_component_of
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch, read_history
-from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, GrowthError, MissingEntryError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.server_queries import TIMEOUT, client_of

@@ -29,7 +29,7 @@ from redis.exceptions import RedisError, ResponseError
 from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole, role_of
-from shardkit.admin.push import push
+from shardkit.admin.pushes import push
 from shardkit.admin.servers import (
     ClientProcess,
     connected_clients,

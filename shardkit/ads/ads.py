@@ -49,8 +49,7 @@ from shardkit.search.model.documents import (
     write_arguments,
 )
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import WORK_PER_CALL, DocumentForm, IndexPart
-from shardkit.search.rebuild import DocumentStructure
+from shardkit.search.parts import WORK_PER_CALL, DocumentForm, DocumentStructure, IndexPart
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents

@@ -20,7 +20,7 @@ from zlib import crc32
 
 from crcmod.predefined import mkPredefinedCrcFun
 
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import hash_tag, hashed_parts, key_bytes
 from shardkit.routing.others import place_as_others
@@ -163,3 +163,64 @@ def _mix(z: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
+
+
+Partition: TypeAlias = Callable[[Key], int]
+PartitionAll: TypeAlias = Callable[[Sequence[bytes]], list[int]]
+
+PARTITIONS = ("crc32", "digits", "redis-in-action")
+
+
+def part_count(total: int, part_size: int) -> int:
+    """Return the number of parts that members are hashed to.
+
+    Raises:
+        InvalidArgumentError: total or part_size is not a positive integer.
+    """
+    for name, value in (("total", total), ("part_size", part_size)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidArgumentError(f"{name}={value!r}", "give a positive integer")
+    return max(1, 2 * total // part_size)
+
+
+def partition(name: str, total: int, part_size: int) -> Partition:
+    """Return the function that maps a member to the number of its part.
+
+    A structure of about ``total`` members has parts of at most about ``part_size``, so that each
+    keeps its compact encoding. Twice as many parts as needed are half full on average, and few grow
+    larger than planned. ``crc32`` hashes the member's text, modulo the number of parts. ``digits``
+    puts a member of ASCII digits into part ``int(member) // part_size``, so that neighbouring ids
+    share a part, and hashes others. ``redis-in-action`` hashes ``x`` and the member, as the sharded
+    SET in the published source of that book.
+
+    Args:
+        name: one of `PARTITIONS`.
+        total: about how many members the structure will have.
+        part_size: how many members a part should have at most.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
+    """
+    count = part_count(total, part_size)
+    if name == "crc32":
+        return lambda member: crc32(member if type(member) is bytes else key_bytes(member)) % count
+    if name == "redis-in-action":
+        return lambda member: crc32(b"x" + key_bytes(member)) % count
+    if name == "digits":
+
+        def part(member: Key) -> int:
+            data = key_bytes(member)
+            if data.isdigit() and len(data) <= 4300:  # Python's limit for int()
+                return int(data) // part_size
+            return crc32(data) % count
+
+        return part
+    raise InvalidArgumentError(f"partition={name!r}", f"give one of {', '.join(PARTITIONS)}")
+
+
+def partition_of_all(name: str, total: int, part_size: int) -> PartitionAll:
+    """Return the function that maps many members, as they are sent, each as `partition` does."""
+    part_of, count = partition(name, total, part_size), part_count(total, part_size)
+    if name == "crc32":
+        return lambda members: [number % count for number in map(crc32, members)]
+    return lambda members: list(map(part_of, members))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardkit.search.model.documents import Document as Document
     from shardkit.search.model.results import Hit as Hit, Results as Results
     from shardkit.search.model.schema import Schema as Schema, SchemaParameters as SchemaParameters
-    from shardkit.search.query.analysis import (
+    from shardkit.search.query.parser import (
         AllOf as AllOf,
         AnyOf as AnyOf,
         Equal as Equal,
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
         Range as Range,
         Word as Word,
         analyze as analyze,
+        parse as parse,
+        quote as quote,
+        unparse as unparse,
     )
-    from shardkit.search.query.parser import parse as parse, quote as quote, unparse as unparse
-    from shardkit.search.request import (
+    from shardkit.search.searcher import (
         ResultOptions as ResultOptions,
         SearchOptions as SearchOptions,
     )

@@ -73,18 +73,18 @@ from shardkit.search.model.documents import (
 )
 from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import Schema, TermStatistics
-from shardkit.search.parts import DocumentForm
-from shardkit.search.query.analysis import Node
-from shardkit.search.rebuild import DocumentStructure
-from shardkit.search.request import (
+from shardkit.search.parts import DocumentForm, DocumentStructure
+from shardkit.search.query.parser import Node
+from shardkit.search.searcher import (
     DEFAULT_LIMIT,
+    MAX_EXPANSIONS,
     MAX_LIMIT,
     MAX_OFFSET,
     ResultOptions,
+    Searcher,
     SearchOptions,
     search_request,
 )
-from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
 from shardkit.structures.base.arguments import check_integer, check_seconds
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.server_clock import ServerClock

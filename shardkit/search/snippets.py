@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from shardkit.search.query.analysis import Node, Phrase, Prefix, Word, wanted
+from shardkit.search.query.parser import Node, Phrase, Prefix, Word, wanted
 from shardkit.search.text.analyzer import Analyzer, Token
 from shardkit.structures.base.arguments import check_integer
 

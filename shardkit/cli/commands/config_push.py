@@ -12,16 +12,17 @@ from typing import Any
 import click
 import redis
 
-from shardkit.admin.preflight import (
+from shardkit.admin.pushes import (
     Difference,
     PreflightFinding,
     between,
     compare,
     holds_data,
+    newest_witness,
     preflight,
+    push as push_witnessed,
     refuse,
 )
-from shardkit.admin.push import newest_witness, push as push_witnessed
 from shardkit.cli.options import (
     F,
     command,
@@ -37,8 +38,8 @@ from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import percent, shard_list
 from shardkit.config import store
 from shardkit.config.component import entry_key
-from shardkit.config.diff import ComponentChange, FieldChange
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import ComponentChange, FieldChange
 from shardkit.errors import ConfigError, PushRefusedError
 from shardkit.kit.config_client import config_client
 from shardkit.network.survey import server_of

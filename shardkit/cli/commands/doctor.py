@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from shardkit.admin.changes import working_on
-from shardkit.admin.doctor.check import CheckedStructure, check_all
+from shardkit.admin.check import CheckedStructure, check_all
 from shardkit.admin.doctor.diagnosis import (
     AppliedChange,
     Diagnosis,

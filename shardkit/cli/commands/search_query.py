@@ -29,8 +29,8 @@ from shardkit.search.index import SearchIndex
 from shardkit.search.model.documents import Document
 from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import parameters_of, stored_parameters
-from shardkit.search.query.analysis import Node
-from shardkit.search.request import query_tree
+from shardkit.search.query.parser import Node
+from shardkit.search.searcher import query_tree
 from shardkit.search.snippets import snippet
 from shardkit.search.text.analyzer import ENGLISH, Analyzer
 from shardkit.structures.base.check import Damage

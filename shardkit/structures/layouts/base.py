@@ -21,7 +21,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
-from shardkit.routing.partition import PartitionAll
+from shardkit.routing.placement import PartitionAll
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE

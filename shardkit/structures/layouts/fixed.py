@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
-from shardkit.routing.partition import Partition, PartitionAll, part_count, partition_of_all
+from shardkit.routing.placement import Partition, PartitionAll, part_count, partition_of_all
 from shardkit.structures.base.arguments import hashed_partition
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE

@@ -19,7 +19,7 @@ from typing import Final
 
 from shardkit.operations.commands import Command, Home, To
 from shardkit.operations.operation import Operation, pages
-from shardkit.routing.partition import part_count
+from shardkit.routing.placement import part_count
 from shardkit.structures.base.arguments import (
     MOST_PARTS,
     check_integer,

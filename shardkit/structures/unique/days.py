@@ -51,7 +51,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Page, Stream, pages
-from shardkit.routing.partition import Partition
+from shardkit.routing.placement import Partition
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
     Damage,

@@ -25,7 +25,7 @@ from shardkit import ShardMap
 from shardkit.admin.growth import ApplyPlan, apply_map, awaiting, moves, plan_apply
 from shardkit.admin.growth.databases import strays
 from shardkit.admin.growth.relocation import Place
-from shardkit.admin.preflight import compare
+from shardkit.admin.pushes import compare
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
