@@ -65,6 +65,8 @@ _SCAN: Final = 10_000
 _AWAY: Final = (redis.ConnectionError, redis.TimeoutError, OSError, ShardUnavailable)
 # Patterns of keys that structures have beside their parts, with their types.
 _SIGNS: Final = (("*:parts", "set"), ("*:ends", "hash"), ("*}", "hash"))
+# By kind, the parameter that is a type.
+_TYPED: Final = {"set": "members", "hash": "fields", "list": "values", "sorted-set": "members"}
 # Kinds whose parameters have a part size; of visitor counters all but one precision.
 _IN_PARTS: Final = frozenset(("hash", "list", "packed", "set", "sorted-set", "unique-visitors"))
 
@@ -172,49 +174,32 @@ def _open(
     if size is None and structure.kind in _IN_PARTS and stored.get("precision") != "hyperloglog":
         raise ValueError("no part_size")
     total = int(stored["total"]) if "total" in stored else None
-    groups: dict[str, Any] = {"groups": int(stored["groups"])} if "groups" in stored else {}
     if stored.get("codec", "none") != "none":
         try:
             codec(stored["codec"])
         except ShardKitError as error:
             raise _UncheckedError(f"its codec is the application's: {error}") from None
+    given: dict[str, Any] = {"component": component, "part_size": size}
+    if word := _TYPED.get(structure.kind):
+        given[word] = MEMBER_TYPES[stored[word]]
+    if "groups" in stored:
+        given["groups"] = int(stored["groups"])
+    if structure.kind == "hash" or (structure.kind == "set" and total):
+        given["partition"] = stored["partition"]
     if structure.kind == "set":
-        opened = kit.set(
-            name,
-            component=component,
-            total=total,
-            part_size=size,
-            members=MEMBER_TYPES[stored["members"]],
-            **({"partition": stored["partition"]} if total else groups),
-        )
+        opened = kit.set(name, total=total, **given)
     elif structure.kind == "hash":
-        same = stored.get("hashed_size", str(size)) == str(size)
-        opened = kit.hash(
-            name,
-            component=component,
-            total=total,
-            part_size=size if same else None,
-            codec=None if stored["codec"] == "none" else stored["codec"],
-            fields=MEMBER_TYPES[stored["fields"]],
-            partition=stored["partition"],
-            **groups,
-        )
+        if stored.get("hashed_size", str(size)) != str(size):
+            given["part_size"] = None
+        codec_name = None if stored["codec"] == "none" else stored["codec"]
+        opened = kit.hash(name, total=total, codec=codec_name, **given)
     elif structure.kind == "list":
-        values = MEMBER_TYPES[stored["values"]]
-        part_size = int(stored["part_size"])
-        opened = kit.list(name, component=component, part_size=part_size, values=values)
+        opened = kit.list(name, **given)
     elif structure.kind == "sorted-set":
-        opened = kit.sorted_set(
-            name,
-            component=component,
-            part_size=size,
-            bound=int(stored["bound"]),
-            members=MEMBER_TYPES[stored["members"]],
-            **groups,
-        )
+        opened = kit.sorted_set(name, bound=int(stored["bound"]), **given)
     elif structure.kind == "packed":
         fields = dict(pair.split(":", 1) for pair in stored["fields"].split(","))
-        opened = kit.packed(name, component=component, fields=fields, part_size=size)
+        opened = kit.packed(name, fields=fields, **given)
     elif structure.kind == "unique-visitors":
         counter = kit.unique_visitors(
             name,
@@ -443,9 +428,6 @@ def config_facts(config: Any) -> ConfigFacts:
     """Read the epoch, unfinished moves and failovers of a config server.
 
     What the client's user must not read is left out.
-
-    Raises:
-        ConfigServerError: it cannot be read.
     """
     from shardkit.admin.growth import moves, pending_fences  # much, rarely needed
 
@@ -480,9 +462,6 @@ def stale_map(config: Any, shard_map: ShardMap) -> list[CheckFinding]:
     """Return the finding that a shard map is older than the entries; nothing if it is not.
 
     A map that was changed, and not pushed yet, is not older.
-
-    Raises:
-        ConfigError: the entries or the history cannot be read.
     """
     now = read_components(config, shard_map.components)
     differing = {

@@ -443,9 +443,9 @@ def holds_data(shard_map: ShardMap) -> Callable[[Component], bool]:
     """Return the function by which `shardkit.config.store.push` checks if a component holds data.
 
     It queries the component's current servers. For a component that stays these are its shards, or
-    its entry if it has none, because only their keys would be placed by another rule. For one to be
-    removed, a database that another component of the map uses as well does not count: its keys
-    cannot be told apart, and most likely are the other's.
+    its entry if it has none: only their keys would be placed by another rule. Of one to be removed,
+    a database that another component of the map uses as well does not count: its keys cannot be
+    told apart, and most likely are the other's.
     """
     used = {e.address for c in shard_map.components.values() for _, e in c.entries()}
 

@@ -423,11 +423,8 @@ def head_keys(name: str) -> list[str]:
 def read_shards(name: str, stored: Stored, server: str = "") -> tuple[int, str, int]:
     """Return a component's count of shards, placement and epoch; 0 shards if it is unsharded.
 
-    ``server`` is for messages: ``" on config server a:6379/0"``.
-
-    Raises:
-        InvalidEntryError: `shards_key` holds something else.
-        MissingEntryError: the count is missing, but a shard's entry is stored.
+    A missing count is a MissingEntryError if a shard's entry is stored. ``server`` is for messages:
+    ``" on config server a:6379/0"``.
     """
     key = shards_key(name)
     text = stored.get(key)

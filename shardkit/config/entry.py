@@ -187,16 +187,10 @@ class Entry:
         return server if number is None else f"{server}/{number}"
 
     def resolved(self, where: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-        """Return the fields with every ``${NAME}`` replaced, and those of a ``url`` in its place.
+        """Return redis-py's arguments and additions, every ``${NAME}`` and ``url`` replaced.
 
-        The content of a ``password_file`` becomes the ``password``.
-
-        Args:
-            where: the entry's key, for error messages.
-            environ: the values by name.
-
-        Returns:
-            redis-py's arguments and the additions; ``replicas`` are resolved as well.
+        The content of a ``password_file`` becomes the ``password``; ``replicas`` are resolved as
+        well. ``where`` is the entry's key, for messages; ``environ`` has the values by name.
 
         Raises:
             ConfigError: a name is not in the environment, or its value, which is not shown, cannot

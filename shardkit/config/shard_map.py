@@ -90,15 +90,9 @@ class ShardMap:
 
     @classmethod
     def parse(cls, text: str, source: str = "shard map") -> ShardMap:
-        """Validate the text of a shard map; see `load`.
+        """Validate the YAML text of a shard map, which is no path; for errors see `load`.
 
-        Args:
-            text: the YAML text, not the path of a file.
-            source: where it comes from, for messages.
-
-        Raises:
-            ConfigError: the text is no YAML.
-            InvalidEntryError: something in it cannot be used; ``.problems`` lists everything.
+        ``source`` is where it comes from, for messages.
         """
         if not isinstance(text, str) or re.fullmatch(r"\S+\.ya?ml", text):
             is_path = isinstance(text, str | PathLike)

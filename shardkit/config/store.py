@@ -149,16 +149,10 @@ def diff(
     wanted: Mapping[str, Component],
     sample: Sample | None = None,
 ) -> list[ComponentChange]:
-    """Return what has to change to get from the current components to the wanted ones.
+    """Return what has to change to get from the current components to the wanted ones, by name.
 
-    Args:
-        current: the components now.
-        wanted: the components to end up with.
-        sample: keys of which to count how many would move to another shard: one list for all
-            components, or a list by component name. The default is 10,000 synthetic keys.
-
-    Returns:
-        One change for each component, unchanged ones included, sorted by name.
+    ``sample`` are keys of which to count how many would move to another shard: one list for all
+    components, or a list by component name; by default 10,000 synthetic keys.
     """
     default = None if isinstance(sample, Mapping) else sample
     changes = []
@@ -297,13 +291,10 @@ def author_here() -> str:
 def undo(
     stored: Mapping[str, Mapping[str, Any]], history: list[PushRecord], epoch: int, newest: int
 ) -> dict[str, Component]:
-    """Return the components as they were after a push.
+    """Return the components as they were after push number ``epoch``.
 
-    Args:
-        stored: by component, its texts by key now.
-        history: the records, the latest first.
-        epoch: the push's number.
-        newest: `config:epoch` now.
+    ``stored`` has the texts now, by component and key; ``history`` the records, the latest first;
+    ``newest`` is `config:epoch` now.
     """
     known = {newest, *(n for record in history for n in (record.epoch, record.previous))}
     if epoch not in known:
@@ -331,13 +322,9 @@ def read_components(
 ) -> dict[str, Component]:
     """Read all components, in the state between two pushes.
 
-    Args:
-        client: a client of the config server, with any decoding.
-        like: read also shards that were written by hand (`Component.by_hand`). They get the
-            placement of the component of the same name here if it has as many shards, or ``crc32``.
-
-    Returns:
-        The components by name. Cost: a SCAN of the database and one MGET for 1,000 keys.
+    With ``like``, shards that were written by hand are read, too (`Component.by_hand`). They get
+    the placement of the component of the same name there if it has as many shards, or ``crc32``.
+    Cost: a SCAN of the database and one MGET for 1,000 keys.
 
     Raises:
         InvalidEntryError: an entry cannot be used, or a key belongs to no component; names it.
@@ -377,19 +364,9 @@ def read_epoch(client: redis.Redis) -> int:
 def read_component(
     client: redis.Redis, name: str, like: Component | None = None
 ) -> Component | None:
-    """Read one component; None if it is not there.
-
-    Args:
-        client: a client of the config server, with any decoding.
-        name: the component's name.
-        like: read also shards that were written by hand; see `read_components`.
+    """Read one component; None if it is not there. For ``like`` and errors see `read_components`.
 
     Cost: one MGET, two if it has more than 64 shards. A single MGET never mixes two pushes.
-
-    Raises:
-        InvalidEntryError: the name is no component's, or an entry cannot be used; names its key.
-        MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
-        ConfigServerError: the config server cannot be read.
     """
     with _translated_errors():
         stored: dict[str, Any] = dict(run_steps(reading(name), partial(_mget, client)))
@@ -500,15 +477,10 @@ def components_at(client: redis.Redis, epoch: int) -> dict[str, Component]:
 
 
 def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
-    """Return the entries on the config server as a shard map.
+    """Return the entries on the config server as a shard map; for errors see `read_components`.
 
     A user's name and password in the config server's entry are left out of it: a reader need not
     have the right to push.
-
-    Raises:
-        MissingEntryError: nothing was pushed yet, or an entry is missing; names its key.
-        InvalidEntryError: an entry cannot be used; names its key.
-        ConfigServerError: the config server cannot be read.
     """
     epoch = read_epoch(client)  # first: a push in between makes it too old, never too new
     components = read_components(client, {})

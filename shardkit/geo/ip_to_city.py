@@ -1,21 +1,9 @@
-"""IP to city: the city of an address.
-
-::
-
-    ip2city:generations             HASH    the generation that readers use   on the entry
-    ip2city:3512345:4:c0a8          STRING  the ranges of 192.168.0.0/16      ┐
-    ip2city:3512345:6:20010db8      STRING  those of 2001:db8::/32            │ on the shards, each
-    ip2city:3512345:cities:7        HASH    cities 896 to 1,023               │ key where it falls
-    ip2city:3512345:keys:0          STRING  a list of blocks                  ┘
-
-    192.168.1.7 ─► generation 3512345 ─► ip2city:3512345:4:c0a8 ─► 41 ─► ["Bonn", …]
-                   cached, checked              one GET             cached, or one HGET
-                   once a second
+"""IP to city: the city of an address; docs/ip-to-city.md lists the keys.
 
 Ranges are packed in blocks (`shardkit.geo.blocks`), so an address costs one GET instead of a search
 among all ranges. Ranges have ends: an address in a gap has no city. An import writes a new
 generation and then switches to it (`shardkit.geo.block_store`): readers see either all of the old
-data or all of the new.
+data or all of the new. Which one is current is cached, and checked once a second.
 """
 
 from __future__ import annotations

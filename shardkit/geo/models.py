@@ -41,10 +41,8 @@ def address_number(address: Address) -> int:
 def parse_range(first: str, last: str | None = None) -> tuple[int, int]:
     """Return the first and the last address number of a range, as files write it.
 
-    Args:
-        first: its first address, as IPv4, IPv6 or one decimal number; or a network such as
-            ``192.0.2.0/24``, of any prefix length, whose host bits are ignored.
-        last: its last address, in the same notation; None or empty for a network.
+    An address is IPv4, IPv6 or one decimal number, both in the same notation. Without ``last``, the
+    first is a network such as ``192.0.2.0/24``, of any prefix length, whose host bits are ignored.
     """
     address, slash, prefix = first.partition("/")
     if slash:

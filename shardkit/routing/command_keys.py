@@ -54,16 +54,12 @@ _SPELLINGS = 4096  # cached at most
 
 
 def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
-    """Return the positions of a command's keys.
+    """Return the positions of a command's keys, ascending; none for a command without keys.
 
-    Args:
-        args: a command as for redis-py's ``execute_command``. The name may be text or bytes in
-            any case; a sub-command follows after a space or separately.
-
-    Returns:
-        Indices into ``args``, in ascending order; empty for a command without keys.
-        Cost: below 0.1 microseconds if the keys have fixed positions, 0.2 for MGET and MSET, up
-        to 1 if options are searched, 2 if a sub-command is given separately.
+    ``args`` are as for redis-py's ``execute_command``. The name may be text or bytes in any case; a
+    sub-command follows after a space or separately. Cost: below 0.1 microseconds if the keys have
+    fixed positions, 0.2 for MGET and MSET, up to 1 if options are searched, 2 if a sub-command is
+    given separately.
 
     Raises:
         RoutingError: the command is unknown, or lacks arguments that decide its keys.
@@ -76,11 +72,9 @@ def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
 
 
 def blocking_seconds(args: Sequence[Argument]) -> float | None:
-    """Return how long the server may wait before it answers a command (as for `key_positions`).
+    """Return for how many seconds the server may wait before it answers a command.
 
-    Returns:
-        Seconds; 0.0 means for ever, None that the command does not block.
-        Cost: 0.1 microseconds for a command that does not block.
+    0.0 means for ever, None that the command does not block. Cost: 0.1 microseconds then.
 
     Raises:
         RoutingError: the command is unknown, or its timeout is missing or not a number.

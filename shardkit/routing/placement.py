@@ -47,13 +47,9 @@ _MASK = (1 << 64) - 1
 def placement(name: str, count: int) -> Place:
     """Return the function that places a key among ``count`` shards.
 
-    Args:
-        name: its name; that of another program's placement is followed by its options.
-        count: how many shards there are, at least 1.
-
-    Returns:
-        A function from a key to a shard number, 0 to ``count - 1``. It raises InvalidKeyError for
-        a value that is not a key. Cost: 0.1 to 0.3 microseconds; rendezvous 0.5 for each shard.
+    It raises InvalidKeyError for a value that is not a key. Cost: 0.1 to 0.3 microseconds;
+    rendezvous 0.5 for each shard. ``name`` may be that of another program's placement, followed by
+    its options.
 
     Raises:
         ConfigError: there is no such placement, or count is less than 1.

@@ -211,17 +211,12 @@ class IndexParts:
         source: int = PRIMARY,
         partial: bool = False,
     ) -> Operation[tuple[list[list[Any]], tuple[int, ...]]]:
-        """Run calls, and repeat each until nothing is left for it, so that none holds its server.
+        """Send calls, one for each of ``begin``, that continue in slices until all are done.
 
-        Args:
-            command: returns a call, given its number and its next place.
-            following: returns the next place from a call's number and reply; None at the end.
-            begin: the first place of each call.
-            source: the source to read.
-            partial: allow all calls but one to fail; their earlier replies are then dropped.
-
-        Returns:
-            The replies of each call that did not fail, and the numbers of those that did.
+        ``command`` returns the call number n from some place, ``following`` where call n continues
+        after a reply, or None. Returns the replies of each call that did not fail, and the numbers
+        of the others; for ``partial`` see `send`. Cost: one exchange for each slice of the longest
+        call.
         """
         pending = list(enumerate(begin))
         replies: Sequence[Any] = yield from self.send(
@@ -255,17 +250,12 @@ class IndexParts:
     ) -> Operation[tuple[list[list[Any]], tuple[int, ...], bool]]:
         """Run a query on all documents of a source.
 
-        Args:
-            command: returns the call for a part and a range of document numbers.
-            end: the index in a reply of two numbers: where the next call begins, and its second
-                argument; or 0 and the document number behind the last one.
-            version: the index in a reply of the part's version.
-            source: the source to read.
-            partial: see `send_in_slices`.
+        ``command`` returns the call for a part and a range of document numbers. ``end`` is the
+        index in a reply of two numbers: where the next call begins, and its second argument; or 0
+        and the number behind the last document. ``version`` is that of the part's version.
 
-        Returns:
-            The replies of each part that did not fail, the numbers of the parts that did, and
-            whether a document got another number in the meantime.
+        Returns the replies of each part that did not fail, the numbers of the parts that did, and
+        whether a document got another number in the meantime.
         """
         slices, missing = yield from self.send_in_slices(
             command,
@@ -490,11 +480,9 @@ def write_in_slices(
     """Write a document that has many words, some of them at a time.
 
     The last command makes the document visible, and replaces the one with its id. If a writer stops
-    before, the next write removes its words. ``key`` names the rebuild that writes.
-
-    Returns:
-        The reply of the last command, ``[version, pending, existed]``; with ``then``, a command for
-        the same transaction, both replies.
+    before, the next write removes its words. ``key`` names the rebuild that writes. Returns the
+    reply of the last command, ``[version, pending, existed]``; with ``then``, a command for the
+    same transaction, both replies.
     """
     sent: list[Any] = [*arguments]
     columns, many, *rest = sent

@@ -338,14 +338,25 @@ PROFILES_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
-class Posts:
-    """A network's posts."""
+class Delivery:
+    """Posts, jobs that tasks on ``queues`` continue, backfills, and the rules of following.
+
+    Without ``queues``, a call finishes its job. An account may follow at most ``limit`` others.
+    Preconditions (both users exist, the limit is not reached) are checked before anything is
+    written, and may be outdated by then. Users are never deleted, so only the limit can be
+    exceeded, by at most the number of concurrent calls.
+    """
 
     layout: KeyLayout
     statuses: Statuses
     timelines: Timelines
+    relations: Relations
     fan_out: FanOut
-    jobs: ResumableJobs
+    queues: TaskQueues[Any] | None
+    queue: str
+    limit: int
+
+    # ---- posts
 
     def post(
         self, uid: int, message: str, extras: Mapping[str, Extra], idempotency_key: str | None
@@ -375,7 +386,7 @@ class Posts:
         yield from self._withdraw(status, uid, deletion_note(status, uid), everywhere=everywhere)
         return True
 
-    def resume(self, action: str, status: int, uid: int, note: str) -> Operation[None]:
+    def finish_post(self, action: str, status: int, uid: int, note: str) -> Operation[None]:
         """Finish the post or deletion that a note stands for."""
         [stored] = yield from self.statuses.get([status])
         if action == POST and stored is not None:
@@ -394,7 +405,7 @@ class Posts:
         yield from timelines.add([self.layout.profile(uid)], [entry], timelines.profile_limit)
         # If it cannot be finished, it was deleted or the mode has changed: the job detects which.
         if fetched is None or not (yield from self.fan_out.finish(status, uid, note, fetched)):
-            yield from self.jobs.run(self._job(POST, status, uid, note, time), 1)
+            yield from self._run(self._job(POST, status, uid, note, time), 1)
 
     def _withdraw(
         self, status: int, uid: int, note: str, *, everywhere: bool = True
@@ -403,7 +414,7 @@ class Posts:
         yield from self.statuses.remove_from_disk(status)
         yield from self.timelines.remove([self.layout.profile(uid)], [status])
         if everywhere:
-            yield from self.jobs.run(self._job(DELETE, status, uid, note, 0), 1)
+            yield from self._run(self._job(DELETE, status, uid, note, 0), 1)
         else:
             pending = self.layout.near("pending", uid)
             yield [self.layout.at_user(pending, "ZREM", pending, note)]
@@ -412,28 +423,7 @@ class Posts:
         shards = self.layout.relation_shards
         return FanOutJob.begin(action, uid, shards, note, subject=status, time=time)
 
-
-class ResumableJobs:
-    """Begins jobs in the call, queues the rest, and resumes it in a worker.
-
-    Without ``queues``, the call finishes everything.
-    """
-
-    def __init__(
-        self,
-        layout: KeyLayout,
-        fan_out: FanOut,
-        backfill: Backfill,
-        queues: TaskQueues[Any] | None,
-        queue: str,
-    ) -> None:
-        self._layout = layout
-        self._fan_out = fan_out
-        self._backfill = backfill
-        self._queues = queues
-        self._queue = queue
-        self.resume_name = f"{layout.name}.resume_fan_out"
-        self.backfill_name = f"{layout.name}.backfill"
+    # ---- jobs
 
     def resume(self, fields: Sequence[Any]) -> Operation[None]:
         """Run some passes of a queued job, given its fields."""
@@ -445,20 +435,20 @@ class ResumableJobs:
             valid = False
         if not valid:
             raise InvalidArgumentError(
-                f"{self._layout.name}: job={shown(fields)}", "give the fields that its task has"
+                f"{self.layout.name}: job={shown(fields)}", "give the fields that its task has"
             )
-        positions = len(KINDS) * self._layout.relation_shards
+        positions = len(KINDS) * self.layout.relation_shards
         if job.action not in ACTIONS or len(job.positions) != positions:
             raise NewerFormatError(
-                f"{self._layout.name}: job {job.action!r} for "
+                f"{self.layout.name}: job {job.action!r} for "
                 f"{counted(len(job.positions), 'part')} was queued by a later release",
                 "upgrade this program",
             )
-        yield from self.run(job, PASSES_A_TASK)
+        yield from self._run(job, PASSES_A_TASK)
 
     def change_mode(self, uid: int) -> Operation[None]:
         """Begin or repeat the job of a mode change; see `relations`."""
-        layout, note = self._layout, mode_change_note(uid)
+        layout, note = self.layout, mode_change_note(uid)
         key, pending = layout.owned("user", uid), layout.near("pending", uid)
         [[mode, version]] = yield [layout.at_user(key, "HMGET", key, ":mode", ":version")]
         mode = "" if mode is None else mode.decode()
@@ -469,51 +459,45 @@ class ResumableJobs:
             return
         action = MARK if mode == MARKING else FILL
         job = FanOutJob.begin(action, uid, layout.relation_shards, note, version=version.decode())
-        if self._queues is None:
-            yield from self.run(job, None)
+        if self.queues is None:
+            yield from self._run(job, None)
         else:
-            yield from self._enqueue(self.resume_name, job, job.task)
+            yield from self._enqueue("resume_fan_out", job, job.task)
 
     def check_backfill(self, kind: str, positions: Sequence[Any]) -> None:
         """Check the arguments of a `backfill` task."""
-        if kind not in KINDS or len(positions) not in (0, self._layout.relation_shards):
+        if kind not in KINDS or len(positions) not in (0, self.layout.relation_shards):
             raise NewerFormatError(
-                f"{self._layout.name}: backfill of {kind!r} from "
+                f"{self.layout.name}: backfill of {kind!r} from "
                 f"{counted(len(positions), 'part')} was queued by a later release",
                 "upgrade this program",
             )
 
     def backfill(self, kind: RelationKind, owner: int, positions: Sequence[Any]) -> Operation[None]:
         """Fill a timeline: from some profiles now, from the others in tasks."""
-        while positions := (yield from self._backfill.step(kind, owner, positions)):
-            if self._queues is not None:
+        while positions := (yield from self.fill(kind, owner, positions)):
+            if self.queues is not None:
                 # A task's id has at most 200 characters, and there is a position for each part.
                 progress = blake2b(json.dumps(positions).encode(), digest_size=16).hexdigest()
                 task = f"backfill:{kind.name}:{owner}:{progress}"
-                yield from self._enqueue(self.backfill_name, (kind.name, owner, positions), task)
+                yield from self._enqueue("backfill", (kind.name, owner, positions), task)
                 return
 
-    def run(self, job: FanOutJob, passes: int | None) -> Operation[None]:
+    def _run(self, job: FanOutJob, passes: int | None) -> Operation[None]:
         """Run some passes of a job and queue the rest; without a queue, run all of it."""
-        rest = yield from self._fan_out.run(job, None if self._queues is None else passes)
+        rest = yield from self.fan_out.run(job, None if self.queues is None else passes)
         if rest is not None:
             following = rest._replace(turn=rest.turn + 1)
-            yield from self._enqueue(self.resume_name, following, following.task)
+            yield from self._enqueue("resume_fan_out", following, following.task)
 
     def _enqueue(self, name: str, args: Sequence[Any], task: str) -> Operation[None]:
-        assert self._queues is not None
-        yield from self._queues.deferred.enqueue(self._queue, name, list(args), id=task)
+        assert self.queues is not None
+        name = f"{self.layout.name}.{name}"
+        yield from self.queues.deferred.enqueue(self.queue, name, list(args), id=task)
 
+    # ---- backfills
 
-class Backfill:
-    """Fills timelines from the profiles of those whom their owners follow."""
-
-    def __init__(self, layout: KeyLayout, timelines: Timelines, relations: Relations) -> None:
-        self._layout = layout
-        self._timelines = timelines
-        self._relations = relations
-
-    def step(
+    def fill(
         self, kind: RelationKind, owner: int, positions: Sequence[Any], *, always: bool = False
     ) -> Operation[list[Any]]:
         """Fill a timeline from the next profiles; return the progress now, empty once finished.
@@ -521,18 +505,18 @@ class Backfill:
         ``positions`` are the progress in each part of the relations, as in a FanOutJob; empty to
         begin, which does nothing if the timeline is full, unless ``always``.
         """
-        timelines, limit = self._timelines, self._timelines.home_limit
-        key = self._layout.timeline(kind, owner)
+        timelines, limit = self.timelines, self.timelines.home_limit
+        key = self.layout.timeline(kind, owner)
         if not positions and not always:
-            [size] = yield [self._layout.at_timeline(key, "ZCARD", key)]
+            [size] = yield [self.layout.at_timeline(key, "ZCARD", key)]
             if size >= limit:
                 return []
         followed, positions = yield from self.followed(owner, positions, PROFILES_AT_ONCE)
         if followed:
-            users = [self._layout.owned("user", uid) for uid in followed]
+            users = [self.layout.owned("user", uid) for uid in followed]
             replies = yield [
-                *(timelines.newest(self._layout.profile(uid), limit) for uid in followed),
-                *(self._layout.at_user(user, "HGET", user, ":mode") for user in users),
+                *(timelines.newest(self.layout.profile(uid), limit) for uid in followed),
+                *(self.layout.at_user(user, "HGET", user, ":mode") for user in users),
             ]
             profiles, modes = replies[: len(followed)], replies[len(followed) :]
             rows = [
@@ -543,20 +527,20 @@ class Backfill:
             ]
             newest = nlargest(limit, rows, key=lambda row: (row[1], row[0]))
             yield from timelines.add([key], newest, limit)
-            still = yield from self._relations.exist(kind, [(owner, uid) for uid in followed])
+            still = yield from self.relations.exist(kind, [(owner, uid) for uid in followed])
             for uid, follows in zip(followed, still, strict=True):
                 if not follows:  # unfollowed in the meantime
-                    yield from self._relations.check(kind, owner, uid)
+                    yield from self.relations.check(kind, owner, uid)
         return [] if all(position == DONE for position in positions) else positions
 
     def followed(
         self, owner: int, positions: Sequence[Any], limit: int
     ) -> Operation[tuple[list[int], list[Any]]]:
         """Return the next accounts that an owner follows, and the progress in each part."""
-        positions = list(positions) or [None] * self._layout.relation_shards
+        positions = list(positions) or [None] * self.layout.relation_shards
         parts = [part for part, position in enumerate(positions) if position != DONE]
         most = max(1, limit // max(1, len(parts)))
-        places = self._layout.places(FOLLOWING, owner)
+        places = self.layout.places(FOLLOWING, owner)
         replies = yield [read_members(*places[part], positions[part], most) for part in parts]
         uids: list[int] = []
         for part, flat in zip(parts, replies, strict=True):
@@ -567,30 +551,15 @@ class Backfill:
                 positions[part] = [int(rows[-1][1]), rows[-1][0].decode()]
         return uids, positions
 
-
-class Follows:
-    """The rules of following: an account may follow at most ``limit`` others.
-
-    Preconditions (both users exist, the limit is not reached) are checked before anything is
-    written, and may be outdated by then. Users are never deleted, so only the limit can be
-    exceeded, by at most the number of concurrent calls.
-    """
-
-    def __init__(
-        self, layout: KeyLayout, relations: Relations, jobs: ResumableJobs, limit: int
-    ) -> None:
-        self._layout = layout
-        self._relations = relations
-        self._jobs = jobs
-        self._limit = limit
+    # ---- following
 
     def follow(self, kind: RelationKind, first: int, second: int) -> Operation[FollowResult]:
         """Have an account follow another; see `SocialNetwork.follow`."""
         if first == second:
             raise InvalidArgumentError(
-                f"{self._layout.name}: {first} would follow itself", "give two accounts"
+                f"{self.layout.name}: {first} would follow itself", "give two accounts"
             )
-        layout = self._layout
+        layout = self.layout
         follower, followed = layout.owned(kind.account, first), layout.owned("user", second)
         following, exists = yield [
             layout.at_user(follower, "HGET", follower, "following"),
@@ -598,13 +567,13 @@ class Follows:
         ]
         if following is None or not exists:
             return FollowResult.NO_SUCH_USER
-        if stored_integer(layout.users, follower, "following", following) >= self._limit:
-            [already] = yield from self._relations.exist(kind, [(first, second)])
+        if stored_integer(layout.users, follower, "following", following) >= self.limit:
+            [already] = yield from self.relations.exist(kind, [(first, second)])
             return FollowResult.ALREADY_FOLLOWING if already else FollowResult.LIMIT_REACHED
-        change = yield from self._relations.change("follow", kind, first, second)
+        change = yield from self.relations.change("follow", kind, first, second)
         if not isinstance(change, RelationChange):
             return FollowResult.ALREADY_FOLLOWING if change == NO_CHANGE else FollowResult.BLOCKED
-        counter = yield from self._relations.propagate(kind, first, second, change)
+        counter = yield from self.relations.propagate(kind, first, second, change)
         yield from self._apply_mode(second, counter)
         return FollowResult.FOLLOWED
 
@@ -612,23 +581,23 @@ class Follows:
         """Have an account no longer follow another; see `SocialNetwork.unfollow`."""
         if first == second:
             return False
-        change = yield from self._relations.change("unfollow", kind, first, second)
+        change = yield from self.relations.change("unfollow", kind, first, second)
         if not isinstance(change, RelationChange):
             return False
-        counter = yield from self._relations.propagate(kind, first, second, change)
+        counter = yield from self.relations.propagate(kind, first, second, change)
         yield from self._apply_mode(second, counter)
-        yield from self._jobs.backfill(kind, first, ())
+        yield from self.backfill(kind, first, ())
         return True
 
     def check(self, kind: RelationKind, first: int, second: int) -> Operation[None]:
         """Make everything agree with the relation between two accounts."""
-        counter = yield from self._relations.check(kind, first, second)
+        counter = yield from self.relations.check(kind, first, second)
         yield from self._apply_mode(second, counter)
-        [follows] = yield from self._relations.exist(kind, [(first, second)])
+        [follows] = yield from self.relations.exist(kind, [(first, second)])
         if not follows:
-            yield from self._jobs.backfill(kind, first, ())
+            yield from self.backfill(kind, first, ())
 
     def _apply_mode(self, uid: int, counter: CounterState | None) -> Operation[None]:
         """Change how an account's posts reach readers, if a count changed the mode."""
         if counter is not None and counter.changed:
-            yield from self._jobs.change_mode(uid)
+            yield from self.change_mode(uid)

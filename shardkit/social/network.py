@@ -60,7 +60,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.social.check import NetworkCheck
-from shardkit.social.delivery import Backfill, FanOut, Follows, Posts, ResumableJobs
+from shardkit.social.delivery import Delivery, FanOut
 from shardkit.social.keys import FOLLOWING, IDEMPOTENCY_TTL, KINDS, LIST, USER, KeyLayout
 from shardkit.social.models import (
     USER_FIELDS,
@@ -84,8 +84,8 @@ from shardkit.social.models import (
     stored_ids,
     user_of,
 )
-from shardkit.social.relations import Counters, Relations, relation_note
-from shardkit.social.repair import PendingRepair, Reconciler
+from shardkit.social.relations import Relations, relation_note
+from shardkit.social.repair import Repair
 from shardkit.social.status_cache import READ_AT_ONCE, WEEK, CachedStatuses, Statuses, StatusStore
 from shardkit.social.timelines import Timelines, newest_rows
 from shardkit.structures.base.arguments import check_integer
@@ -187,7 +187,6 @@ class SocialNetwork(Structure[Face]):
         check_integer(name, "profile_limit", profile_limit, home_limit, 10**6)
         check_integer(name, "following_limit", following_limit, 1, 10**5)
         check_integer(name, "pass_size", pass_size, 1, DEEPEST)
-        counters = Counters(layout, fan_out_limit)
         super().__init__(driver, users, name)
         self.layout = layout
         parameters = {"kind": "social", "parts": parts, "relation_shards": relation_shards}
@@ -209,23 +208,19 @@ class SocialNetwork(Structure[Face]):
         self._following_limit = following_limit
         self._statuses = Statuses(layout, cache)
         self._timelines = Timelines(layout, self._statuses, home_limit, profile_limit)
-        self._relations = Relations(layout, counters, self._timelines)
+        self._relations = Relations(layout, self._timelines, fan_out_limit)
         fan_out = FanOut(layout, self._statuses, self._timelines, self._relations, pass_size)
-        backfill = Backfill(layout, self._timelines, self._relations)
-        self._jobs = ResumableJobs(layout, fan_out, backfill, queues, queue or name)
-        self._posts = Posts(layout, self._statuses, self._timelines, fan_out, self._jobs)
-        self._follows = Follows(layout, self._relations, self._jobs, following_limit)
-        self._repair = PendingRepair(layout, self._posts, self._follows, self._jobs)
-        self._reconciler = Reconciler(
+        self._delivery = Delivery(
             layout,
-            counters,
             self._statuses,
             self._timelines,
             self._relations,
-            self._follows,
-            backfill,
-            self._jobs,
+            fan_out,
+            queues,
+            queue or name,
+            following_limit,
         )
+        self._repair = Repair(layout, self._relations, self._delivery)
         self._check = NetworkCheck(layout, self._statuses, profile_limit)
 
     @property
@@ -234,8 +229,8 @@ class SocialNetwork(Structure[Face]):
         # Bound to this face: functions on a blocking kit, coroutine functions on an async one.
         face: Any = self
         return {
-            self._jobs.resume_name: face.resume_fan_out,
-            self._jobs.backfill_name: face.backfill,
+            f"{self.name}.resume_fan_out": face.resume_fan_out,
+            f"{self.name}.backfill": face.backfill,
             f"{self.name}.repair": face.repair,
         }
 
@@ -355,7 +350,7 @@ class SocialNetwork(Structure[Face]):
         an account whose posts are fetched.
         """
         author = self.layout.id("uid", uid)
-        return (yield from self._posts.post(author, message, extras, idempotency_key))
+        return (yield from self._delivery.post(author, message, extras, idempotency_key))
 
     @operation
     @_writes
@@ -368,7 +363,7 @@ class SocialNetwork(Structure[Face]):
         Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
         a status that readers fetch.
         """
-        return (yield from self._posts.delete(*self._ids(uid=uid, status=status)))
+        return (yield from self._delivery.delete(*self._ids(uid=uid, status=status)))
 
     @operation
     @_reads
@@ -472,7 +467,7 @@ class SocialNetwork(Structure[Face]):
         Cost: five exchanges.
         """
         ids = self._ids(uid=uid, other=other)
-        return (yield from self._follows.follow(USER, *ids))
+        return (yield from self._delivery.follow(USER, *ids))
 
     @operation
     @_writes
@@ -486,7 +481,7 @@ class SocialNetwork(Structure[Face]):
         the profiles of followed users: four exchanges for each 50, after the first 50 as tasks.
         """
         ids = self._ids(uid=uid, other=other)
-        return (yield from self._follows.unfollow(USER, *ids))
+        return (yield from self._delivery.unfollow(USER, *ids))
 
     @operation
     @_reads
@@ -553,9 +548,9 @@ class SocialNetwork(Structure[Face]):
         to = layout.relations(part)
         [[new, followed, was_followed]] = yield [lua_call(to, "social/block", keys, sent)]
         if followed:
-            yield from self._follows.check(USER, uid, other)
+            yield from self._delivery.check(USER, uid, other)
         if was_followed:
-            yield from self._follows.check(USER, other, uid)
+            yield from self._delivery.check(USER, other, uid)
         return BlockResult.BLOCKED if new else BlockResult.ALREADY_BLOCKED
 
     @operation
@@ -664,14 +659,14 @@ class SocialNetwork(Structure[Face]):
     def follow_into_list(self, list_id: int | str, uid: int | str) -> Operation[FollowResult]:
         """Put a user on a list, whose timeline gets the newest posts; see `follow`."""
         ids = self._ids(list_id=list_id, uid=uid)
-        return (yield from self._follows.follow(LIST, *ids))
+        return (yield from self._delivery.follow(LIST, *ids))
 
     @operation
     @_writes
     def unfollow_from_list(self, list_id: int | str, uid: int | str) -> Operation[bool]:
         """Remove a user from a list; see `unfollow`."""
         ids = self._ids(list_id=list_id, uid=uid)
-        return (yield from self._follows.unfollow(LIST, *ids))
+        return (yield from self._delivery.unfollow(LIST, *ids))
 
     # ---- tasks and repair
 
@@ -686,7 +681,7 @@ class SocialNetwork(Structure[Face]):
         Raises:
             NewerFormatError: a later release queued this, in a form that this one cannot read.
         """
-        yield from self._jobs.resume(job)
+        yield from self._delivery.resume(job)
 
     @operation
     @_writes
@@ -706,9 +701,9 @@ class SocialNetwork(Structure[Face]):
 
         Cost: four exchanges.
         """
-        self._jobs.check_backfill(kind, places)
+        self._delivery.check_backfill(kind, places)
         owner = self.layout.id("owner", owner)
-        yield from self._jobs.backfill(KINDS[kind], owner, places)
+        yield from self._delivery.backfill(KINDS[kind], owner, places)
 
     @operation
     @_reads
@@ -758,14 +753,14 @@ class SocialNetwork(Structure[Face]):
         account whose posts were missing or superfluous.
         """
         uid = self.layout.id("uid", uid)
-        return (yield from self._reconciler.account(USER, uid))
+        return (yield from self._repair.account(USER, uid))
 
     @operation
     @_writes
     def reconcile_list(self, list_id: int | str) -> Operation[ReconcileResult | None]:
         """Make a list's counter and timeline agree with its relations; see `reconcile`."""
         list_id = self.layout.id("list_id", list_id)
-        return (yield from self._reconciler.account(LIST, list_id))
+        return (yield from self._repair.account(LIST, list_id))
 
     @stream
     def check(self) -> Stream[Damage]:
@@ -796,7 +791,7 @@ class SocialNetwork(Structure[Face]):
         for part in range(self.layout.parts):
             for kind, id_ in (yield from self._check.accounts(part)):
                 try:
-                    result = yield from self._reconciler.account(kind, id_)
+                    result = yield from self._repair.account(kind, id_)
                 except DamagedDataError:
                     continue
                 corrected += result is not None and any(result)

@@ -85,10 +85,10 @@ class CounterState(NamedTuple):
     changed: bool  # whether this count changed the mode
 
 
-class Counters:
-    """Builds the commands that count relations."""
+class Relations:
+    """A network's relations, and the commands that count them."""
 
-    def __init__(self, layout: KeyLayout, fan_out_limit: int) -> None:
+    def __init__(self, layout: KeyLayout, timelines: Timelines, fan_out_limit: int) -> None:
         check_integer(layout.name, "fan_out_limit", fan_out_limit, 0, 2**53)
         if 0 < fan_out_limit < 5:
             raise InvalidArgumentError(
@@ -96,6 +96,7 @@ class Counters:
                 "give 5 or more, or 0 to push always",
             )
         self._layout = layout
+        self._timelines = timelines
         self._high = fan_out_limit
         # Lower than the limit, so that one follower who comes and goes does not switch the mode.
         self._low = fan_out_limit - fan_out_limit // 5
@@ -129,15 +130,6 @@ class Counters:
         assert isinstance(mode, bytes)
         assert isinstance(version, bytes)
         return CounterState(mode.decode(), version.decode(), changed == 1)
-
-
-class Relations:
-    """A network's relations."""
-
-    def __init__(self, layout: KeyLayout, counters: Counters, timelines: Timelines) -> None:
-        self._layout = layout
-        self._counters = counters
-        self._timelines = timelines
 
     def change(
         self, action: str, kind: RelationKind, first: int, second: int
@@ -208,7 +200,7 @@ class Relations:
     ) -> Operation[CounterState | None]:
         layout, timelines = self._layout, self._timelines
         timeline = layout.timeline(kind, first)
-        record, version = self._counters.record, change.version
+        record, version = self.record, change.version
         if change.follows:
             reading = timelines.newest(layout.profile(second), timelines.home_limit)
         else:
@@ -218,7 +210,7 @@ class Relations:
             record(USER, kind.incoming, second, part, version, change.followers),
             reading,
         ]
-        counter = self._counters.state_of(reply)
+        counter = self.state_of(reply)
         if not change.follows:
             yield from timelines.remove_author(kind, first, second, entries)
             pulled = layout.pulled(first)

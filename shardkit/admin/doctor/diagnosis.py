@@ -10,9 +10,9 @@ until it is rewritten, which `shardkit.admin.doctor.scan` does for parts of stru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from redis.exceptions import RedisError
 
@@ -269,12 +269,13 @@ def _finding(
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A limit to raise on one server."""
+    """A limit to raise on one server; once that was tried, ``error`` is why it failed."""
 
     server: ServerInfo
     setting: str
     before: int
     after: int
+    error: Exception | None = None
 
 
 def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
@@ -301,24 +302,12 @@ def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedChange:
-    """The outcome of a change: why it failed; None if it succeeded."""
-
-    change: LimitChange
-    error: Exception | None = None
-
-
-def apply_changes(changes: Iterable[LimitChange]) -> list[AppliedChange]:
-    """Raise limits until the servers restart; return the outcome of each change."""
-    applied = []
-    for change in changes:
-        try:
-            change.server.client.config_set(change.setting, change.after)
-            applied.append(AppliedChange(change))
-        except (RedisError, OSError) as error:
-            applied.append(AppliedChange(change, error))
-    return applied
+def apply_changes(changes: Iterable[LimitChange]) -> list[LimitChange]:
+    """Raise limits until the servers restart; return the changes with their outcomes."""
+    return [
+        replace(each, error=_failure(each.server.client.config_set, each.setting, each.after))
+        for each in changes
+    ]
 
 
 def rewrite_configs(servers: Iterable[ServerInfo]) -> dict[str, Exception | None]:
@@ -327,11 +316,12 @@ def rewrite_configs(servers: Iterable[ServerInfo]) -> dict[str, Exception | None
     Returns:
         By address: None, or why it failed.
     """
-    outcomes: dict[str, Exception | None] = {}
-    for server in servers:
-        try:
-            server.client.config_rewrite()
-            outcomes[server.address] = None
-        except (RedisError, OSError) as error:
-            outcomes[server.address] = error
-    return outcomes
+    return {server.address: _failure(server.client.config_rewrite) for server in servers}
+
+
+def _failure(call: Callable[..., Any], *args: object) -> Exception | None:
+    try:
+        call(*args)
+    except (RedisError, OSError) as error:
+        return error
+    return None

@@ -251,16 +251,12 @@ def scan(
 ) -> ScanResult:
     """Scan components' keys: how they are stored, their size, and which limits they exceed.
 
-    Args:
-        kit: a kit on their topology.
-        components: the components.
-        sample: how many keys of each database to scan; None for all of them.
-        repack: rewrite the parts that become compact.
-        progress: called with the current step, how many databases are done, and how many there are.
+    ``sample`` is how many keys of each database to scan; None for all of them. ``repack`` rewrites
+    the parts that become compact. ``progress`` is called with the current step, how many databases
+    are done, and how many there are. Shards that cannot be scanned are among the result's failures.
 
-    Shards that cannot be scanned are among the result's failures. Cost: for each database a SCAN
-    for structures, which transfers only their names, and a few exchanges for the scanned keys;
-    their entries are read only if they are not compact.
+    Cost: for each database a SCAN for structures, which transfers only their names, and a few
+    exchanges for the scanned keys; their entries are read only if they are not compact.
     """
     return _Scanner(kit, components, sample, repack, progress).run()
 
