@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -63,26 +63,6 @@ _VIEWS: Final = 1_000
 _UNKNOWN: Final = 1.0
 
 
-def check_price(owner: str, ad_id: str, kind: str, value: float) -> float:
-    """Return an ad's value, per 1,000 views, click or action."""
-    if kind not in TYPES:
-        raise InvalidArgumentError(
-            f"{owner}: ad {shown(ad_id)}: type={shown(kind)}", f"give one of {', '.join(TYPES)}"
-        )
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= MAX_VALUE:
-        raise InvalidArgumentError(
-            f"{owner}: ad {shown(ad_id)}: value={shown(value)}",
-            f"give a price, 0 to {MAX_VALUE:,.0f}",
-        )
-    return float(value)
-
-
-def expected(kind: str, value: float, averages: Mapping[str, float]) -> float:
-    """Return the eCPM of an ad that was never shown."""
-    return value if kind == "cpm" else 1000 * value * averages[kind] / _VIEWS
-
-
 def averages_of(replies: Iterable[Sequence[bytes]]) -> dict[str, float]:
     """Return how many clicks 1,000 views of ``cpc`` ads bring, and actions of ``cpa`` ads.
 
@@ -98,24 +78,6 @@ def averages_of(replies: Iterable[Sequence[bytes]]) -> dict[str, float]:
         views, paid = counts[f"{kind}:v"], counts[f"{kind}:{_PAID[kind]}"]
         averages[kind] = 1000 * paid / views if views and paid else _UNKNOWN
     return averages
-
-
-class CachedAverages:
-    """A cache of the averages for ``ttl`` seconds. Shared by all faces; thread-safe."""
-
-    def __init__(self, ttl: float, monotonic: Callable[[], float]) -> None:
-        self._ttl = ttl
-        self._monotonic = monotonic
-        self._cached: tuple[dict[str, float], float] | None = None
-
-    def get(self) -> dict[str, float] | None:
-        """Return the averages, if they are cached and fresh."""
-        cached = self._cached
-        return cached[0] if cached and self._monotonic() < cached[1] else None
-
-    def set(self, averages: dict[str, float]) -> None:
-        """Cache averages that were just read."""
-        self._cached = averages, self._monotonic() + self._ttl
 
 
 # The columns of ads. The document has the eCPM that was estimated when the ad was indexed; the
@@ -188,8 +150,11 @@ class CheckedAd(NamedTuple):
 
     def prepared(self, schema: Schema, averages: Mapping[str, float]) -> PreparedDocument:
         """Return the ad as a document."""
+        ecpm = (
+            self.value if self.type == "cpm" else 1000 * self.value * averages[self.type] / _VIEWS
+        )
         attributes = {
-            "ecpm": expected(self.type, self.value, averages),
+            "ecpm": ecpm,
             "value": self.value,
             "type": self.type,
             "location": self.locations,
@@ -205,14 +170,22 @@ def check_ad(schema: Schema, given: object) -> CheckedAd:
         )
     ad_id, locations, text, kind, value = given
     check_id(schema, ad_id)
-    value = check_price(schema.name, ad_id, kind, value)
     where = f"{schema.name}: ad {shown(ad_id)}"
+    if kind not in TYPES:
+        raise InvalidArgumentError(
+            f"{where}: type={shown(kind)}", f"give one of {', '.join(TYPES)}"
+        )
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 <= value <= MAX_VALUE:
+        raise InvalidArgumentError(
+            f"{where}: value={shown(value)}", f"give a price, 0 to {MAX_VALUE:,.0f}"
+        )
     places = check_locations(where, locations)
     if not places:
         raise InvalidArgumentError(f"{where} has no locations", "give at least one")
     if not isinstance(text, str):
         raise InvalidArgumentError(f"{where}: text={shown(text)}", "give text")
-    return CheckedAd(ad_id, places, text, kind, value)
+    return CheckedAd(ad_id, places, text, kind, float(value))
 
 
 def check_locations(where: str, given: object) -> list[str]:
@@ -365,7 +338,8 @@ class Ads(DocumentStructure[Face]):
         )
         super().__init__(driver, component, schema, parameters, form)
         self._clock = clock or ServerClock()
-        self._averages = CachedAverages(ttl, self._clock.monotonic)
+        self._ttl = ttl
+        self._cached: tuple[dict[str, float], float] | None = None  # averages, and until when
 
     # ---- ads
 
@@ -453,7 +427,7 @@ class Ads(DocumentStructure[Face]):
             ]
         )
         averages = averages_of(replies)
-        self._averages.set(dict(averages))
+        self._cached = dict(averages), self._clock.monotonic() + self._ttl
         return averages
 
     @stream
@@ -590,8 +564,10 @@ class Ads(DocumentStructure[Face]):
     def _index(self, ads: Sequence[object]) -> Operation[int]:
         """Index ads; return how many are new."""
         checked = [check_ad(self.schema, ad) for ad in ads]
-        averages = self._averages.get()
-        if averages is None:
+        cached = self._cached
+        if cached is not None and self._clock.monotonic() < cached[1]:
+            averages = cached[0]
+        else:
             averages = yield from Ads.averages.steps(self)
         prepared = [ad.prepared(self.schema, averages) for ad in checked]
         return (yield from self._parts.write(prepared)).new

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -283,17 +283,23 @@ def _numbered(name: str, at: int, step: int, none: bool) -> _Finder:
     return find
 
 
+def _options(args: _Args, at: int, followed: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    """Yield the options' positions and words; ``followed`` tells how many arguments they have."""
+    while at < len(args):
+        word = _word(args[at])
+        yield at, word
+        at += 1 + followed.get(word, 0)
+
+
 def _stored(name: str, start: int) -> _Finder:
     """Find the key after the last STORE among the options of SORT and GEORADIUS."""
     followed = {"BY": 1, "GET": 1, "LIMIT": 2, "COUNT": 1, "STORE": 1, "STOREDIST": 1}
 
     def find(args: _Args) -> Positions:
-        target, at = 0, start
-        while at < len(args):
-            word = _word(args[at])
+        target = 0
+        for at, word in _options(args, start, followed):
             if word in ("STORE", "STOREDIST"):
                 target = at + 1
-            at += 1 + followed.get(word, 0)
         if target >= len(args):
             raise RoutingError(f"{name} ends with STORE", "give the key to store the result at")
         return (target,) if target else ()
@@ -307,16 +313,14 @@ def _stream_options(args: _Args) -> tuple[int, int | None]:
     Servers read the options one by one, too: a group or a stream may be called STREAMS.
     """
     followed = {"BLOCK": 1, "CLAIM": 1, "COUNT": 1, "GROUP": 2, "MAXCOUNT": 1, "MAXSIZE": 1}
-    block, at = None, 1
-    while at < len(args):
-        word = _word(args[at])
+    block = None
+    for at, word in _options(args, 1, followed):
         if word == "STREAMS":
             return at, block
         if word == "BLOCK":
             block = at + 1
         elif word not in followed and word != "NOACK":
             break
-        at += 1 + followed.get(word, 0)
     raise RoutingError(
         f"{_word(args[0])} without STREAMS where its options end",
         "give the options first, then STREAMS, the keys, and an id for each",
@@ -335,17 +339,13 @@ def _streams(args: _Args) -> Positions:
 
 
 def _migrate(args: _Args) -> Positions:
-    followed = {"AUTH": 1, "AUTH2": 2}
-    at = 6
-    while at < len(args):
-        word = _word(args[at])
+    for at, word in _options(args, 6, {"AUTH": 1, "AUTH2": 2}):
         if word == "KEYS":
             if args[3] not in ("", b"") or at + 1 == len(args):
                 raise RoutingError(
                     "MIGRATE with KEYS", "give keys after it, and an empty key as argument 3"
                 )
             return tuple(range(at + 1, len(args)))
-        at += 1 + followed.get(word, 0)
     return (3,)
 
 
@@ -374,15 +374,10 @@ def _stream_block(args: _Args) -> int | None:
 
 
 _TIMEOUTS: dict[str, tuple[int | Callable[[_Args], int | None], float]] = {
-    "BLMOVE": (5, 1),
-    "BLMOVEM": (5, 1),
-    "BLMPOP": (1, 1),
-    "BLPOP": (-1, 1),
-    "BRPOP": (-1, 1),
+    **dict.fromkeys(("BLMOVE", "BLMOVEM"), (5, 1)),
+    **dict.fromkeys(("BLMPOP", "BZMPOP"), (1, 1)),
+    **dict.fromkeys(("BLPOP", "BRPOP", "BZPOPMAX", "BZPOPMIN"), (-1, 1)),
     "BRPOPLPUSH": (3, 1),
-    "BZMPOP": (1, 1),
-    "BZPOPMAX": (-1, 1),
-    "BZPOPMIN": (-1, 1),
     "TS.READ": (_series_block, 0.001),
     "WAIT": (2, 0.001),
     "WAITAOF": (3, 0.001),
