@@ -18,7 +18,7 @@ from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.scan import databases_with
 from shardkit.admin.heat import Heat, HotName, read_heat
 from shardkit.admin.keys import BigKey, biggest_keys
-from shardkit.admin.locks import LockState, lock_states
+from shardkit.admin.locate import LockState, lock_states
 from shardkit.admin.persistence import (
     DiskRate,
     PersistenceState,

@@ -55,7 +55,7 @@ from shardkit.network.survey import SurveyedEntry, survey, targets_of
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
-from shardkit.search.model.schema import analyzer_of, parameters_of
+from shardkit.search.schema import analyzer_of, parameters_of
 from shardkit.structures import Damage, codec
 from shardkit.structures.base.parameters import RENAMED, meta_key
 

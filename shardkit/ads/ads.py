@@ -39,7 +39,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.search.check import Documents, attributes_in, check_parts, chunks_with_documents
-from shardkit.search.model.documents import (
+from shardkit.search.documents import (
     PreparedDocument,
     check_id,
     prepare,
@@ -48,9 +48,9 @@ from shardkit.search.model.documents import (
     value_term,
     write_arguments,
 )
-from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import WORK_PER_CALL, DocumentForm, DocumentStructure, IndexPart
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.schema import CHUNK, Schema
+from shardkit.search.text import Analyzer
 from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
 from shardkit.structures.base.damage import damage

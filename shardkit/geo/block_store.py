@@ -28,8 +28,8 @@ from shardkit.geo.blocks import (
     blocks,
     entries,
 )
-from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.models import IPV4, IPV6, Address, City, address_number
+from shardkit.geo.readers import ImportInput
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Columns, Command, Home, Locate
 from shardkit.operations.lua import lua_call

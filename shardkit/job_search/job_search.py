@@ -39,10 +39,9 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.search.check import check_parts
-from shardkit.search.model.documents import check_id
-from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor
-from shardkit.search.model.schema import CHUNK, Schema
+from shardkit.search.documents import Hit, Results, SearchCursor, check_id, read_cursor
 from shardkit.search.parts import PRIMARY, WORK_PER_CALL, DocumentForm, DocumentStructure
+from shardkit.search.schema import CHUNK, Schema
 from shardkit.search.searcher import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage

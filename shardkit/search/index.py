@@ -58,10 +58,12 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.search.check import check_parts
-from shardkit.search.model.documents import (
+from shardkit.search.documents import (
     Attributes,
     Document,
+    Hit,
     PreparedDocument,
+    Results,
     Text,
     check_id,
     check_ids,
@@ -71,10 +73,9 @@ from shardkit.search.model.documents import (
     unpack,
     write_arguments,
 )
-from shardkit.search.model.results import Hit, Results
-from shardkit.search.model.schema import Schema, TermStatistics
 from shardkit.search.parts import DocumentForm, DocumentStructure
-from shardkit.search.query.parser import Node
+from shardkit.search.query import Node
+from shardkit.search.schema import Schema, TermStatistics
 from shardkit.search.searcher import (
     DEFAULT_LIMIT,
     MAX_EXPANSIONS,

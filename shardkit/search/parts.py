@@ -37,8 +37,8 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation, pages
 from shardkit.routing.placement import Place, placement
-from shardkit.search.model.documents import check_ids
-from shardkit.search.model.schema import MAX_SHARDS, Schema
+from shardkit.search.documents import check_ids
+from shardkit.search.schema import MAX_SHARDS, Schema
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
 from shardkit.structures.base.damage import damage

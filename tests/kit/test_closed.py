@@ -27,7 +27,7 @@ from shardkit.config.store import push
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections.async_connection import AsyncTcpConnection
 from shardkit.network.connections.connection import TcpConnection
-from shardkit.search.text.analyzer import stemmer
+from shardkit.search.text import stemmer
 
 FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12
 

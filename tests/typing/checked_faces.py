@@ -43,9 +43,8 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.queues import AsyncWorker, DeadTask, Task, TaskQueues, Worker
+from shardkit.search.documents import Document, Hit, Results
 from shardkit.search.index import SearchIndex
-from shardkit.search.model.documents import Document
-from shardkit.search.model.results import Hit, Results
 from shardkit.social import FollowResult, SocialNetwork, TimelinePage, User
 from shardkit.structures.codecs.named import TEXT
 from shardkit.structures.list.sharded_list import ShardedList

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
+from shardkit.admin.pushes import FileProblem, examine, problems_of_servers, users_of
 from shardkit.cli.commands.config_push import diff_command, push, rollback
 from shardkit.cli.options import (
     ShardOptions,

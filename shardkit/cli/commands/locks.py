@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from shardkit.admin.locks import KINDS, LockState, lock_states
+from shardkit.admin.locate import KINDS, LockState, lock_states
 from shardkit.cli.options import command, config_option, group, number_option, opened
 from shardkit.cli.output import Output, identifier, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows

@@ -30,7 +30,7 @@ from shardkit.cli.output import Output, identifier, number
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.search.files.readers import (
+from shardkit.search.files import (
     KINDS,
     AdaptedDocument,
     FileDocument,
@@ -42,7 +42,7 @@ from shardkit.search.files.readers import (
     installed_packages,
 )
 from shardkit.search.index import PartInfo
-from shardkit.search.model.schema import Schema
+from shardkit.search.schema import Schema
 
 _SKIPPED_SHOWN = 10
 

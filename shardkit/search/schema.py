@@ -18,7 +18,7 @@ from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, ShardOf
 from shardkit.operations.operation import Operation
-from shardkit.search.text.analyzer import ENGLISH, Analyzer, English, Unicode
+from shardkit.search.text import ENGLISH, Analyzer, English, Unicode
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.parameters import meta_key
 
@@ -147,7 +147,7 @@ class Schema:
         keep_text: whether to keep text as it was given, for snippets.
         phrases: whether to keep the order of words, for phrases.
         average_length: the average number of words of a document; see
-            `shardkit.search.model.schema`.
+            `shardkit.search.schema`.
         chunk: the number of documents in a chunk of postings, a power of two.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, TypeGuard, get_args
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
 from shardkit.operations.arguments import check_calls, shown
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.text import Analyzer
 
 MAX_TREE_DEPTH: Final = 100
 

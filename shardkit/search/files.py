@@ -23,8 +23,8 @@ from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, extra
 from shardkit.operations.arguments import shown
-from shardkit.search.model.documents import Document, check_id
-from shardkit.search.model.schema import Schema
+from shardkit.search.documents import Document, check_id
+from shardkit.search.schema import Schema
 
 MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file, or of a line of JSON lines
 KINDS = {
