@@ -14,7 +14,7 @@ by user.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
@@ -51,7 +51,7 @@ from shardkit.network.rules import (
     judge,
 )
 from shardkit.network.server_queries import TIMEOUT, ServerErrors
-from shardkit.network.survey import SurveyedEntry, survey, targets_of
+from shardkit.network.survey import survey, targets_of
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
@@ -391,7 +391,9 @@ def check(
     judgement = judge(rows, ConfigFacts() if config is None else config_facts(config))
     report = CheckReport(list(judgement.findings))
     for group in group_by_server(judgement.entries).values():
-        name = _names([entry.row for entry in group])
+        shards = list(dict.fromkeys(str(entry.row.target.shard) for entry in group))
+        more = f" and {len(shards) - 2} more" if len(shards) > 2 else ""
+        name = f"{group[0].row.server.address} ({', '.join(shards[:2])}{more})"
         report.findings += _findings(name, group[0], of_server=True)
         for entry in group:
             where = f"{entry.row.target.shard} ({entry.row.target.entry.address})"
@@ -403,13 +405,6 @@ def check(
             report.keys += sum(len(each.keys or ()) for each in facts.databases.values())
     report.findings.sort(key=lambda finding: finding.warning)
     return report
-
-
-def _names(rows: Sequence[SurveyedEntry]) -> str:
-    """Return a server with some of its shards: ``a:7101 (unique:0, unique:4 and 6 more)``."""
-    shards = list(dict.fromkeys(str(row.target.shard) for row in rows))
-    shown = ", ".join(shards[:2]) + (f" and {len(shards) - 2} more" if len(shards) > 2 else "")
-    return f"{rows[0].server.address} ({shown})"
 
 
 def _findings(where: str, entry: JudgedEntry, *, of_server: bool) -> list[CheckFinding]:

@@ -488,7 +488,12 @@ class Ads(DocumentStructure[Face]):
         that its server serves others in between.
         """
         places = check_locations(f"{self.name}: target", locations)
-        words = self._words(text)
+        words = list(dict.fromkeys(self.schema.analyzer.terms(text)))
+        if len(words) > MAX_TERMS:
+            raise InvalidArgumentError(
+                f"{self.name}: target: a text of {counted(len(words), 'different word')}",
+                f"give at most {MAX_TERMS:,}: the page's main topics",
+            )
         wanted = [location_word(place) for place in places]
         arguments: list[Argument] = [len(wanted), *wanted, *words]
         parts = self._parts.primary
@@ -575,15 +580,6 @@ class Ads(DocumentStructure[Face]):
     def _record(self, name: str, target: str, ad_id: str, more: Sequence[Argument]) -> Command:
         key = f"target:{target}"
         return self._parts.of(ad_id).call(name, [ad_id, *more], key=key, write=True)
-
-    def _words(self, text: str) -> list[str]:
-        words = list(dict.fromkeys(self.schema.analyzer.terms(text)))
-        if len(words) > MAX_TERMS:
-            raise InvalidArgumentError(
-                f"{self.name}: target: a text of {counted(len(words), 'different word')}",
-                f"give at most {MAX_TERMS:,}: the page's main topics",
-            )
-        return words
 
 
 def _refresh(part: IndexPart, ids: Sequence[str]) -> Command:

@@ -75,20 +75,12 @@ Sample: TypeAlias = Sequence[Key] | Mapping[str, Sequence[Key]]
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """One field of one entry that a push changes.
+    """One field of one entry that a push changes."""
 
-    Attributes:
-        key: the entry's key, ``config:redis:unique:7``.
-        field: the field; empty where the whole entry comes or goes.
-        before: its value as JSON, secrets masked; None if it was not set. For a whole entry, the
-            entry's address.
-        after: the same, after the push.
-    """
-
-    key: str
-    field: str
-    before: str | None
-    after: str | None
+    key: str  # the entry's, ``config:redis:unique:7``
+    field: str  # empty where the whole entry comes or goes
+    before: str | None  # as JSON, secrets masked; None if not set; a whole entry's address
+    after: str | None  # the same, after the push
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,23 +52,14 @@ _STATES: Final = {b"importing", b"left", b"retired"}
 
 
 class Generation(NamedTuple):
-    """A complete generation.
+    """A complete generation."""
 
-    Attributes:
-        number: later ones have larger numbers.
-        ranges: the number of ranges that were read.
-        cities: the number of cities, which are numbered from 0.
-        blocks: the number of blocks.
-        levels: the numbers of the levels that have blocks.
-        imported: when the import finished, in seconds since 1970.
-    """
-
-    number: int
-    ranges: int
-    cities: int
-    blocks: int
-    levels: tuple[int, ...]
-    imported: int
+    number: int  # later ones have larger numbers
+    ranges: int  # how many were read
+    cities: int  # how many there are, numbered from 0
+    blocks: int  # how many there are
+    levels: tuple[int, ...]  # the numbers of the levels that have blocks
+    imported: int  # when the import finished, in seconds since 1970
 
 
 class Generations:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Final
@@ -162,7 +162,11 @@ class CityTotals(Structure[Face]):
                 totals: Counter[str] = Counter()
                 for city, count in tally.counts[day].items():
                     totals[_member(kind, city)] += count
-                yield from self._write(beside, totals)
+                for page in pages(totals.items(), _AT_ONCE):
+                    flat = [part for member, total in page for part in (total, member)]
+                    adds = self._at(beside, "ZADD", beside, *flat)
+                    ends = self._at(beside, "EXPIRE", beside, _TEMPORARY)
+                    yield [Transaction(self.component, beside, (adds, ends))]
                 keys += [self._key(kind, day), beside]
             call = lua_call(self.component, "geo/add_totals", keys, [file])
             [was_new] = yield [call]
@@ -251,12 +255,6 @@ class CityTotals(Structure[Face]):
         if not notes and any(read) and not files:
             note(done, "no files", "those that were added")
         return notes
-
-    def _write(self, key: str, totals: Mapping[str, int]) -> Operation[None]:
-        for page in pages(totals.items(), _AT_ONCE):
-            flat = [part for member, total in page for part in (total, member)]
-            commands = (self._at(key, "ZADD", key, *flat), self._at(key, "EXPIRE", key, _TEMPORARY))
-            yield [Transaction(self.component, key, commands)]
 
     def _key(self, prefix: str, day: str) -> str:
         return f"{self.name}:{prefix}:{{{day}}}"

@@ -223,7 +223,10 @@ class IpToCity(Structure[Face]):
             new = yield from self._store.write(number, source, progress or (lambda *_: None), now)
             old = yield from self._generations.switch(new, grace)
         except Exception:
-            yield from self._abandon(number)
+            with self._left_to_the_next("data of a failed import remains until the next one"):
+                if (yield from self._generations.abandon(number)):
+                    yield from self._store.remove(number)
+                    yield from self._generations.forget(number)
             raise
         finally:
             source.close()
@@ -444,13 +447,6 @@ class IpToCity(Structure[Face]):
         return not 0 <= (yield from self._now()) - self._cache.checked < FRESH
 
     # ---- importing
-
-    def _abandon(self, number: int) -> Operation[None]:
-        """Remove what a failed import wrote; if that fails too, the next import will."""
-        with self._left_to_the_next("data of a failed import remains until the next one"):
-            if (yield from self._generations.abandon(number)):
-                yield from self._store.remove(number)
-                yield from self._generations.forget(number)
 
     @contextmanager
     def _left_to_the_next(self, what: str) -> Iterator[None]:

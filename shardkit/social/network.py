@@ -1,27 +1,8 @@
 """A social network: users, statuses, home, profile and list timelines, over any number of servers.
 
-::
-
-    network = kit.social(component="social", relation_shards=16)
-    ada = network.create_user("ada", "Ada Lovelace")
-    alan = network.create_user("alan", "Alan Turing")
-    network.follow(ada, alan)
-    network.post(alan, "Hello")
-    network.home(ada)                   # [Status(message='Hello', login='alan', …)]
-
-This class checks arguments, writes users, lists, blocks and mutes, and calls the services:
-
-================ ================================================================================
-`keys`           keys, and what ids encode
-`models`         what is returned, and how it is stored
-`status_cache`   statuses: in Redis, or recent ones there and all of them on disk (`sql_stores`)
-`timelines`      writing to many timelines, reading pages
-`relations`      who follows whom, exact counters, and whether posts are pushed or fetched
-`delivery`       posts, their fan-out to all followers, in passes that tasks continue, filling of
-                 timelines that lost many entries, rules for following
-`repair`         finishing what a crash interrupted
-`check`          finding what is damaged
-================ ================================================================================
+docs/social.md shows its use, and lists its keys. This class checks arguments, writes users, lists,
+blocks and mutes, and calls what the other files have: statuses (`status_cache`), timelines,
+relations with exact counters, deliveries of posts, repair, and a check.
 
 A login determines the part of its user, so one script reserves the login and writes the user: none
 is ever without its user. A list resembles a user: its id comes from the same sequence, it follows
@@ -801,19 +782,15 @@ class SocialNetwork(Structure[Face]):
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):
-            if create:
-                yield from self._require_tags()
+            if create:  # refuse placements that would part the keys of a user or a timeline
+                keys = [f"{n}:{{{self.name}}}" for n in range(32)]
+                for to in (self.layout.users, self.layout.timelines):
+                    if len({shard for shard, _ in (yield Locate([(to, key) for key in keys]))}) > 1:
+                        raise CrossShardError(
+                            f"{self.name}: the placement of component {to!r} ignores hash tags",
+                            "keep it in a component whose placement obeys tags, such as crc32",
+                        )
             yield from open_all([self.meta], create=create)
-
-    def _require_tags(self) -> Operation[None]:
-        """Refuse components whose placement would part the keys of a user or a timeline."""
-        keys = [f"{n}:{{{self.name}}}" for n in range(32)]
-        for to in (self.layout.users, self.layout.timelines):
-            if len({shard for shard, _ in (yield Locate([(to, key) for key in keys]))}) > 1:
-                raise CrossShardError(
-                    f"{self.name}: the placement of component {to!r} ignores hash tags",
-                    "keep it in a component whose placement obeys tags, such as crc32",
-                )
 
     def _ids(self, **ids: int | str) -> list[int]:
         return [self.layout.id(field, value) for field, value in ids.items()]

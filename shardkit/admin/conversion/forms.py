@@ -302,7 +302,8 @@ class Conversion:
         parts = [repr(self.name).replace("'", '"'), f"component={json.dumps(component)}"]
         for name, value in self.parameters.items():
             is_type = name in ("members", "values")
-            parts.append(f"{name}={value if is_type else _literal(value)}")
+            text = json.dumps(value) if isinstance(value, str | dict) else repr(value)
+            parts.append(f"{name}={value if is_type else text}")
         return f"kit.{self.into}({', '.join(parts)})"
 
     def open(self, kit: ShardKit, component: str) -> Any:
@@ -312,10 +313,6 @@ class Conversion:
             for name, value in self.parameters.items()
         }
         return getattr(kit, self.into)(self.name, component=component, **given)
-
-
-def _literal(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str | dict) else repr(value)
 
 
 class StructureForm:

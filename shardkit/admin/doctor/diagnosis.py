@@ -48,31 +48,20 @@ _OTHERS = {"hash": "kit.hash", "zset": "kit.sorted_set", "intset": "kit.set", "s
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as compact as it could be.
-
-    Attributes:
-        structure: the structure; None for other keys.
-        type: TYPE of the keys, if they belong to no structure.
-        problem: see the constants above.
-        keys: about how many keys are affected; 0 for ``plan``.
-        setting, limit: the limit that is exceeded, as the server names it.
-        found: the number of entries, or bytes, that exceeds it.
-        form: the name of the compact form.
-        needed: what to raise the limit to; None if raising it does not help.
-    """
+    """One thing that is not as compact as it could be."""
 
     component: str
-    structure: str | None
-    type: str
-    problem: str
-    keys: int
+    structure: str | None  # None for other keys
+    type: str  # TYPE of the keys, if they belong to no structure
+    problem: str  # see the constants above
+    keys: int  # about how many are affected; 0 for ``plan``
     text: str
     remedy: str
-    setting: str | None = None
+    setting: str | None = None  # the limit that is exceeded, as the server names it
     limit: int | None = None
-    found: int | None = None
-    form: str | None = None
-    needed: int | None = None
+    found: int | None = None  # the number of entries, or bytes, that exceeds it
+    form: str | None = None  # the name of the compact form
+    needed: int | None = None  # what to raise the limit to; None if raising it does not help
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,33 +92,21 @@ class WorstExcess(NamedTuple):
 
 @dataclass
 class KeyStatistics:
-    """Totals of one group of keys. All but `seen`, `largest` and `longest` may be estimates.
+    """Totals of one group of keys. All but `seen`, `largest` and `longest` may be estimates."""
 
-    Attributes:
-        form: the name of their compact form; None if they have none.
-        seen: how many keys were scanned.
-        keys, entries, bytes: how many there are; strings have no entries.
-        loose: how many keys are not compact.
-        stale: how many of those would be compact if they were rewritten.
-        without_form, unknown_limits: how many are on servers that have no compact form for them,
-            or do not show their limits.
-        largest: the largest number of entries of a key.
-        longest: the longest entry, in bytes, of a key that is not compact.
-        worst: the largest excess over each limit, by setting and its value.
-        worst_ends: the same of the keys that hold a sorted set's first and last members.
-    """
-
-    form: str | None = None
-    seen: int = 0
+    form: str | None = None  # the name of their compact form; None if they have none
+    seen: int = 0  # how many keys were scanned
     keys: float = 0
-    entries: float = 0
+    entries: float = 0  # of strings none
     bytes: float = 0
-    loose: float = 0
-    stale: float = 0
-    without_form: float = 0
-    unknown_limits: float = 0
-    largest: int = 0
-    longest: int = 0
+    loose: float = 0  # how many keys are not compact
+    stale: float = 0  # how many of those would be compact if they were rewritten
+    without_form: float = 0  # how many are on servers that have no compact form for them
+    unknown_limits: float = 0  # how many are on servers that do not show their limits
+    largest: int = 0  # the largest number of entries of a key
+    longest: int = 0  # the longest entry, in bytes, of a key that is not compact
+    # The largest excess over each limit, by setting and its value; and the same of the keys that
+    # hold a sorted set's first and last members.
     worst: dict[tuple[str, int], WorstExcess] = field(default_factory=dict)
     worst_ends: dict[tuple[str, int], WorstExcess] = field(default_factory=dict)
 
@@ -207,28 +195,19 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass
 class ScanResult:
-    """The result of a scan of components.
+    """The result of a scan of components."""
 
-    Attributes:
-        sample: how many keys of a database were scanned at most; None for all.
-        servers, component_servers: the servers by id, and the ids of each component's.
-        structures: the structures, by component and name.
-        groups: the totals of each group of keys.
-        keys, seen, repacked: how many keys there are, were scanned, and were rewritten.
-        broken: by component and key, why a ``:meta`` key describes no structure.
-        failures: by shard, why it could not be scanned.
-    """
-
-    sample: int | None
-    servers: dict[str, ServerInfo] = field(default_factory=dict)
-    component_servers: dict[str, set[str]] = field(default_factory=dict)
+    sample: int | None  # how many keys of a database were scanned at most; None for all
+    servers: dict[str, ServerInfo] = field(default_factory=dict)  # by id
+    component_servers: dict[str, set[str]] = field(default_factory=dict)  # their ids
     structures: dict[tuple[str, str], StoredStructure] = field(default_factory=dict)
     groups: dict[KeyGroup, KeyStatistics] = field(default_factory=dict)
-    keys: int = 0
-    seen: int = 0
-    repacked: int = 0
+    keys: int = 0  # how many there are
+    seen: int = 0  # how many were scanned
+    repacked: int = 0  # how many were rewritten
+    # By component and key, why a ``:meta`` key describes no structure.
     broken: dict[tuple[str, bytes], str] = field(default_factory=dict)
-    failures: dict[str, Exception] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)  # by shard
 
     @property
     def estimated(self) -> bool:
