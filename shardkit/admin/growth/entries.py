@@ -11,7 +11,7 @@ import redis
 
 from shardkit.admin.growth.journal import Lease
 from shardkit.admin.growth.relocation import Same, ServerAddress, relocated
-from shardkit.admin.push import attest, newest_witness
+from shardkit.admin.pushes import attest, newest_witness
 from shardkit.config.component import Component
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components, read_epoch

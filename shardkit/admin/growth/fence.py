@@ -40,7 +40,7 @@ from shardkit.admin.growth.exchange import (
     one_connection,
 )
 from shardkit.admin.growth.relocation import Place
-from shardkit.config.stored import WITNESS_KEY
+from shardkit.config.component import WITNESS_KEY
 from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.links.resp import Arguments

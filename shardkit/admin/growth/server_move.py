@@ -22,7 +22,6 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from shardkit.admin.client_list import connected_clients
 from shardkit.admin.growth.entries import LEAVE, push_relocation
 from shardkit.admin.growth.failover import replicas_of, repoint
 from shardkit.admin.growth.move_plan import entry_on
@@ -41,6 +40,7 @@ from shardkit.admin.growth.servers import (
     take_writes_alone,
     wait_for_copy,
 )
+from shardkit.admin.servers import connected_clients
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError

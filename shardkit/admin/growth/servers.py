@@ -32,10 +32,9 @@ from redis.exceptions import (
 from shardkit.admin.changes import numbered
 from shardkit.admin.growth.relocation import ServerAddress, address_of, at_server
 from shardkit.admin.servers import entries_of, identify
-from shardkit.config.component import Component
+from shardkit.config.component import EPOCH_KEY, Component
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
-from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.network.connections.clients import pools_of
 from shardkit.network.connections.credentials import login_in

@@ -73,7 +73,7 @@ from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, e
 from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
-from shardkit.admin.push import attest
+from shardkit.admin.pushes import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch

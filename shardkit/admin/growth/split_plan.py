@@ -29,8 +29,8 @@ from shardkit.config.component import MAX_SHARDS, Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
+from shardkit.routing.keys import KeyRoutes
 from shardkit.routing.placement import DEFAULT, placement_of_all
-from shardkit.routing.routes import KeyRoutes
 
 _SAMPLE = 1000  # keys of each shard
 

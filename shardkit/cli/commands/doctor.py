@@ -9,19 +9,18 @@ from typing import Any
 import click
 
 from shardkit.admin.changes import working_on
-from shardkit.admin.doctor.check import CheckedStructure, check_all
+from shardkit.admin.check import CheckedStructure, check_all
 from shardkit.admin.doctor.diagnosis import (
-    AppliedChange,
     Diagnosis,
     Finding,
     GroupReport,
+    LimitChange,
     apply_changes,
     diagnose,
     limit_changes,
     rewrite_configs,
 )
-from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
-from shardkit.admin.doctor.summary import StoredStructure
+from shardkit.admin.doctor.scan import SAMPLE, ScanResult, StoredStructure, scan
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
 from shardkit.cli import options as given
 from shardkit.cli.options import OpenTopology, ShardOptions, command, opened
@@ -99,7 +98,7 @@ def doctor(
                     scan(topology.kit, chosen, limit, repack=repack, progress=report_progress)
                 )
 
-        applied: list[AppliedChange] = []
+        applied: list[LimitChange] = []
         rewritten: dict[str, Exception | None] = {}
         with _changing(topology, chosen) if fix or repack else nullcontext():
             before = after = examine(repack=repack and not fix)
@@ -234,7 +233,7 @@ def _show(
     now: Diagnosis,
     before: Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[AppliedChange],
+    applied: Sequence[LimitChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -373,17 +372,17 @@ def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
     )
 
 
-def _done(applied: AppliedChange) -> Cell:
+def _done(applied: LimitChange) -> Cell:
     if applied.error is not None:
         return Styled(f"no: {_reason(applied.error)}", BAD)
     return Styled("yes", GOOD)
 
 
-_CHANGE_FIELDS: tuple[Field[AppliedChange], ...] = (
-    Field("server", lambda applied: applied.change.server.address, Column("server")),
-    Field("setting", lambda applied: applied.change.setting, Column("setting")),
-    Field("before", lambda applied: applied.change.before, number("before")),
-    Field("after", lambda applied: applied.change.after, number("after")),
+_CHANGE_FIELDS: tuple[Field[LimitChange], ...] = (
+    Field("server", lambda applied: applied.server.address, Column("server")),
+    Field("setting", lambda applied: applied.setting, Column("setting")),
+    Field("before", lambda applied: applied.before, number("before")),
+    Field("after", lambda applied: applied.after, number("after")),
     Field(
         "error",
         lambda applied: None if applied.error is None else _reason(applied.error),
@@ -396,7 +395,7 @@ _CHANGE_FIELDS: tuple[Field[AppliedChange], ...] = (
 def _remarks(
     now: Diagnosis,
     before: Diagnosis,
-    applied: Sequence[AppliedChange],
+    applied: Sequence[LimitChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -407,7 +406,7 @@ def _remarks(
     if any(each.error is None for each in applied):
         if not rewritten:
             yield Styled("The limits hold until a server restarts: --rewrite saves them.", DIM)
-        if any(each.change.server.replicas for each in applied):
+        if any(each.server.replicas for each in applied):
             yield Styled("Replicas have limits of their own: set them there too.", WARN)
     for address, error in rewritten.items():
         if error is None:
@@ -443,7 +442,7 @@ def _reason(error: Exception) -> str:
 def _document(
     now: Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[AppliedChange],
+    applied: Sequence[LimitChange],
     rewritten: dict[str, Exception | None],
 ) -> dict[str, Any]:
     seen = now.scan

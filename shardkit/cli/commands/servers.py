@@ -12,7 +12,6 @@ from typing import Any, Literal
 import click
 
 from shardkit.admin.changes import working_on
-from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.persistence import (
     PROFILES,
@@ -32,7 +31,13 @@ from shardkit.admin.rotate import (
     abort_rotation,
     rotate,
 )
-from shardkit.admin.servers import entries_of, execute, query_servers
+from shardkit.admin.servers import (
+    ClientProcess,
+    connected_clients,
+    entries_of,
+    execute,
+    query_servers,
+)
 from shardkit.cli import options as given
 from shardkit.cli.options import (
     LOGIN_PASSWORD,
