@@ -16,8 +16,6 @@ from simulated_growth import SCHEDULES, Mutation
 from test_growth_simulated import HOLD, Capture, SplitData, nothing, simulated_shards, take_fences
 
 from shardkit.admin.growth import cluster_nodes, gate, journal, start_split
-from shardkit.admin.growth.exchange import Clients
-from shardkit.admin.growth.fence import fence_key
 from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.testing.fakes.fakeredis_private import SimpleError, writes
 from shardkit.testing.simulation import Client, simulate
@@ -44,13 +42,6 @@ class LeftCluster(SplitData):
 
     def start(self, config: Any) -> None:
         start_split(config, "data", hold=HOLD, **self.options)
-
-
-class UsedAfterwards(LeftCluster):
-    """The shards are still used when what a stopped mover has sent arrives."""
-
-    writes, reads = 32, 32
-    pauses = 1.0, 0.3
 
 
 class EnteredCluster(LeftCluster):
@@ -180,17 +171,3 @@ def test_each_part_of_the_steps_with_a_cluster_is_needed(
 ) -> None:
     with simulated_cluster(monkeypatch):
         mutation.shows(monkeypatch)
-
-
-@pytest.mark.xfail(reason="no schedule of 1,400 shows it since moves are found by their records")
-def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, a mover that was stopped closes a target that clients already use."""
-
-    def take(clients: Clients, value: bytes, require_lease: Any) -> None:
-        for client in clients.values():
-            client.set(fence_key(client), value)
-
-    with simulated_cluster(monkeypatch):
-        Mutation("take", UsedAfterwards, gate, "take", take, 90, "DatabaseMovedError").shows(
-            monkeypatch
-        )
