@@ -41,6 +41,7 @@ from shardkit.admin.growth.relocation import (
     address_of,
     masters_in,
     moved,
+    place_of,
     with_replica,
     without_replica,
 )
@@ -52,7 +53,6 @@ from shardkit.admin.push import push
 from shardkit.admin.retire import last_known, remove
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError, ShardKitError
@@ -300,7 +300,7 @@ class _Steps:
         self._wanted = shard_map.components
         self._same = KnownServers([*now.values(), *self._wanted.values()]).same
         self._servers: list[ServerAddress] = []
-        for server, _, _ in masters_in(now.values()):
+        for server, _ in masters_in(now.values()):
             self._known(server)
 
     # ---- where entries lead
@@ -314,10 +314,8 @@ class _Steps:
         return server
 
     def _place(self, entry: Entry) -> Place | None:
-        server, database = address_of(entry), database_of(entry.fields)
-        if entry.is_cluster or server is None or database is None:
-            return None
-        return Place(self._known(server), database)
+        place = place_of(entry)
+        return place and Place(self._known(place.server), place.database)
 
     def places(self, components: Components) -> set[Place]:
         """Return the databases that entries name."""
@@ -326,7 +324,7 @@ class _Steps:
 
     def touched(self) -> list[str]:
         """Return the servers of the map, as `Change.databases` has them."""
-        logins = {server: (like, at) for server, like, at in masters_in(self._wanted.values())}
+        logins = dict(masters_in(self._wanted.values()))
         return touched(dict.fromkeys(logins, "*"), logins.__getitem__)
 
     # ---- the chain of steps
@@ -453,9 +451,11 @@ class _Steps:
     ) -> Place:
         """Return a database that nothing uses or will use, on a server other than ``left``."""
         both = {**state, **{f"wanted {n}": each for n, each in self._wanted.items()}}
-        logins = {self._known(at): (like, where) for at, like, where in masters_in(both.values())}
+        logins = {self._known(at): login for at, login in masters_in(both.values())}
+        used = self.places(both)
         for server in sorted(logins, key=lambda at: at == final):
-            for number in free_databases(both, server, *logins[server], self._same):
+            there = {place.database for place in used if place.server == server}
+            for number in free_databases(server, logins[server], there):
                 if server != left and Place(server, number) not in taken:
                     return Place(server, number)
         raise GrowthError(
@@ -539,8 +539,8 @@ class _Steps:
         """Return the replicas that entries name, each after its master."""
         return [
             (self._known(master), self._known(at))
-            for master, entry, where in masters_in(components.values())
-            for at in map(address_of, entry.replicas)
+            for master, login in masters_in(components.values())
+            for at in map(address_of, login.entry.replicas)
             if at is not None
         ]
 
@@ -558,7 +558,7 @@ class _Steps:
 
     def _attached(self, state: Components) -> _Found:
         there = self._replicas(state)
-        masters = {self._known(server) for server, _, _ in masters_in(state.values())}
+        masters = {self._known(server) for server, _ in masters_in(state.values())}
         new = [
             pair
             for pair in self._replicas(self._wanted)

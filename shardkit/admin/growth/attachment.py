@@ -12,7 +12,7 @@ read only from replicas that follow the master itself, and a failover has to rep
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +21,15 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.entries import LEAVE, push_changed
-from shardkit.admin.growth.failover import master_of, replicas_of
+from shardkit.admin.growth.failover import master_of
 from shardkit.admin.growth.journal import lease
 from shardkit.admin.growth.relocation import (
+    Login,
     Same,
     ServerAddress,
     address_of,
-    entries_on,
     masters_in,
+    replicas_in,
     with_replica,
     without_replica,
 )
@@ -47,7 +48,6 @@ from shardkit.admin.growth.servers import (
     wait_for_copy,
 )
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds
@@ -101,23 +101,24 @@ def attach_replica(
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
-        same = KnownServers(components.values(), target).same
-        if entries_on(components.values(), target, same):
+        servers = KnownServers(components.values(), target)
+        same = servers.same
+        if servers.entries_on(target):
             raise GrowthError(f"entries name {target} as a master", "choose an empty server")
-        source, like, where = _followed(components, to)
-        master = stack.enter_context(connected_to(source, like, where))
-        new = stack.enter_context(connected_to(target, like, where))
+        source, login = _followed(components, to)
+        master = stack.enter_context(connected_to(source, login))
+        new = stack.enter_context(connected_to(target, login))
         role = role_of(new)
-        databases = touched({target: "*", source: "*"}, lambda _: (like, where))
+        databases = touched({target: "*", source: "*"}, lambda _: login)
         change = Change(kind="attach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
-        if problems := _obstacles(master, new, (source, target), like, where, same):
+        if problems := _obstacles(master, new, (source, target), login, same):
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
         if role.is_master:
-            replicate(new, source, like, where, held.order)
+            replicate(new, source, login, held.order)
             persist_roles(new)
         wait_for_copy(master, new, copy)
-        named = bool(entries_on(components.values(), source, same))
+        named = bool(servers.entries_on(source))
         epoch = read_epoch(config)
         if named:
             epoch = push_changed(
@@ -131,16 +132,16 @@ def attach_replica(
 def obstacles(components: Mapping[str, Component], replica: str, to: str) -> list[str]:
     """Return what prevents `attach_replica`."""
     target = ServerAddress.parse(replica)
-    same = KnownServers(components.values(), target).same
-    if entries_on(components.values(), target, same):
+    servers = KnownServers(components.values(), target)
+    if servers.entries_on(target):
         return [f"entries name {target} as a master"]
-    source, like, where = _followed(components, to)
+    source, login = _followed(components, to)
     try:
         with (
-            connected_to(source, like, where) as master,
-            connected_to(target, like, where) as new,
+            connected_to(source, login) as master,
+            connected_to(target, login) as new,
         ):
-            return _obstacles(master, new, (source, target), like, where, same)
+            return _obstacles(master, new, (source, target), login, servers.same)
     except (RedisError, OSError) as error:
         return [f"{target} or {source} cannot be asked ({error})"]
 
@@ -149,8 +150,7 @@ def _obstacles(
     master: Any,
     new: Any,
     servers: tuple[ServerAddress, ServerAddress],
-    like: Entry,
-    where: str,
+    login: Login,
     same: Same,
 ) -> list[str]:
     source, target = servers
@@ -159,7 +159,7 @@ def _obstacles(
     info = master.info()
     problems = unfit((source, master, info), (target, new, new.info()))
     if role_of(new).is_master:
-        problems += mismatched_tls(new, target, like, where)
+        problems += mismatched_tls(new, target, login)
     if info.get("cluster_enabled"):
         problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
     return problems
@@ -185,15 +185,16 @@ def detach_replica(
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
-        same = KnownServers(components.values(), target).same
-        if entries_on(components.values(), target, same):
+        servers = KnownServers(components.values(), target)
+        same = servers.same
+        if servers.entries_on(target):
             raise GrowthError(f"entries name {target} as a master", "fail over first")
-        source, like, where = _followed_by(components, target, same)
-        databases = touched({target: "*", source: "*"}, lambda _: (like, where))
+        source, login = _followed_by(components, target, same)
+        databases = touched({target: "*", source: "*"}, lambda _: login)
         change = Change(kind="detach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
         role = None
-        client = stack.enter_context(connected_to(target, like, where))
+        client = stack.enter_context(connected_to(target, login))
         try:
             role = role_of(client)
         except (RedisError, OSError) as error:
@@ -207,7 +208,7 @@ def detach_replica(
             below = ", ".join(str(server) for server, _ in role.replicas)
             raise GrowthError(f"{target} has replicas itself: {below}", "detach them first")
         if role is not None and not force:
-            _check_enough_are_left(source, like, where)
+            _check_enough_are_left(source, login)
         epoch = push_changed(
             held,
             lambda components: without_replica(components, target, same),
@@ -223,50 +224,39 @@ def detach_replica(
 Components = Mapping[str, Component]
 
 
-def _followed(components: Components, name: str) -> tuple[ServerAddress, Entry, str]:
-    """Return the server to follow, an entry that says how to log in, and where that is stored."""
+def _followed(components: Components, name: str) -> tuple[ServerAddress, Login]:
+    """Return the server to follow, and a login of it."""
     try:
         return master_of(components, name)
     except InvalidArgumentError:
-        for _, entry, where, replica in _named_replicas(components):
+        for replica, login in replicas_in(components.values()):
             if str(replica) == name:
-                return replica, entry, where
+                return replica, login
         raise
 
 
 def _followed_by(
     components: Components, replica: ServerAddress, same: Same
-) -> tuple[ServerAddress, Entry, str]:
+) -> tuple[ServerAddress, Login]:
     """Return the master of a server, by the entries or by its own INFO."""
-    named = list(_named_replicas(components))
-    for master, entry, where, each in named:
-        if same(each, replica):
-            return master, entry, where
-    servers = [(each, entry, where) for _, entry, where, each in named]
-    for server, entry, where in (*servers, *masters_in(components.values())):
-        with suppress(RedisError, OSError), connected_to(replica, entry, where) as client:
+    masters = list(masters_in(components.values()))
+    for master, login in masters:
+        if any(same(address_of(each), replica) for each in login.entry.replicas):
+            return master, login
+    for server, login in (*replicas_in(components.values()), *masters):
+        with suppress(RedisError, OSError), connected_to(replica, login) as client:
             role = role_of(client)
             if role.master is not None and same_server(role.master, server):
-                return server, entry, where
+                return server, login
     raise InvalidArgumentError(
         f"{replica} follows no server that entries name", "see: shardkit replicas tree"
     )
 
 
-def _named_replicas(
-    components: Components,
-) -> Iterator[tuple[ServerAddress, Entry, str, ServerAddress]]:
-    """Yield what `masters_in` does with each replica of a master."""
-    for master, entry, where in masters_in(components.values()):
-        for replica in map(address_of, entry.replicas):
-            if replica is not None:
-                yield master, entry, where, replica
-
-
-def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> None:
+def _check_enough_are_left(source: ServerAddress, login: Login) -> None:
     """Refuse to detach the replica without which its master takes no writes."""
     try:
-        with connected_to(source, like, where) as master:
+        with connected_to(source, login) as master:
             least = int(master.config_get("min-replicas-to-write").get("min-replicas-to-write", 0))
             left = len(role_of(master).replicas) - 1
     except (RedisError, OSError) as error:
@@ -324,26 +314,26 @@ def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
     Replicas that entries name but that do not follow are included. Cost: an INFO to each server.
     """
     components = list(components)
-    same = KnownServers(components).same
-    masters: dict[ServerAddress, tuple[Entry, str]] = {}
-    for server, entry, where in masters_in(components):
-        if not any(same(server, each) for each in masters):
-            masters[server] = entry, where
+    servers = KnownServers(components)
+    masters: dict[ServerAddress, Login] = {}
+    for server, login in masters_in(components):
+        if not any(servers.same(server, each) for each in masters):
+            masters[server] = login
     tree: list[ReplicaNode] = []
-    for server, (like, where) in masters.items():
-        below = _visit(server, like, where, 0, None)
-        for named in replicas_of(components, server, same):
-            if not any(same(named, node.server) for node in below):
-                below += _visit(named, like, where, 1, None)
+    for server, login in masters.items():
+        below = _visit(server, login, 0, None)
+        for named in servers.replicas_of(server):
+            if not any(servers.same(named, node.server) for node in below):
+                below += _visit(named, login, 1, None)
         tree += below
     return tree
 
 
 def _visit(
-    server: ServerAddress, like: Entry, where: str, depth: int, master: ServerRole | None
+    server: ServerAddress, login: Login, depth: int, master: ServerRole | None
 ) -> list[ReplicaNode]:
     try:
-        with connected_to(server, like, where) as client:
+        with connected_to(server, login) as client:
             role = role_of(client)
     except (RedisError, OSError) as error:
         return [ReplicaNode(server, depth, f"does not answer ({error})")]
@@ -361,5 +351,5 @@ def _visit(
     nodes = [ReplicaNode(server, depth, state, behind)]
     if depth < _DEEPEST:
         for replica, _ in role.replicas:
-            nodes += _visit(replica, like, where, depth + 1, role)
+            nodes += _visit(replica, login, depth + 1, role)
     return nodes

@@ -30,12 +30,10 @@ from shardkit.admin.growth.exchange import at_work
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
-from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on, masters_in
+from shardkit.admin.growth.relocation import Login, ServerAddress, masters_in, place_of
 from shardkit.admin.growth.servers import KnownServers, config_databases, touched
 from shardkit.admin.heat import HotName
 from shardkit.config.component import entry_key
-from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
 from shardkit.network.survey import CONFIG_KEYS, reason
@@ -240,18 +238,17 @@ def measure_balance(
     chosen = [each for name, each in components.items() if not names or name in names]
     new = [ServerAddress.parse(each) for each in to]
     known = KnownServers(components.values(), *new)
-    servers: dict[ServerAddress, tuple[Entry, str]] = {}
+    servers: dict[ServerAddress, Login] = {}
     databases: defaultdict[ServerAddress, dict[int, list[str]]] = defaultdict(dict)
     skipped: list[str] = []
     for component in chosen:
         for shard, entry in component.entries():
-            address, number = address_of(entry), database_of(entry.fields)
-            if entry.is_cluster or address is None or number is None:
+            if (at := place_of(entry)) is None:
                 skipped.append(str(shard))
                 continue
-            address = next((each for each in servers if known.same(address, each)), address)
-            servers.setdefault(address, (entry, entry_key(*shard)))
-            databases[address].setdefault(number, [])
+            address = next((each for each in servers if known.same(at.server, each)), at.server)
+            servers.setdefault(address, Login(entry, entry_key(*shard)))
+            databases[address].setdefault(at.database, [])
     if not servers:
         raise InvalidArgumentError(
             f"{', '.join(skipped)}: nothing there names a server by host, port and database",
@@ -262,18 +259,14 @@ def measure_balance(
         if not any(known.same(address, each) for each in servers):
             servers[address] = login
     for address, numbers in databases.items():
-        for shard, entry in entries_on(components.values(), address, known.same):
-            if (number := database_of(entry.fields)) in numbers:
-                numbers[number].append(str(shard))
+        for shard, entry in known.entries_on(address):
+            if entry.database in numbers:
+                numbers[entry.database].append(str(shard))
 
     def measure(address: ServerAddress) -> _Measurement:
-        entry, where = servers[address]
-        measured = _Measurement(address, entry, where, known.nameless)
+        measured = _Measurement(address, servers[address], known.nameless)
         try:
-            named = {
-                database_of(each.fields)
-                for _, each in entries_on(components.values(), address, known.same)
-            }
+            named = {each.database for _, each in known.entries_on(address)}
             measured.measure(databases[address], named, sample, seconds, watch, share, progress)
         except NoPermissionError as error:
             raise GrowthError(
@@ -415,8 +408,7 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
     tell: Progress = options.get("progress", lambda what: None)
     done = []
     servers = dict.fromkeys(at for each in plan.moves for at in (each.source, each.target))
-    masters = masters_in(read_components(config).values())
-    logins = {server: (entry, where) for server, entry, where in masters}
+    logins = dict(masters_in(read_components(config).values()))
     usual = next(iter(logins.values()))
     change = Change(
         kind="balance",
@@ -510,11 +502,10 @@ class _Measurement:
     def __init__(
         self,
         address: ServerAddress,
-        like: Entry,
-        where: str,
+        login: Login,
         nameless: Callable[[ServerAddress, Collection[int]], list[str]],
     ) -> None:
-        self._address, self._like, self._where = address, like, where
+        self._address, self._login = address, login
         self._nameless = nameless
         self.parts: list[PartLoad] = []
 
@@ -529,7 +520,7 @@ class _Measurement:
         progress: Progress,
     ) -> None:
         name = str(self._address)
-        with database_client(self._address, self._like, self._where, 0) as client:
+        with database_client(self._address, self._login, 0) as client:
             before, began = client.info("stats"), time.monotonic()
             seen: Counter[tuple[int, bytes]] = Counter()
             watched = seconds
@@ -569,7 +560,7 @@ class _Measurement:
     ) -> None:
         tags, keys = _Sums(), _Sums()
         examined, size = 0, 0
-        with database_client(self._address, self._like, self._where, number) as client:
+        with database_client(self._address, self._login, number) as client:
             total = client.dbsize()
             for page, sizes in _sizes(client, sample or total, share):
                 for key, used in zip(page, sizes, strict=True):
@@ -594,7 +585,7 @@ class _Measurement:
                 self.parts.append(PartLoad(kind, name, shards, used * by, many * by, rate))
         self.parts = list(_biggest(self.parts))
         fixed = ""
-        if config_databases(self._address, self._like, self._where, [number]):
+        if config_databases(self._address, self._login, [number]):
             fixed = "it is the config server's"
         elif self._nameless(self._address, [number]):
             fixed = "an entry leads there by a socket, Sentinels or a reference"

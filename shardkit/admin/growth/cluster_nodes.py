@@ -17,16 +17,15 @@ stopped, while another one has taken over, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError, WatchError
 from redis.utils import str_if_bytes
 
-from shardkit.admin.growth.relocation import Place, ServerAddress
-from shardkit.admin.growth.servers import connected_to
-from shardkit.config.entry import Entry
+from shardkit.admin.growth.relocation import Login, Place, ServerAddress
+from shardkit.admin.growth.servers import LoginOf, connected_to
 from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.routing.placement import SLOTS, slot_of
@@ -39,10 +38,10 @@ Ranges = list[list[int]]
 
 
 def masters_of(
-    server: ServerAddress, like: Entry, where: str
+    server: ServerAddress, login: Login
 ) -> tuple[dict[str, Ranges], list[ServerAddress]]:
     """Return the slots of each master, by its place, and the addresses of all replicas."""
-    with connected_to(server, like, where) as client:
+    with connected_to(server, login) as client:
         try:
             listed: list[Any] = client.execute_command("CLUSTER SLOTS")
         except ResponseError as error:
@@ -151,14 +150,12 @@ def set_if_marked(client: Any, mark: str, value: bytes, number: str) -> bool:
 
 
 @contextmanager
-def connected_to_all(
-    servers: Iterable[ServerAddress], login: Callable[[ServerAddress], tuple[Entry, str]]
-) -> Iterator[list[Any]]:
+def connected_to_all(servers: Iterable[ServerAddress], login_of: LoginOf) -> Iterator[list[Any]]:
     """Yield clients of servers."""
     with ExitStack() as stack:
         clients = []
         for server in servers:
-            client = stack.enter_context(connected_to(server, *login(server)))
+            client = stack.enter_context(connected_to(server, login_of(server)))
             try:
                 client.ping()
             except (RedisError, OSError) as error:

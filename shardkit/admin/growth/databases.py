@@ -12,11 +12,8 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.growth.exchange import accepted, one_connection
 from shardkit.admin.growth.fence import is_own
-from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
-from shardkit.admin.growth.servers import OPERATOR, connected_to
-from shardkit.config.component import Component
-from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
+from shardkit.admin.growth.relocation import Login, Place, ServerAddress
+from shardkit.admin.growth.servers import OPERATOR, LoginOf, connected_to
 from shardkit.network.connections.databases import READING, WAITING, numbers_in
 
 T = TypeVar("T")
@@ -31,23 +28,19 @@ _PAGE = 100  # keys that are listed and deleted at a time, while other clients w
 
 
 @contextmanager
-def database_client(server: ServerAddress, like: Entry, where: str, number: int) -> Iterator[Any]:
+def database_client(server: ServerAddress, login: Login, number: int) -> Iterator[Any]:
     """Yield a client of a database, with the user and TLS of an entry."""
-    with connected_to(server, like, where, timeout=_TIMEOUT, database=number) as client:
+    with connected_to(server, login, timeout=_TIMEOUT, database=number) as client:
         yield client
 
 
 @contextmanager
-def clients_of(
-    places: Iterable[Place], login: Callable[[ServerAddress], tuple[Entry, str]]
-) -> Iterator[dict[Place, Any]]:
+def clients_of(places: Iterable[Place], login_of: LoginOf) -> Iterator[dict[Place, Any]]:
     """Yield clients of databases, by their places."""
     with ExitStack() as stack:
         yield {
-            place: stack.enter_context(
-                database_client(place.server, *login(place.server), place.database)
-            )
-            for place in places
+            at: stack.enter_context(database_client(at.server, login_of(at.server), at.database))
+            for at in places
         }
 
 
@@ -127,12 +120,11 @@ def only_reads(connection: Mapping[str, str]) -> bool:
 
 
 def free_databases(
-    components: Mapping[str, Component], server: ServerAddress, like: Entry, where: str, same: Same
+    server: ServerAddress, login: Login, used: Collection[int | None]
 ) -> Iterator[int]:
-    """Yield the databases of a server that no entry names and that have no keys."""
-    used = {database_of(entry.fields) for _, entry in entries_on(components.values(), server, same)}
+    """Yield the databases of a server that are not used and have no keys."""
     try:
-        with connected_to(server, like, where) as client:
+        with connected_to(server, login) as client:
             count = database_count(client)
             filled = {name[2:] for name in client.info("keyspace")}
     except (RedisError, OSError):
@@ -141,7 +133,7 @@ def free_databases(
         if number in used:
             continue
         if str(number) in filled:
-            with database_client(server, like, where, number) as client:
+            with database_client(server, login, number) as client:
                 if strays(client, 1):
                     continue
         yield number

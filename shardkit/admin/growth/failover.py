@@ -37,7 +37,7 @@ from shardkit.admin.growth.managed_failover import (
     fail_over_sentinels,
     managed_by,
 )
-from shardkit.admin.growth.relocation import Same, ServerAddress, address_of, entries_on
+from shardkit.admin.growth.relocation import Login, Same, ServerAddress, address_of, entries_on
 from shardkit.admin.growth.servers import (
     STEP,
     TIMEOUT,
@@ -60,7 +60,6 @@ from shardkit.admin.growth.servers import (
     wait_for_copy,
 )
 from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.operations.arguments import Seconds, in_seconds
@@ -132,7 +131,7 @@ def fail_over(
                 done = fail_over_cluster(leased, entry, where, node, to, force=force)
             leased.check()
             return replace(done, epoch=read_epoch(config))
-        source, like, where = master_of(components, name)
+        source, login = master_of(components, name)
         servers = KnownServers(components.values())
         same = servers.same
         if nameless := servers.nameless(source):
@@ -141,26 +140,26 @@ def fail_over(
                 "failover cannot change",
                 "write host and port",
             )
-        shards = tuple(str(shard) for shard, _ in entries_on(components.values(), source, same))
+        shards = tuple(str(shard) for shard, _ in servers.entries_on(source))
         message = f"failover of {source}"
         held: float | None
-        master = stack.enter_context(connected_to(source, like, where))
+        master = stack.enter_context(connected_to(source, login))
         role: ServerRole | None = None
         try:
             role = role_of(master)
         except (RedisError, OSError) as error:
             why = error
-        known = replicas_of(components.values(), source, same)
+        known = servers.replicas_of(source)
         wanted = None if to is None else ServerAddress.parse(to)
 
         def connect(server: ServerAddress) -> Any:
             """Return a client of the new master, which asks for replicas again at the end."""
-            client = stack.enter_context(connected_to(server, like, where))
+            client = stack.enter_context(connected_to(server, login))
             stack.callback(ask_for_replicas, client, config, server)
             return client
 
         forced = wanted if force and role is None else None
-        successor = _taken_over(config, source, known, like, where, forced, same)
+        successor = _taken_over(config, source, known, login, forced, same)
         if role is not None and not role.is_master:
             # A killed process has started this: only the entries are left.
             target = _named(known, role.master, same) or role.master
@@ -174,20 +173,20 @@ def fail_over(
             connect(target)
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]
-            if problems := config_databases(source, like, where, numbers):
+            if problems := config_databases(source, login, numbers):
                 raise GrowthError(
                     problems[0], "move it to a server of its own: nothing has changed"
                 )
-            if problems := mismatched_tls(master, source, like, where):
+            if problems := mismatched_tls(master, source, login):
                 raise GrowthError(problems[0], "correct that: nothing has changed")
             seen = [each for each, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
-            offsets = _roles(candidates, like, where)
+            offsets = _roles(candidates, login)
             target = _best(_following(offsets, source, same, role.history), None)
             replica = connect(target)
             wait_for_copy(master, replica, _COPY)
             take_writes_alone(replica, config, target)
-            follow_as(master, like, where)
+            follow_as(master, login)
             with leased.marking(master, replica):
                 held = hand_over(master, replica, target, hold, leased.order)
             persist_roles(master, replica)
@@ -195,9 +194,9 @@ def fail_over(
         else:
             everyone = list(dict.fromkeys(known if wanted is None else [*known, wanted]))
             if force:
-                offsets = _roles(everyone, like, where)
+                offsets = _roles(everyone, login)
             else:
-                offsets = _require_crash(shards[0], source, why, everyone, like, where, same)
+                offsets = _require_crash(shards[0], source, why, everyone, login, same)
             if wanted is not None:
                 offsets = {each: role for each, role in offsets.items() if each == wanted}
             if not force:
@@ -213,7 +212,7 @@ def fail_over(
             persist_roles(replica)
             held = None
         others = [each for each in known if each != target]
-        followers, failed = repoint(others, target, like, where, leased.order)
+        followers, failed = repoint(others, target, login, leased.order)
         epoch = push_relocation(
             leased, source, target, same, keep_source=role is not None, message=message
         )
@@ -236,15 +235,14 @@ def _require_crash(
     source: ServerAddress,
     why: Exception,
     replicas: list[ServerAddress],
-    like: Entry,
-    where: str,
+    login: Login,
     same: Same,
 ) -> dict[ServerAddress, ServerRole]:
     """Return the replicas' roles if their master has crashed."""
     end = time.monotonic() + _NOTICE
     refused = is_refused(why)
     while True:
-        roles = _roles(replicas, like, where)
+        roles = _roles(replicas, login)
         links = {server: role.raw.get("master_link_status") for server, role in roles.items()}
         linked = [
             server
@@ -308,8 +306,8 @@ def shard_named(components: Mapping[str, Component], name: str) -> Shard | None:
     return components[name].all_shards()[0]
 
 
-def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Entry, str]:
-    """Return the master of a shard or by its address, an entry of it, and where that is stored."""
+def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Login]:
+    """Return the master of a shard or by its address, and its login."""
     shard = shard_named(components, name)
     if shard is not None:
         entry, where = components[shard.component].entry_of(shard), entry_key(*shard)
@@ -320,38 +318,24 @@ def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAdd
                 f"{where} does not name its server by host and port",
                 f"use the failover of its {kind}" if kind else "write host and port",
             )
-        return server, entry, where
+        return server, Login(entry, where)
     server = ServerAddress.parse(name)
     entries = entries_on(components.values(), server, eq)
     if not entries:  # entries may use another name of it
         servers = KnownServers(components.values(), server)
         entries = entries_on(components.values(), server, servers.same)
     for shard, entry in entries:
-        return address_of(entry) or server, entry, entry_key(*shard)
+        return address_of(entry) or server, Login(entry, entry_key(*shard))
     raise InvalidArgumentError(
         f"{name} is neither a shard nor a master that an entry names", "see: shardkit status"
     )
-
-
-def replicas_of(
-    components: Iterable[Component], master: ServerAddress, same: Same
-) -> list[ServerAddress]:
-    """Return the replicas that the entries of a master name."""
-    found: dict[ServerAddress, None] = {}
-    for _, entry in entries_on(components, master, same):
-        for replica in entry.replicas:
-            server = address_of(replica)
-            if server is not None:
-                found[server] = None
-    return list(found)
 
 
 def _taken_over(
     config: Any,
     source: ServerAddress,
     known: list[ServerAddress],
-    like: Entry,
-    where: str,
+    login: Login,
     forced: ServerAddress | None,
     same: Same,
 ) -> ServerAddress | None:
@@ -364,7 +348,7 @@ def _taken_over(
     candidates = [each for each in noted if _named(known, each, same)]
     if not candidates and forced:
         candidates = [forced]
-    found = _roles(candidates, like, where)
+    found = _roles(candidates, login)
     return next((server for server, role in found.items() if role.is_master), None)
 
 
@@ -374,12 +358,10 @@ def _named(
     return next((each for each in known if same(server, each)), None)
 
 
-def _roles(
-    servers: Iterable[ServerAddress], like: Entry, where: str
-) -> dict[ServerAddress, ServerRole]:
+def _roles(servers: Iterable[ServerAddress], login: Login) -> dict[ServerAddress, ServerRole]:
     found = {}
     for server in servers:
-        with suppress(RedisError, OSError), connected_to(server, like, where) as client:
+        with suppress(RedisError, OSError), connected_to(server, login) as client:
             found[server] = role_of(client)
     return found
 
@@ -412,14 +394,14 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
 
 
 def repoint(
-    servers: Iterable[ServerAddress], master: ServerAddress, like: Entry, where: str, order: Order
+    servers: Iterable[ServerAddress], master: ServerAddress, login: Login, order: Order
 ) -> tuple[list[str], dict[str, str]]:
     """Have servers follow another master; return which do, and why others do not."""
     followers, failed = [], {}
     for server in servers:
         try:
-            with connected_to(server, like, where) as client:
-                replicate(client, master, like, where, order)
+            with connected_to(server, login) as client:
+                replicate(client, master, login, order)
                 persist_roles(client)
             followers.append(str(server))
         except (RedisError, OSError) as error:
@@ -468,8 +450,8 @@ def apply_fences(config: Any, wait: Seconds = 0.0) -> list[Fence]:
         for fence in pending:
             applied = False
             assert servers is not None, "something was pending"
-            for shard, like in entries_on(components.values(), fence.target, servers.same)[:1]:
-                applied = _apply(config, fence, like, entry_key(*shard))
+            for shard, entry in entries_on(components.values(), fence.target, servers.same)[:1]:
+                applied = _apply(config, fence, Login(entry, entry_key(*shard)))
             if applied:
                 config.hdel(_FENCES_KEY, str(fence.source))
             done[fence.source] = replace(fence, applied=applied)
@@ -478,16 +460,16 @@ def apply_fences(config: Any, wait: Seconds = 0.0) -> list[Fence]:
         time.sleep(4 * STEP)
 
 
-def _apply(config: Any, fence: Fence, like: Entry, where: str) -> bool:
+def _apply(config: Any, fence: Fence, login: Login) -> bool:
     try:
-        with connected_to(fence.source, like, where, timeout=0.5) as client:
+        with connected_to(fence.source, login, timeout=0.5) as client:
             if role_of(client).is_master:
                 with lease(config) as leased:  # look again: it may have become the master again
                     if fence in pending_fences(config):
-                        replicate(client, fence.target, like, where, leased.order)
+                        replicate(client, fence.target, login, leased.order)
                 persist_roles(client)
         if fence.least:
-            with connected_to(fence.target, like, where) as master:
+            with connected_to(fence.target, login) as master:
                 ask_for_replicas(master, config, fence.target)
     except (RedisError, OSError, GrowthError):
         return False

@@ -31,7 +31,7 @@ from shardkit.admin.growth.fence import (
 )
 from shardkit.admin.growth.journal import Lease, Move, essence
 from shardkit.admin.growth.relocation import Place, ServerAddress
-from shardkit.admin.growth.servers import Login, connected_to
+from shardkit.admin.growth.servers import LoginOf, connected_to
 from shardkit.errors import GrowthError, counted
 
 _LEFT = 0.5  # the part of the hold by which writers have left
@@ -93,7 +93,7 @@ def wait_for_readers(
         time.sleep(_LOOK)
 
 
-def update_nodes(move: Move, login: Login) -> None:
+def update_nodes(move: Move, login_of: LoginOf) -> None:
     """Have a split into or out of a cluster name the masters that the cluster has now."""
     move.slots = {}
     sides = [move.sources, move.targets]
@@ -103,7 +103,7 @@ def update_nodes(move: Move, login: Login) -> None:
             failure: Exception | None = None
             for server in places:
                 try:
-                    nodes, _ = masters_of(server, *login(server))
+                    nodes, _ = masters_of(server, login_of(server))
                     break
                 except (RedisError, OSError) as error:
                     failure = error
@@ -207,11 +207,11 @@ class ClusterGate(CopyGate):
         self,
         move: Move,
         lease: Lease,
-        login: Login,
+        login_of: LoginOf,
         captures: Callable[[], Mapping[ServerAddress, Any]],
     ) -> None:
         super().__init__(move, lease)
-        self._login, self._captures = login, captures
+        self._login, self._captures = login_of, captures
 
     def is_closed(self, clients: Clients) -> bool:
         """Whether all nodes refuse writes."""
@@ -316,19 +316,19 @@ class ClusterGate(CopyGate):
     def _open_replicas(self, clients: Clients) -> None:
         before = next(iter(self._move.minimums.values()), "0")
         for server in self._replicas(clients):
-            with suppress(RedisError, OSError), connected_to(server, *self._login(server)) as node:
+            with suppress(RedisError, OSError), connected_to(server, self._login(server)) as node:
                 if cluster_nodes.is_closed(node):
                     cluster_nodes.force_open(node, before)
 
     def _replicas(self, clients: Clients) -> list[ServerAddress]:
         server = next(iter(clients)).server
-        return masters_of(server, *self._login(server))[1]
+        return masters_of(server, self._login(server))[1]
 
     def require_slots(self, clients: Clients) -> None:
         """See `CopyGate.require_slots`."""
         expected = {str(place): self._move.slots[str(place)] for place in clients}
         for place, client in clients.items():
-            slots, _ = masters_of(place.server, *self._login(place.server))
+            slots, _ = masters_of(place.server, self._login(place.server))
             if slots != expected or cluster_nodes.moving_slots(client):
                 raise GrowthError(
                     f"slots of the cluster of {place.server} have moved, or a replica has taken "

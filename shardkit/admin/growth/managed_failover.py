@@ -26,7 +26,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.cluster_nodes import mark_of
 from shardkit.admin.growth.journal import Lease
-from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.relocation import Login, ServerAddress, address_of
 from shardkit.admin.growth.servers import STEP, TIMEOUT, Takeover, connected_to
 from shardkit.admin.servers import sentinels_of, servers_of_service
 from shardkit.config.component import Component, entry_key
@@ -249,7 +249,7 @@ def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_N
         with (
             client_of(entry.resolved(where), TIMEOUT)
             if at is None
-            else connected_to(at, entry, where)
+            else connected_to(at, Login(entry, where))
         ) as client:
             said: Any = client.execute_command("CLUSTER NODES")
     except ServerErrors as error:
@@ -322,7 +322,7 @@ def fail_over_cluster(
     began = time.monotonic()
     with ExitStack() as stack:
         client, master = (
-            stack.enter_context(connected_to(node.address, entry, where))
+            stack.enter_context(connected_to(node.address, Login(entry, where)))
             for node in (target, source)
         )
         if source.slots:

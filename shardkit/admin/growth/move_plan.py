@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -23,13 +23,14 @@ from shardkit.admin.growth.databases import (
     strays,
 )
 from shardkit.admin.growth.exchange import Slices, ask, by_server
-from shardkit.admin.growth.failover import master_of, replicas_of, shard_named
+from shardkit.admin.growth.failover import master_of, shard_named
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.mover import Expected, duration
-from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
+from shardkit.admin.growth.relocation import Login, Place, Same, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import (
     KnownServers,
+    LoginOf,
     Side,
     config_databases,
     connected_to,
@@ -40,7 +41,6 @@ from shardkit.admin.growth.servers import (
 from shardkit.admin.growth.shard_copy import libraries
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.rules import eviction
@@ -169,28 +169,16 @@ def noting(config: Any) -> list[str]:
     return _forbidden("the config server", config, _NOTING)
 
 
-def entry_on(components: Components, server: ServerAddress, same: Same) -> tuple[Entry, str]:
-    """Return an entry of a master, and where that is stored."""
-    for shard, entry in entries_on(components.values(), server, same):
-        return entry, entry_key(*shard)
-    raise InvalidArgumentError(
-        f"{server} is not the master of any entry", "specify HOST:PORT as entries have it"
-    )
-
-
 def _plan_server(
     components: Components, source: ServerAddress, target: ServerAddress, hold: float
 ) -> MovePlan:
     servers = KnownServers(components.values(), source, target)
-    like, where = entry_on(components, source, servers.same)
-    shards = tuple(str(shard) for shard, _ in entries_on(components.values(), source, servers.same))
+    login = servers.login(source)
+    shards = tuple(str(shard) for shard, _ in servers.entries_on(source))
     problems = _problems_of(servers, source, target)
-    if entries_on(components.values(), target, servers.same):
+    if servers.entries_on(target):
         problems.append(f"entries already name {target} as a master")
-    with (
-        connected_to(source, like, where) as master,
-        connected_to(target, like, where) as replica,
-    ):
+    with connected_to(source, login) as master, connected_to(target, login) as replica:
         info = _info(master, source, problems)
         problems += _is_replica(source, info)
         if info.get("cluster_enabled"):
@@ -200,11 +188,11 @@ def _plan_server(
         if there:
             problems += unfit(*sides)
         for server, client, _ in sides:
-            problems += mismatched_tls(client, server, like, where)
+            problems += mismatched_tls(client, server, login)
         notes = _compared(REPLICATION, *sides, problems)
         connections = _room({source: sides[0]}, {target: sides[1]}, {}, {}, problems)
-    problems += config_databases(source, like, where, _counts(info))
-    others = replicas_of(components.values(), source, servers.same)
+    problems += config_databases(source, login, _counts(info))
+    others = servers.replicas_of(source)
     steps = (
         f"{target}: REPLICAOF {source.host} {source.port}, and wait until it is filled",
         f"{source}: FAILOVER TO {target.host} {target.port} TIMEOUT {round(1000 * hold)}: writers "
@@ -220,7 +208,7 @@ def _plan_server(
     keys = {str(number): count for number, count in _counts(info).items()}
     memory = int(info.get("used_memory", 0))
     sample = _SampledKeys()
-    sample.add(source, like, where, _counts(info))
+    sample.add(source, login, _counts(info))
     seconds = duration(REPLICATION, sum(keys.values()), memory, sample.elements)
     return MovePlan(
         str(source),
@@ -246,14 +234,13 @@ def _plan_shards(
     vacated: Collection[Place],
 ) -> MovePlan:
     servers = KnownServers(components.values(), target)
-    same = servers.same
-    names, source, like, where, databases = _located(components, shards, same)
+    names, source, login, databases = _located(components, shards, servers.same)
     numbers = sorted(set(databases))
     problems = _problems_of(servers, source, target, numbers)
-    for shard, entry in entries_on(components.values(), source, same):
-        if database_of(entry.fields) in numbers and str(shard) not in names:
+    for shard, entry in servers.entries_on(source):
+        if entry.database in numbers and str(shard) not in names:
             problems.append(f"{shard} is in the same database: specify it as well")
-    at = _numbers_at(components, target, like, where, same, {n: wanted.get(n, n) for n in numbers})
+    at = _numbers_at(servers, target, login, {n: wanted.get(n, n) for n in numbers})
     if len(at) < len(numbers):
         problems.append(f"{target} has too few databases that nothing uses: set more `databases`")
     move = Move(
@@ -265,32 +252,25 @@ def _plan_shards(
         [str(Place(source, number)) for number in databases],
         [str(Place(target, at.get(number, number))) for number in databases],
     )
-    replicas = ", ".join(map(str, replicas_of(components.values(), source, same)))
+    replicas = ", ".join(map(str, servers.replicas_of(source)))
     moved = ", ".join(f"{n} becomes {new}" for n, new in at.items() if n != new)
     push = f"push {len(names)} entries that name {target}" + (
         f" (database {moved})" if moved else ""
     )
     push += f", without the replicas {replicas}" if replicas else ""
     return plan_copy(
-        move, lambda server: (like, where), hold, push, problems, offline=offline, vacated=vacated
+        move, lambda server: login, hold, push, problems, offline=offline, vacated=vacated
     )
 
 
 def _numbers_at(
-    components: Components,
-    target: ServerAddress,
-    like: Entry,
-    where: str,
-    same: Same,
-    wanted: Mapping[int, int],
+    servers: KnownServers, target: ServerAddress, login: Login, wanted: Mapping[int, int]
 ) -> dict[int, int]:
     """Return which database each has at the target: the one that is wanted, unless it is used."""
-    taken = {
-        database_of(entry.fields) for _, entry in entries_on(components.values(), target, same)
-    }
+    taken = {entry.database for _, entry in servers.entries_on(target)}
     if taken.isdisjoint(wanted.values()):
         return dict(wanted)
-    free = free_databases(components, target, like, where, same)
+    free = free_databases(target, login, taken)
     others = (number for number in free if number not in wanted.values())
     at = {n: next(others, None) if new in taken else new for n, new in wanted.items()}
     return {n: new for n, new in at.items() if new is not None}
@@ -298,7 +278,7 @@ def _numbers_at(
 
 def plan_copy(
     move: Move,
-    login: Callable[[ServerAddress], tuple[Entry, str]],
+    login_of: LoginOf,
     hold: float,
     push: str,
     problems: list[str],
@@ -325,7 +305,7 @@ def plan_copy(
             {
                 server: (server, client, _info(client, server, problems))
                 for server in side
-                for client in [stack.enter_context(database_client(server, *login(server), 0))]
+                for client in [stack.enter_context(database_client(server, login_of(server), 0))]
             }
             for side in (sources, targets)
         )
@@ -335,7 +315,7 @@ def plan_copy(
             keys |= {rule.label(Place(server, number)): count for number, count in own.items()}
             part = sum(own.values()) / max(1, sum(counts.values()))
             memory += round(part * int(info.get("used_memory", 0)))
-            sample.add(server, *login(server), own)
+            sample.add(server, login_of(server), own)
             if info and not offline:
                 try:
                     client.config_get("notify-keyspace-events")
@@ -384,7 +364,7 @@ def plan_copy(
     for place in set(rule.targets) - set(vacated):
         with (
             suppress(RedisError, OSError),
-            database_client(place.server, *login(place.server), place.database) as client,
+            database_client(place.server, login_of(place.server), place.database) as client,
         ):
             if place.server in own_nodes and is_closed(client):
                 continue  # an earlier split has left this cluster
@@ -394,7 +374,7 @@ def plan_copy(
                 for key in strays(client, 1)
             ]
     for server, numbers in sources.items():
-        problems += config_databases(server, *login(server), numbers)
+        problems += config_databases(server, login_of(server), numbers)
     where = "; ".join(
         f"{server}, databases {', '.join(map(str, numbers))}" for server, numbers in sources.items()
     )
@@ -523,13 +503,11 @@ class _SampledKeys:
     elements: Counter[str] = field(default_factory=Counter)
     measured: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(
-        self, server: ServerAddress, like: Entry, where: str, counts: Mapping[int, int]
-    ) -> None:
+    def add(self, server: ServerAddress, login: Login, counts: Mapping[int, int]) -> None:
         """Read some keys of databases, which have as many keys."""
         with suppress(RedisError, OSError):
             for number, count in counts.items():
-                with database_client(server, like, where, number) as client:
+                with database_client(server, login, number) as client:
                     self._add(client, count, time.monotonic() + _MEASURING / len(counts))
 
     def _add(self, client: Any, count: int, end: float) -> None:
@@ -650,8 +628,8 @@ def _counts(info: Mapping[str, Any]) -> dict[int, int]:
 
 def _located(
     components: Components, shards: Sequence[str], same: Same
-) -> tuple[list[str], ServerAddress, Entry, str, list[int]]:
-    """Return shards as entries call them, their server, an entry of it, and their databases."""
+) -> tuple[list[str], ServerAddress, Login, list[int]]:
+    """Return shards as entries call them, their server, a login of it, and their databases."""
     if not shards:
         raise InvalidArgumentError(
             "the shards are not specified", "specify one or more, as timelines:3"
@@ -660,13 +638,12 @@ def _located(
     servers: list[ServerAddress] = []
     databases: list[int] = []
     for name in shards:
-        server, _, _ = master_of(components, name)
+        server, _ = master_of(components, name)
         shard = shard_named(components, name)
         if shard is None:
             raise InvalidArgumentError(f"{name} is not a shard", "see: shardkit status")
         entry = components[shard.component].entry_of(shard)
-        database = database_of(entry.fields)
-        if database is None:
+        if entry.database is None:
             raise InvalidArgumentError(
                 f"{entry_key(*shard)} takes its database from the environment",
                 "write db: into the entry",
@@ -674,7 +651,7 @@ def _located(
         if shard in entries:
             continue
         entries[shard] = entry
-        databases.append(database)
+        databases.append(entry.database)
         if not any(same(server, each) for each in servers):
             servers.append(server)
     if len(servers) > 1:
@@ -685,4 +662,4 @@ def _located(
         )
     shard, like = next(iter(entries.items()))
     names = [str(each) for each in entries]
-    return names, servers[0], like, entry_key(*shard), databases
+    return names, servers[0], Login(like, entry_key(*shard)), databases

@@ -42,6 +42,7 @@ from shardkit.admin.growth.fence import (
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move import mover_of, resume_move
 from shardkit.admin.growth.relocation import (
+    Login,
     Place,
     Same,
     ServerAddress,
@@ -52,7 +53,6 @@ from shardkit.admin.growth.relocation import (
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_of
 from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
@@ -143,19 +143,19 @@ class _ClosedDatabases:
         self._unfenced: list[tuple[Place, Move]] = []
         self._replaced: dict[ServerAddress, ServerAddress] = {}  # replicas, and their masters
         self.moves = {each.id: each for each in journal.read_all(lease.config)}
-        self._logins: dict[ServerAddress, tuple[Entry, str]] = {}
-        for server, entry, where in masters_in(components.values()):
-            self._logins.setdefault(server, (entry, where))
+        self._logins: dict[ServerAddress, Login] = {}
+        for server, login in masters_in(components.values()):
+            self._logins.setdefault(server, login)
         self._nodes: dict[Place, tuple[str, str]] = {}  # of clusters: their marks and components
         for component in components.values():
             for shard, entry in component.entries():
                 if not entry.is_cluster or (node := address_of(entry)) is None:
                     continue
+                login = Login(entry, entry_key(*shard))
                 with suppress(RedisError, OSError, GrowthError):
-                    slots, _ = masters_of(node, entry, entry_key(*shard))
+                    slots, _ = masters_of(node, login)
                     for place, ranges in slots.items():
                         self._nodes[Place.parse(place)] = mark_of(ranges), component.name
-                        login = entry, entry_key(*shard)
                         self._logins.setdefault(Place.parse(place).server, login)
         if not self._logins:
             raise ConfigError(
@@ -164,13 +164,12 @@ class _ClosedDatabases:
             )
         self._same: Same = KnownServers(components.values(), *self._logins).same
 
-    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
+    def _login(self, server: ServerAddress) -> Login:
         return self._logins.get(server) or next(iter(self._logins.values()))
 
     @contextmanager
     def client(self, place: Place) -> Iterator[Any]:
-        login = self._login(place.server)
-        with database_client(place.server, *login, place.database) as client:
+        with database_client(place.server, self._login(place.server), place.database) as client:
             if place in self._nodes:
                 client.mark, _ = self._nodes[place]
             yield client
@@ -178,7 +177,7 @@ class _ClosedDatabases:
     def repairs(self) -> Iterator[Repair]:
         """Find what is wrong."""
         for server in self._logins:
-            with suppress(RedisError, OSError), connected_to(server, *self._login(server)) as asked:
+            with suppress(RedisError, OSError), connected_to(server, self._login(server)) as asked:
                 role = role_of(asked)
                 if role.master is not None:
                     yield self._of_replica(server, role, role.master)
@@ -204,7 +203,7 @@ class _ClosedDatabases:
                 why = f"it is {move.phase}"
                 return Repair(f"{server}/*", move.id, move.name, "resume", why)
         try:
-            with connected_to(master, *self._login(server)) as client:
+            with connected_to(master, self._login(server)) as client:
                 found = role_of(client)
             if found.is_master and found.history == role.history:
                 self._replaced[server] = master

@@ -24,10 +24,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.client_list import connected_clients
 from shardkit.admin.growth.entries import LEAVE, push_relocation
-from shardkit.admin.growth.failover import replicas_of, repoint
-from shardkit.admin.growth.move_plan import entry_on
+from shardkit.admin.growth.failover import repoint
 from shardkit.admin.growth.mover import COPIED, Mover
-from shardkit.admin.growth.relocation import ServerAddress, entries_on
+from shardkit.admin.growth.relocation import Login, ServerAddress, entries_on
 from shardkit.admin.growth.servers import (
     ServerRole,
     ask_for_replicas,
@@ -41,9 +40,8 @@ from shardkit.admin.growth.servers import (
     take_writes_alone,
     wait_for_copy,
 )
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
-from shardkit.errors import GrowthError, InvalidArgumentError
+from shardkit.errors import GrowthError
 
 
 class ServerMover(Mover):
@@ -57,13 +55,10 @@ class ServerMover(Mover):
         self._follow_failovers()
         self._source = ServerAddress.parse(self._move.source)
         self._target = ServerAddress.parse(self._move.target)
-        try:
-            self._like, self._where = entry_on(self._components, self._source, self._same)
-        except InvalidArgumentError:
-            self._like, self._where = entry_on(self._components, self._target, self._same)
+        self._own = self._servers.login(self._source, self._target)
 
-    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
-        return self._like, self._where
+    def _login(self, server: ServerAddress) -> Login:
+        return self._own
 
     def _touched(self) -> dict[ServerAddress, str]:
         return dict.fromkeys((self._source, self._target), "*")
@@ -73,8 +68,8 @@ class ServerMover(Mover):
         move, config = self._move, self._config
         source, target = self._source, self._target
         with ExitStack() as stack:
-            old = stack.enter_context(connected_to(source, self._like, self._where))
-            new = stack.enter_context(connected_to(target, self._like, self._where))
+            old = stack.enter_context(connected_to(source, self._own))
+            new = stack.enter_context(connected_to(target, self._own))
             stack.callback(ask_for_replicas, new, config, target)
             if move.phase == "begun":
                 self._begin(old, new)
@@ -99,14 +94,14 @@ class ServerMover(Mover):
                 self._reached("done")
 
     def _begin(self, old: Any, new: Any) -> None:
-        others = replicas_of(self._components.values(), self._source, self._same)
+        others = self._servers.replicas_of(self._source)
         self._move.others = [str(each) for each in others if not self._same(each, self._target)]
         if self._move.followed is None:
             self._move.followed = self._follows(self._target, self._source)
         self._reached("begun")
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
-        follow_as(old, self._like, self._where)
+        follow_as(old, self._own)
 
         def tell() -> None:
             said = new.info("replication")
@@ -126,7 +121,7 @@ class ServerMover(Mover):
                     "else uses it",
                     "check it, then resume or abort",
                 )
-            replicate(new, self._source, self._like, self._where, self._lease.order)
+            replicate(new, self._source, self._own, self._lease.order)
             persist_roles(new)
 
     def _require_handover(self, old: Any, new: Any) -> None:
@@ -153,7 +148,7 @@ class ServerMover(Mover):
             message=f"move of {self._source} to {self._target}",
         )
         others = map(ServerAddress.parse, self._move.others)
-        repoint(others, self._target, self._like, self._where, self._lease.order)
+        repoint(others, self._target, self._own, self._lease.order)
         self._reached("pushed")
 
     def _wait_for_clients(self) -> None:
@@ -175,9 +170,7 @@ class ServerMover(Mover):
         with ExitStack() as stack:
 
             def client(server: ServerAddress, number: int = 0) -> Any:
-                return stack.enter_context(
-                    connected_to(server, self._like, self._where, database=number)
-                )
+                return stack.enter_context(connected_to(server, self._own, database=number))
 
             used = {name[2:] for name in client(self._target).info("keyspace")} | set(move.keys)
             compared = self._compare(
@@ -207,7 +200,7 @@ class ServerMover(Mover):
     def abort(self) -> None:
         """Detach and empty the target, unless it was a replica before the move."""
         move, target = self._move, self._target
-        with connected_to(target, self._like, self._where) as new:
+        with connected_to(target, self._own) as new:
             try:
                 role = role_of(new)
             except (RedisError, OSError):
@@ -218,7 +211,7 @@ class ServerMover(Mover):
             if (
                 move.phase in ("promoted", "pushed")
                 or (role.is_master and self._follows(self._source, target))
-                or entries_on(self._components.values(), target, self._same)  # by a failover
+                or self._servers.entries_on(target)  # by a failover
             ):
                 raise GrowthError(
                     f"{target} has taken over",
@@ -228,7 +221,7 @@ class ServerMover(Mover):
                 self._require_source()
                 try:
                     with (
-                        connected_to(self._source, self._like, self._where) as old,
+                        connected_to(self._source, self._own) as old,
                         self._lease.marking(old, new),
                     ):
                         self._require_source()  # it may have handed over in the meantime
@@ -246,9 +239,7 @@ class ServerMover(Mover):
     def give_up(self, lost: bool) -> None:
         """See `Mover.give_up`; roles stay as they are."""
         named = [
-            server
-            for server in (self._source, self._target)
-            if entries_on(self._components.values(), server, self._same)
+            server for server in (self._source, self._target) if self._servers.entries_on(server)
         ]
         if not lost and len(named) == 1:
             with suppress(RedisError, OSError):
@@ -260,7 +251,7 @@ class ServerMover(Mover):
         self._reached("aborted")
 
     def _is_master(self, server: ServerAddress) -> bool:
-        with connected_to(server, self._like, self._where) as client:
+        with connected_to(server, self._own) as client:
             return role_of(client).is_master
 
     def _require_source(self) -> None:
@@ -281,10 +272,10 @@ class ServerMover(Mover):
         """Whether a server with this role follows the source, or did until an abort began."""
         if role.master is not None:
             return same_server(role.master, self._source)
-        with connected_to(self._source, self._like, self._where) as old:
+        with connected_to(self._source, self._own) as old:
             return bool(role.raw.get("master_replid2") == role_of(old).history)
 
     def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
-        with connected_to(replica, self._like, self._where) as client:
+        with connected_to(replica, self._own) as client:
             role = role_of(client)
         return role.master is not None and same_server(role.master, master)

@@ -46,7 +46,6 @@ from shardkit.admin.growth.databases import (
 )
 from shardkit.admin.growth.entries import LEAVE, push_changed, wait_until_read
 from shardkit.admin.growth.exchange import Clients, ask_all, by_server, one_of_each
-from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.fence import (
     OWN_KEYS,
     change,
@@ -69,13 +68,19 @@ from shardkit.admin.growth.gate import (
 )
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import COPIED, Mover
-from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on, held
+from shardkit.admin.growth.relocation import (
+    Login,
+    Place,
+    ServerAddress,
+    address_of,
+    entries_on,
+    held,
+)
 from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
 from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError, counted
 
@@ -121,15 +126,14 @@ class ShardMover(Mover):
         # The fence at the targets that allows this attempt to write.
         self._attempt = fence_value(self._move.id, secrets.token_hex(8), self._move.target)
 
-    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
-        """Return an entry whose user a server accepts, and where it is stored."""
+    def _login(self, server: ServerAddress) -> Login:
         concerned = [self._components[name] for name in sorted(self._concerned)]
         for shard, entry in entries_on(concerned, server, self._same):
-            return entry, entry_key(*shard)
+            return Login(entry, entry_key(*shard))
         for component in concerned:
             for shard, entry in component.entries():
                 if str(shard) in self._move.shards or component.name == self._move.name:
-                    return entry, entry_key(*shard)
+                    return Login(entry, entry_key(*shard))
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
     def _successor(self, server: ServerAddress) -> ServerAddress | None:
@@ -685,10 +689,10 @@ class ShardMover(Mover):
         self._require_takeover(old, new)
         self._progress(f"emptying {move.source}")
         for source, own in by_server(dict.fromkeys(self._rule.sources)).items():
-            for server in replicas_of(self._components.values(), source, self._same):
+            for server in self._servers.replicas_of(source):
                 with (
                     suppress(RedisError, OSError),
-                    database_client(server, *self._login(source), 0) as client,
+                    database_client(server, self._login(source), 0) as client,
                 ):
                     wait_for_readers(client, own, LEAVE, all_read=True)
         stale: set[tuple[Place, bytes]] | None = set() if kept else None

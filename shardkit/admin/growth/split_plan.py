@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -22,12 +22,11 @@ from shardkit.admin.growth.databases import database_client, free_databases, pag
 from shardkit.admin.growth.exchange import by_server
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.move_plan import Components, MovePlan, noting, plan_copy
-from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on
+from shardkit.admin.growth.relocation import Login, Place, ServerAddress, address_of, place_of
 from shardkit.admin.growth.rule import ByPlacement, like_of, misplaced_error, shard_names
-from shardkit.admin.growth.servers import KnownServers
+from shardkit.admin.growth.servers import KnownServers, LoginOf
 from shardkit.config.component import MAX_SHARDS, Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.routing.placement import DEFAULT, placement_of_all
 from shardkit.routing.routes import KeyRoutes
@@ -82,15 +81,15 @@ def new_split(
         )
     slots: dict[str, Ranges] = {}
     if left is None:
-        sources = [_place(entry, entry_key(*shard)) for shard, entry in _entries(component)]
+        sources = [_place(*like_of(component, shard)) for shard in component.all_shards()]
     else:
-        slots, _ = masters_of(left, *like_of(component))
+        slots, _ = masters_of(left, like_of(component))
         sources = list(map(Place.parse, slots))
     rules = component.routes if routes is None else routes
     KeyRoutes(rules)  # raises ConfigError
     if to_cluster is not None:
         entered = ServerAddress.parse(to_cluster)
-        nodes, _ = masters_of(entered, *like_of(component))
+        nodes, _ = masters_of(entered, like_of(component))
         targets = list(map(Place.parse, nodes))
         slots |= nodes
         after = ""
@@ -123,18 +122,20 @@ def _placed(
 ) -> tuple[list[Place], list[Place]]:
     """Return the sources and as many unused databases, with one name for each server."""
     named = [ServerAddress.parse(each) for each in over] or [place.server for place in sources]
-    same = KnownServers(components.values(), *named).same
+    fleet = KnownServers(components.values(), *named)
     servers: list[ServerAddress] = []
 
     def known(server: ServerAddress) -> ServerAddress:
-        found = next((each for each in servers if same(server, each)), None)
+        found = next((each for each in servers if fleet.same(server, each)), None)
         if found is None:
             servers.append(server)
         return found or server
 
     left = [Place(known(place.server), place.database) for place in sources]
     free = {
-        server: free_databases(components, server, *like_of(component), same)
+        server: free_databases(
+            server, like_of(component), {entry.database for _, entry in fleet.entries_on(server)}
+        )
         for server in dict.fromkeys(map(known, named))
     }
     targets: list[Place] = []
@@ -154,7 +155,8 @@ def _placed(
 
 def _cluster_of(component: Component) -> ServerAddress | None:
     """Return the node that the entry of a component in a cluster names."""
-    [*clusters] = [entry for _, entry in _entries(component) if entry.is_cluster]
+    every = map(component.entry_of, component.all_shards())
+    clusters = [entry for entry in every if entry.is_cluster]
     if not clusters:
         return None
     node = address_of(clusters[0])
@@ -171,18 +173,12 @@ def _cluster_of(component: Component) -> ServerAddress | None:
     return node
 
 
-def _entries(component: Component) -> list[Any]:
-    """Return the shards with their entries; the unsharded entry only if there are no shards."""
-    return [(shard, component.entry_of(shard)) for shard in component.all_shards()]
-
-
 def _place(entry: Entry, where: str) -> Place:
-    server, database = address_of(entry), database_of(entry.fields)
-    if entry.is_cluster or server is None or database is None:
+    if (place := place_of(entry)) is None:
         raise ConfigError(
             f"{where} does not name its server and database", "write host, port and db into it"
         )
-    return Place(server, database)
+    return place
 
 
 def plan_split_of(
@@ -196,15 +192,15 @@ def plan_split_of(
     """Plan a split."""
     component = components[split.name]
     rule = ByPlacement(split)
-    same = KnownServers(
+    servers = KnownServers(
         components.values(), *(place.server for place in (*rule.sources, *rule.targets))
-    ).same
+    )
     problems = []
     in_cluster, to_cluster = map(bool, split.clusters or ("", ""))
     problems += _sharing(components, split)
     for place in [] if in_cluster else rule.sources:
-        for shard, entry in entries_on(components.values(), place.server, same):
-            if database_of(entry.fields) == place.database and shard.component != split.name:
+        for shard, entry in servers.entries_on(place.server):
+            if entry.database == place.database and shard.component != split.name:
                 problems.append(
                     f"{shard} is in database {place.database} of {place.server}, too: its keys "
                     "cannot be told from those of " + split.name
@@ -212,13 +208,14 @@ def plan_split_of(
     for place in [] if to_cluster else rule.targets:
         problems += [
             f"{place.server} has {shard} in database {place.database}"
-            for shard, entry in entries_on(components.values(), place.server, same)
-            if database_of(entry.fields) == place.database
+            for shard, entry in servers.entries_on(place.server)
+            if entry.database == place.database
         ]
 
-    def login(server: ServerAddress) -> tuple[Entry, str]:
-        for shard, entry in entries_on([component], server, same):
-            return entry, entry_key(*shard)
+    def login(server: ServerAddress) -> Login:
+        for shard, entry in servers.entries_on(server):
+            if shard.component == component.name:
+                return Login(entry, entry_key(*shard))
         return like_of(component)
 
     problems += _misplaced(rule, split.name, login)
@@ -247,7 +244,7 @@ def plan_split_of(
     push = f"push {described} with epoch + 1 and these entries: {shown}"
     if to_cluster:
         push = f"push one entry with cluster: true and epoch + 1, for {split.clusters[1]}"
-    rule.changed({split.name: component}, same)  # raises ConfigError
+    rule.changed({split.name: component}, servers.same)  # raises ConfigError
     plan = plan_copy(split, login, hold, push, problems, notes, offline=offline, vacated=vacated)
     return replace(plan, problems=(*plan.problems, *noting(config)))
 
@@ -263,15 +260,13 @@ def _sharing(components: Components, split: Move) -> list[str]:
                 continue
             nodes: dict[str, Ranges] = {}
             with suppress(RedisError, OSError, GrowthError):
-                nodes, _ = masters_of(node, entry, entry_key(*shard))
+                nodes, _ = masters_of(node, Login(entry, entry_key(*shard)))
             if concerned & set(nodes) or str(Place(node, 0)) in concerned:
                 problems.append(f"{shard} is in the cluster of {node}, too: use another one")
     return problems
 
 
-def _misplaced(
-    rule: ByPlacement, name: str, login: Callable[[ServerAddress], tuple[Entry, str]]
-) -> list[str]:
+def _misplaced(rule: ByPlacement, name: str, login_of: LoginOf) -> list[str]:
     """Return the problem of sampled keys that are not where their names say."""
     seen = 0
     wrong: list[bytes] = []
@@ -279,7 +274,7 @@ def _misplaced(
         sampled = 0
         with (
             suppress(RedisError, OSError),  # the plan reports that it cannot be used
-            database_client(place.server, *login(place.server), place.database) as client,
+            database_client(place.server, login_of(place.server), place.database) as client,
         ):
             for page in pages(client):
                 wrong += rule.misplaced(place, page)

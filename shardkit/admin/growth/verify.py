@@ -22,10 +22,9 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth.relocation import ServerAddress, address_of, masters_in
+from shardkit.admin.growth.relocation import Login, ServerAddress, address_of, masters_in
 from shardkit.admin.growth.servers import KnownServers, connected_to
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.network.server_queries import STEPS, query_all
 from shardkit.operations.arguments import Seconds, in_seconds
 
@@ -136,27 +135,27 @@ def verify_replicas(
     timeout = in_seconds(timeout)
     components = list(components)
     same = KnownServers(components).same
-    pairs: dict[tuple[ServerAddress, ServerAddress], tuple[Entry, str]] = {}
-    for master, entry, where in masters_in(components):
-        for replica in map(address_of, entry.replicas):
+    pairs: dict[tuple[ServerAddress, ServerAddress], Login] = {}
+    for master, login in masters_in(components):
+        for replica in map(address_of, login.entry.replicas):
             if replica is not None and not any(
                 same(master, one) and same(replica, other) for one, other in pairs
             ):
-                pairs[master, replica] = entry, where
+                pairs[master, replica] = login
 
     def verify(
-        pair: tuple[ServerAddress, ServerAddress], entry: Entry, where: str
+        pair: tuple[ServerAddress, ServerAddress], login: Login
     ) -> VerifiedReplica | Exception:
-        database = entry.resolved(where).get("db", 0)
+        database = login.entry.resolved(login.where).get("db", 0)
         try:
             with (
-                connected_to(pair[0], entry, where, database=database) as master,
-                connected_to(pair[1], entry, where, database=database) as replica,
+                connected_to(pair[0], login, database=database) as master,
+                connected_to(pair[1], login, database=database) as replica,
             ):
                 return verify_replica(master, replica, timeout)
         except (RedisError, OSError) as error:
             return error
 
     with ThreadPoolExecutor(max_workers=16) as threads:
-        asked = {pair: threads.submit(verify, pair, *each) for pair, each in pairs.items()}
+        asked = {pair: threads.submit(verify, pair, login) for pair, login in pairs.items()}
         return {pair: answer.result() for pair, answer in asked.items()}

@@ -26,8 +26,8 @@ from shardkit.admin.growth import (
     verify_replica,
     verify_replicas,
 )
-from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import KnownServers
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
@@ -185,13 +185,14 @@ def test_entries_name_servers_by_host_and_port(monkeypatch: pytest.MonkeyPatch) 
     for port in (3, 4):
         replica = ServerAddress("near", port)
         found = attachment._followed(ELSEWHERE, f"near:{port}")
-        assert found == (replica, ELSEWHERE["own"].entry, "config:redis:own")
+        assert found == (replica, (ELSEWHERE["own"].entry, "config:redis:own"))
         assert attachment._followed_by(ELSEWHERE, replica, eq)[0] == near
     with pytest.raises(InvalidArgumentError, match="near:1 is neither a shard nor a master that"):
         attachment._followed(ELSEWHERE, "near:1")
     with pytest.raises(InvalidArgumentError, match="near:1 follows no server that entries name"):
         attachment._followed_by(ELSEWHERE, ServerAddress("near", 1), eq)
-    assert replicas_of(ELSEWHERE.values(), near, eq) == [ServerAddress("near", n) for n in (3, 4)]
+    servers = KnownServers(ELSEWHERE.values())
+    assert servers.replicas_of(near) == [ServerAddress("near", n) for n in (3, 4)]
 
 
 def test_servers_that_are_named_by_references_only_are_not_asked() -> None:
