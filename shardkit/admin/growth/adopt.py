@@ -25,8 +25,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.changes import working_on
-from shardkit.admin.growth.databases import at_once
-from shardkit.admin.growth.exchange import at_work
+from shardkit.admin.growth.exchange import at_once, at_work
 from shardkit.admin.growth.mover import Progress
 from shardkit.admin.growth.relocation import Place, place_of
 from shardkit.config.component import MAX_SHARDS, Component, check_name

@@ -23,17 +23,18 @@ from typing import Any, TypeAlias, Unpack
 from shardkit.admin.changes import LEASE, Change, now_of, read_changes, taking_part
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.attachment import attach_replica, detach_replica, obstacles
-from shardkit.admin.growth.databases import free_databases
+from shardkit.admin.growth.exchange import free_databases
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.move import (
     MoveOptions,
+    Planned,
     planned_move,
     planned_split,
     resume_move,
     started,
 )
-from shardkit.admin.growth.move_plan import Components, MovePlan, plan_of
+from shardkit.admin.growth.move_plan import Components, MovePlan, new_split
 from shardkit.admin.growth.mover import Expected, Progress, duration
 from shardkit.admin.growth.relocation import (
     Place,
@@ -42,12 +43,12 @@ from shardkit.admin.growth.relocation import (
     masters_in,
     moved,
     place_of,
+    replicas_in,
     with_replica,
     without_replica,
 )
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, touched
-from shardkit.admin.growth.split_plan import new_split, plan_split_of
 from shardkit.admin.preflight import preflight
 from shardkit.admin.push import push
 from shardkit.admin.retire import last_known, remove
@@ -139,8 +140,8 @@ def plan_apply(
     try:
         for step, before, state, work in find.chain(now):
             plan = None
-            if work.plan is not None:
-                plan = _with_loads(work.plan(before, hold, offline, vacated), filled)
+            if work.planned is not None:
+                plan = _with_loads(work.planned(before, hold, offline, vacated)[1], filled)
                 problems += [f"{step}: {each}" for each in plan.problems]
                 if step.targets and plan.targets and set(plan.targets) != set(step.targets):
                     problems.append(f"{step}: a database of {step.target} is used")
@@ -169,12 +170,8 @@ def apply_map(
     If this process is killed, call it again: it first resumes the move that was open, and then
     continues. If the map is true already, nothing is done.
 
-    Args:
-        config: a client of the config server.
-        shard_map: the map; see `plan_apply`.
-        prune: whether to remove components that it does not describe; their data stays.
-        finished: is called with each step that is done.
-        options: see `MoveOptions`; ``keep`` is refused.
+    The arguments are those of `plan_apply`, the options those of `MoveOptions`; ``keep`` is
+    refused. ``finished`` is called with each step that is done.
 
     Raises:
         GrowthError: something prevents a step, and nothing has changed; or a step cannot continue:
@@ -279,13 +276,10 @@ def _resumed(move: Move) -> ApplyStep:
 
 @dataclass(frozen=True)
 class _Work:
-    """What carries out a step, as one of a change with some id, and what plans it.
-
-    A plan is made of the components as they will be, ``hold``, ``offline`` and vacated databases.
-    """
+    """What carries out a step, as one of a change with some id, and what plans it."""
 
     run: Callable[[str, MoveOptions], object]
-    plan: Callable[[Components, float, bool, Collection[Place]], MovePlan] | None = None
+    planned: Planned | None = None
 
 
 _Found: TypeAlias = tuple[ApplyStep, Components, _Work] | None
@@ -466,21 +460,19 @@ class _Steps:
     def _move(
         self, state: Components, ways: Mapping[Place, Place], names: Mapping[Place, list[str]]
     ) -> _Found:
-        config = self._config
         shards = tuple(name for source in ways for name in names[source])
         numbers = {source.database: target.database for source, target in ways.items()}
         [(source, target), *_] = [(a.server, b.server) for a, b in ways.items()]
         back, places = f"shardkit move reverse {shards[0]}", tuple(map(str, ways.values()))
         step = ApplyStep("move", shards, str(source), str(target), places, back)
 
-        def run(within: str, options: MoveOptions) -> None:
-            work = planned_move(config, shards, str(target), numbers, within=within)
-            started(config, work, **options)
+        planned = planned_move(self._config, shards, str(target), numbers)
+        return step, moved(state, ways, self._same), self._work(planned)
 
-        def plan(now: Components, hold: float, offline: bool, gone: Collection[Place]) -> MovePlan:
-            return plan_of(config, now, shards, target, hold, offline, numbers, gone)
-
-        return step, moved(state, ways, self._same), _Work(run, plan)
+    def _work(self, planned: Planned) -> _Work:
+        return _Work(
+            lambda within, options: started(self._config, planned, within, **options), planned
+        )
 
     # ---- splits and merges
 
@@ -491,20 +483,12 @@ class _Steps:
                 break
         else:
             return None
-        config = self._config
         kind = "merge" if len(wanted.shards) < len(now.shards) else "split"
         back, places = f"shardkit move reverse {now.name}", tuple(move.targets)
         step = ApplyStep(kind, (now.name,), move.source, move.target, places, back)
 
-        def run(within: str, options: MoveOptions) -> None:
-            started(
-                config, planned_split(config, lambda _: replace(move, within=within)), **options
-            )
-
-        def plan(now: Components, *how: Any) -> MovePlan:
-            return plan_split_of(config, now, move, *how)
-
-        return step, rule_of(move).changed(state, self._same), _Work(run, plan)
+        planned = planned_split(self._config, lambda _: move)
+        return step, rule_of(move).changed(state, self._same), self._work(planned)
 
     def _new_split(self, state: Components, now: Component, wanted: Component) -> Move:
         if wanted.entry is not None and wanted.entry.is_cluster:
@@ -539,9 +523,7 @@ class _Steps:
         """Return the replicas that entries name, each after its master."""
         return [
             (self._known(master), self._known(at))
-            for master, login in masters_in(components.values())
-            for at in map(address_of, login.entry.replicas)
-            if at is not None
+            for master, at, _ in replicas_in(components.values())
         ]
 
     def _detached(self, state: Components) -> _Found:

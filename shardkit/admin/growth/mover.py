@@ -17,7 +17,7 @@ from shardkit.admin.changes import LEASE
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import HOLD, pending_fences
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, replace_server, servers_in
-from shardkit.admin.growth.relocation import Login, ServerAddress
+from shardkit.admin.growth.relocation import ServerAddress, Stored
 from shardkit.admin.growth.servers import KnownServers, touched
 from shardkit.config.component import Component
 from shardkit.errors import GrowthError
@@ -68,22 +68,6 @@ class Mover(ABC):
         self._servers = KnownServers(components.values(), *servers)
         self._same = self._servers.same
 
-    @abstractmethod
-    def run(self) -> None:
-        """Carry the move on to its end, whatever phase it is in."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Undo what was done."""
-
-    @abstractmethod
-    def give_up(self, lost: bool) -> None:
-        """End the move; with ``lost`` without what lost servers have."""
-
-    @abstractmethod
-    def verify(self) -> None:
-        """Renew the certificate of a move that is done."""
-
     @property
     def move(self) -> Move:
         """The move as it is now; its reversal once that has replaced it."""
@@ -108,7 +92,7 @@ class Mover(ABC):
         return next((each.target for each in fences if self._same(each.source, server)), None)
 
     @abstractmethod
-    def _login(self, server: ServerAddress) -> Login:
+    def _login(self, server: ServerAddress) -> Stored:
         """Return a login that a server accepts."""
 
     @abstractmethod

@@ -84,7 +84,7 @@ def address_of(entry: Entry) -> ServerAddress | None:
     return ServerAddress(host, port)
 
 
-class Login(NamedTuple):
+class Stored(NamedTuple):
     """An entry whose user a server accepts, and where that is stored."""
 
     entry: Entry
@@ -109,21 +109,23 @@ def entries_on(
     ]
 
 
-def masters_in(components: Iterable[Component]) -> Iterator[tuple[ServerAddress, Login]]:
+def masters_in(components: Iterable[Component]) -> Iterator[tuple[ServerAddress, Stored]]:
     """Yield the master that each entry names, with its login."""
     for component in components:
         for shard, entry in component.entries():
             server = None if entry.is_cluster else address_of(entry)
             if server is not None:
-                yield server, Login(entry, entry_key(*shard))
+                yield server, Stored(entry, entry_key(*shard))
 
 
-def replicas_in(components: Iterable[Component]) -> Iterator[tuple[ServerAddress, Login]]:
-    """Yield the replicas that entries name, each with the login of its master."""
-    for _, login in masters_in(components):
+def replicas_in(
+    components: Iterable[Component],
+) -> Iterator[tuple[ServerAddress, ServerAddress, Stored]]:
+    """Yield the replicas that entries name, each after its master and with that one's login."""
+    for master, login in masters_in(components):
         for replica in map(address_of, login.entry.replicas):
             if replica is not None:
-                yield replica, login
+                yield master, replica, login
 
 
 def relocated(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,31 +27,37 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth import journal
-from shardkit.admin.growth.cluster_nodes import is_closed, mark_of, masters_of
-from shardkit.admin.growth.databases import clients_of, database_client, strays
-from shardkit.admin.growth.entries import push_changed, push_relocation
-from shardkit.admin.growth.exchange import Clients
-from shardkit.admin.growth.fence import (
+from shardkit.admin.growth.exchange import Clients, clients_of, database_client, mark_of, strays
+from shardkit.admin.growth.gate import (
     fence_key,
     fence_value,
+    is_closed,
     lift,
+    masters_of,
     move_of,
     proof_key,
     record_in,
 )
-from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
+from shardkit.admin.growth.journal import (
+    KEYS,
+    REPLICATION,
+    Lease,
+    Move,
+    push_changed,
+    push_relocation,
+)
 from shardkit.admin.growth.move import mover_of, resume_move
 from shardkit.admin.growth.relocation import (
-    Login,
     Place,
     Same,
     ServerAddress,
+    Stored,
     address_of,
     masters_in,
     place_in,
 )
 from shardkit.admin.growth.rule import rule_of
-from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_of
+from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_at, role_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError
@@ -143,7 +149,7 @@ class _ClosedDatabases:
         self._unfenced: list[tuple[Place, Move]] = []
         self._replaced: dict[ServerAddress, ServerAddress] = {}  # replicas, and their masters
         self.moves = {each.id: each for each in journal.read_all(lease.config)}
-        self._logins: dict[ServerAddress, Login] = {}
+        self._logins: dict[ServerAddress, Stored] = {}
         for server, login in masters_in(components.values()):
             self._logins.setdefault(server, login)
         self._nodes: dict[Place, tuple[str, str]] = {}  # of clusters: their marks and components
@@ -151,7 +157,7 @@ class _ClosedDatabases:
             for shard, entry in component.entries():
                 if not entry.is_cluster or (node := address_of(entry)) is None:
                     continue
-                login = Login(entry, entry_key(*shard))
+                login = Stored(entry, entry_key(*shard))
                 with suppress(RedisError, OSError, GrowthError):
                     slots, _ = masters_of(node, login)
                     for place, ranges in slots.items():
@@ -164,7 +170,7 @@ class _ClosedDatabases:
             )
         self._same: Same = KnownServers(components.values(), *self._logins).same
 
-    def _login(self, server: ServerAddress) -> Login:
+    def _login(self, server: ServerAddress) -> Stored:
         return self._logins.get(server) or next(iter(self._logins.values()))
 
     @contextmanager
@@ -203,8 +209,7 @@ class _ClosedDatabases:
                 why = f"it is {move.phase}"
                 return Repair(f"{server}/*", move.id, move.name, "resume", why)
         try:
-            with connected_to(master, self._login(server)) as client:
-                found = role_of(client)
+            found = role_at(master, self._login(server))
             if found.is_master and found.history == role.history:
                 self._replaced[server] = master
                 why = f"it is a replica of {master}, which has its data"
@@ -265,12 +270,8 @@ class _ClosedDatabases:
         if move is None or move.copying != KEYS:
             why = "its fence does not tell how to continue"
             return Repair(str(place), change, name, "unknown", why)
-        with ExitStack() as stack:
-            targets = list(dict.fromkeys(map(Place.parse, move.targets)))
-            new = stack.enter_context(clients_of(targets, self._login))
-            for target, each in new.items():
-                if ranges := move.slots.get(str(target)):
-                    each.mark = mark_of(ranges)
+        targets = dict.fromkeys(map(Place.parse, move.targets))
+        with clients_of(targets, self._login, move.slots) as new:
             phase, why = self._phase(move, client, new)
         if phase == "unknown":
             return Repair(str(place), change, move.name, phase, why)

@@ -31,8 +31,8 @@ from redis.exceptions import (
 
 from shardkit.admin.changes import numbered
 from shardkit.admin.growth.relocation import (
-    Login,
     ServerAddress,
+    Stored,
     address_of,
     at_server,
     entries_on,
@@ -109,7 +109,7 @@ def call_command(client: Any, *command: Any) -> Any:
 
 @contextmanager
 def connected_to(
-    server: ServerAddress, login: Login, timeout: float = TIMEOUT, database: int = 0
+    server: ServerAddress, login: Stored, timeout: float = TIMEOUT, database: int = 0
 ) -> Iterator[Any]:
     """Yield a client of a server, with the user and TLS of an entry.
 
@@ -128,7 +128,7 @@ def connected_to(
         yield client
 
 
-LoginOf: TypeAlias = Callable[[ServerAddress], Login]
+LoginOf: TypeAlias = Callable[[ServerAddress], Stored]
 
 
 def touched(databases: Mapping[ServerAddress, Iterable[object]], login_of: LoginOf) -> list[str]:
@@ -143,7 +143,7 @@ def touched(databases: Mapping[ServerAddress, Iterable[object]], login_of: Login
     return found
 
 
-def config_databases(server: ServerAddress, login: Login, numbers: Iterable[int]) -> list[str]:
+def config_databases(server: ServerAddress, login: Stored, numbers: Iterable[int]) -> list[str]:
     """Return which databases hold entries: their server must remain a master at its address."""
     found = []
     for number in numbers:
@@ -179,6 +179,12 @@ def role_of(client: Any) -> ServerRole:
     )
 
 
+def role_at(server: ServerAddress, login: Stored) -> ServerRole:
+    """Ask the server at an address for its role."""
+    with connected_to(server, login) as client:
+        return role_of(client)
+
+
 def errors_behind(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its causes."""
     while error is not None:
@@ -208,7 +214,7 @@ Order: TypeAlias = Callable[..., object]
 
 
 def replicate(
-    client: Any, master: ServerAddress, login: Login, order: Order = call_command
+    client: Any, master: ServerAddress, login: Stored, order: Order = call_command
 ) -> None:
     """Make a server a replica of a master, with the user and password of an entry.
 
@@ -222,7 +228,7 @@ def replicate(
     order(client, "REPLICAOF", host, master.port)
 
 
-def follow_as(client: Any, login: Login) -> None:
+def follow_as(client: Any, login: Stored) -> None:
     """Have a server log in to its masters as an entry does, also to the one it hands over to."""
     *user, password = login_in(login.entry.resolved(login.where))
     if password:
@@ -230,7 +236,7 @@ def follow_as(client: Any, login: Login) -> None:
         client.config_set("masteruser", "".join(user))
 
 
-def mismatched_tls(client: Any, server: ServerAddress, login: Login) -> list[str]:
+def mismatched_tls(client: Any, server: ServerAddress, login: Stored) -> list[str]:
     """Return a problem if a server would not connect to masters as clients do: with or without TLS.
 
     None if the user may not ask for that.
@@ -460,11 +466,11 @@ class KnownServers:
 
     def __init__(self, components: Iterable[Component], *others: ServerAddress) -> None:
         self._components = list(components)
-        every: dict[str, Login] = {}
-        by_address: defaultdict[ServerAddress, dict[str, Login]] = defaultdict(dict)
-        self._nameless: list[Login] = []
+        every: dict[str, Stored] = {}
+        by_address: defaultdict[ServerAddress, dict[str, Stored]] = defaultdict(dict)
+        self._nameless: list[Stored] = []
         for where, entry in entries_of(self._components, replicas=True):
-            address, login = address_of(entry), Login(entry, where)
+            address, login = address_of(entry), Stored(entry, where)
             if entry.is_cluster:
                 continue
             every.setdefault(_user(entry), login)
@@ -497,11 +503,11 @@ class KnownServers:
         """Return the shards of which a server is the master, each with its entry."""
         return entries_on(self._components, server, self.same)
 
-    def login(self, *servers: ServerAddress) -> Login:
+    def login(self, *servers: ServerAddress) -> Stored:
         """Return the login of the first of some servers that is the master of an entry."""
         for server in servers:
             for shard, entry in self.entries_on(server):
-                return Login(entry, entry_key(*shard))
+                return Stored(entry, entry_key(*shard))
         raise InvalidArgumentError(
             f"{servers[0]} is not the master of any entry", "specify HOST:PORT as entries have it"
         )
@@ -535,14 +541,14 @@ def _user(entry: Entry) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def _run_id(login: Login) -> str:
+def _run_id(login: Stored) -> str:
     fields = login.entry.resolved(login.where)
     fields.pop("replicas", None)
     with client_of(fields, QUICK) as client:
         return str(client.info("server")["run_id"])
 
 
-def _run_id_at(server: ServerAddress, logins: Iterable[Login]) -> str:
+def _run_id_at(server: ServerAddress, logins: Iterable[Stored]) -> str:
     for login in logins:
         try:
             with connected_to(server, login, QUICK) as client:

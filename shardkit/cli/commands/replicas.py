@@ -20,8 +20,7 @@ from shardkit.admin.growth import (
     replica_tree,
     verify_replicas,
 )
-from shardkit.admin.growth.attachment import COPY
-from shardkit.admin.growth.verify import TIMEOUT
+from shardkit.admin.growth.attachment import COPY, TIMEOUT
 from shardkit.cli.commands.move import hold
 from shardkit.cli.options import (
     command,

@@ -24,7 +24,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin.difference import compare
 from shardkit.admin.growth import ApplyPlan, apply_map, awaiting, moves, plan_apply
-from shardkit.admin.growth.databases import strays
+from shardkit.admin.growth.exchange import strays
 from shardkit.admin.growth.relocation import Place
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError
