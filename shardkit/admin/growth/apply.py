@@ -21,7 +21,7 @@ from hashlib import sha256
 from typing import Any, TypeAlias, Unpack
 
 from shardkit.admin.changes import LEASE, Change, now_of, read_changes, taking_part
-from shardkit.admin.growth import journal
+from shardkit.admin.growth import journal, relocation
 from shardkit.admin.growth.attachment import attach_replica, detach_replica, obstacles
 from shardkit.admin.growth.exchange import free_databases
 from shardkit.admin.growth.failover import HOLD
@@ -36,17 +36,7 @@ from shardkit.admin.growth.move import (
 )
 from shardkit.admin.growth.move_plan import Components, MovePlan, new_split
 from shardkit.admin.growth.mover import Expected, Progress, duration
-from shardkit.admin.growth.relocation import (
-    Place,
-    ServerAddress,
-    address_of,
-    masters_in,
-    moved,
-    place_of,
-    replicas_in,
-    with_replica,
-    without_replica,
-)
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, touched
 from shardkit.admin.preflight import preflight
@@ -294,7 +284,7 @@ class _Steps:
         self._wanted = shard_map.components
         self._same = KnownServers([*now.values(), *self._wanted.values()]).same
         self._servers: list[ServerAddress] = []
-        for server, _ in masters_in(now.values()):
+        for server, _ in relocation.masters_in(now.values()):
             self._known(server)
 
     # ---- where entries lead
@@ -308,7 +298,7 @@ class _Steps:
         return server
 
     def _place(self, entry: Entry) -> Place | None:
-        place = place_of(entry)
+        place = relocation.place_of(entry)
         return place and Place(self._known(place.server), place.database)
 
     def places(self, components: Components) -> set[Place]:
@@ -318,7 +308,7 @@ class _Steps:
 
     def touched(self) -> list[str]:
         """Return the servers of the map, as `Change.databases` has them."""
-        logins = dict(masters_in(self._wanted.values()))
+        logins = dict(relocation.masters_in(self._wanted.values()))
         return touched(dict.fromkeys(logins, "*"), logins.__getitem__)
 
     # ---- the chain of steps
@@ -385,7 +375,10 @@ class _Steps:
                         "write host, port and db into both entries, or push the map if no data "
                         "has to move",
                     )
-                if any(self._same(address_of(each), target.server) for each in entry.replicas):
+                if any(
+                    self._same(relocation.address_of(each), target.server)
+                    for each in entry.replicas
+                ):
                     raise GrowthError(
                         f"{shard}: the map has a replica, {target.server}, as the master",
                         f"use: shardkit failover {source.server} --to {target.server}",
@@ -445,7 +438,7 @@ class _Steps:
     ) -> Place:
         """Return a database that nothing uses or will use, on a server other than ``left``."""
         both = {**state, **{f"wanted {n}": each for n, each in self._wanted.items()}}
-        logins = {self._known(at): login for at, login in masters_in(both.values())}
+        logins = {self._known(at): login for at, login in relocation.masters_in(both.values())}
         used = self.places(both)
         for server in sorted(logins, key=lambda at: at == final):
             there = {place.database for place in used if place.server == server}
@@ -467,7 +460,7 @@ class _Steps:
         step = ApplyStep("move", shards, str(source), str(target), places, back)
 
         planned = planned_move(self._config, shards, str(target), numbers)
-        return step, moved(state, ways, self._same), self._work(planned)
+        return step, relocation.moved(state, ways, self._same), self._work(planned)
 
     def _work(self, planned: Planned) -> _Work:
         return _Work(
@@ -492,7 +485,7 @@ class _Steps:
 
     def _new_split(self, state: Components, now: Component, wanted: Component) -> Move:
         if wanted.entry is not None and wanted.entry.is_cluster:
-            node = str(address_of(wanted.entry))
+            node = str(relocation.address_of(wanted.entry))
             return new_split(state, now.name, None, None, (), to_cluster=node)
         if now.entry and now.shards and not wanted.shards:
             raise GrowthError(
@@ -523,7 +516,7 @@ class _Steps:
         """Return the replicas that entries name, each after its master."""
         return [
             (self._known(master), self._known(at))
-            for master, at, _ in replicas_in(components.values())
+            for master, at, _ in relocation.replicas_in(components.values())
         ]
 
     def _detached(self, state: Components) -> _Found:
@@ -536,11 +529,11 @@ class _Steps:
         back = f"shardkit replicas attach {replica} --to {master}, once it is empty"
         step = ApplyStep("detach", (str(replica),), str(master), back=back)
         work = _Work(lambda at, _: detach_replica(self._config, str(replica), within=at))
-        return step, without_replica(state, replica, self._same), work
+        return step, relocation.without_replica(state, replica, self._same), work
 
     def _attached(self, state: Components) -> _Found:
         there = self._replicas(state)
-        masters = {self._known(server) for server, _ in masters_in(state.values())}
+        masters = {self._known(server) for server, _ in relocation.masters_in(state.values())}
         new = [
             pair
             for pair in self._replicas(self._wanted)
@@ -558,7 +551,7 @@ class _Steps:
         work = _Work(
             lambda at, _: attach_replica(self._config, str(replica), str(master), within=at)
         )
-        return step, with_replica(state, master, replica, self._same), work
+        return step, relocation.with_replica(state, master, replica, self._same), work
 
     def _retired(self, state: Components) -> _Found:
         gone = sorted(state.keys() - self._wanted.keys()) if self._prune else []

@@ -26,18 +26,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth import journal
+from shardkit.admin.growth import gate, journal
 from shardkit.admin.growth.exchange import Clients, clients_of, database_client, mark_of, strays
-from shardkit.admin.growth.gate import (
-    fence_key,
-    fence_value,
-    is_closed,
-    lift,
-    masters_of,
-    move_of,
-    proof_key,
-    record_in,
-)
 from shardkit.admin.growth.journal import (
     KEYS,
     REPLICATION,
@@ -135,7 +125,7 @@ def open_database(config: Any, place: str) -> Repair:
                 raise GrowthError(
                     f"{at} has keys, such as {keys[0]}", "delete them if nothing needs them"
                 )
-            lift({at: client}, found.change)
+            gate.lift({at: client}, found.change)
         if move := search.moves.get(found.change):
             move.opened.append(str(at))
             lease.write(move)
@@ -159,7 +149,7 @@ class _ClosedDatabases:
                     continue
                 login = Stored(entry, entry_key(*shard))
                 with suppress(RedisError, OSError, GrowthError):
-                    slots, _ = masters_of(node, login)
+                    slots, _ = gate.masters_of(node, login)
                     for place, ranges in slots.items():
                         self._nodes[Place.parse(place)] = mark_of(ranges), component.name
                         self._logins.setdefault(Place.parse(place).server, login)
@@ -192,9 +182,9 @@ class _ClosedDatabases:
                 numbers = {int(name[2:]) for name in info if name[2:].isdigit()}
                 for place in (Place(server, number) for number in sorted(numbers)):
                     with self.client(place) as client:
-                        fence = client.get(fence_key(client))
+                        fence = client.get(gate.fence_key(client))
                         if place in self._nodes:
-                            closes = is_closed(client)
+                            closes = gate.is_closed(client)
                         else:
                             closes = fence is not None and client.pttl(FENCE_KEY) == -1
                         if closes:
@@ -233,7 +223,7 @@ class _ClosedDatabases:
                 self._lease, server, master, self._same, keep_source=True, message=message
             )
         for place, move in self._unfenced:
-            value = fence_value(move.id, "", move.target, record=journal.essence(move))
+            value = gate.fence_value(move.id, "", move.target, record=journal.essence(move))
             with self.client(place) as client:
                 client.set(FENCE_KEY, value, nx=True)
 
@@ -255,7 +245,7 @@ class _ClosedDatabases:
         )
 
     def _repair(self, place: Place, client: Any, fence: bytes) -> Repair:
-        change = move_of(fence) or ""
+        change = gate.move_of(fence) or ""
         move = self.moves.get(change)
         name = move.name if move else self._named(place)
         if move is not None and not move.is_over:
@@ -265,7 +255,7 @@ class _ClosedDatabases:
             return Repair(str(place), change, name, "left", went)
         if move is None:
             with suppress(ConfigError):
-                stored = json.dumps({"kind": "", "format": 1, **record_in(fence)})
+                stored = json.dumps({"kind": "", "format": 1, **gate.record_in(fence)})
                 move = journal.move_of_record(f"{place} {FENCE_KEY}", stored)
         if move is None or move.copying != KEYS:
             why = "its fence does not tell how to continue"
@@ -285,12 +275,14 @@ class _ClosedDatabases:
                 each.server
                 for each, client in new.items()
                 if (
-                    is_closed(client)
+                    gate.is_closed(client)
                     if hasattr(client, "mark")
-                    else move_of(client.get(FENCE_KEY)) == move.id
+                    else gate.move_of(client.get(FENCE_KEY)) == move.id
                 )
             ]
-            proofs = [client.get(proof_key(client)) == move.id.encode() for client in new.values()]
+            proofs = [
+                client.get(gate.proof_key(client)) == move.id.encode() for client in new.values()
+            ]
             filled = [place for place, client in new.items() if strays(client, 1)]
             masters = all(role_of(client).is_master for client in new.values())
         except (RedisError, OSError) as error:

@@ -25,24 +25,9 @@ from typing import Any, NamedTuple
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.utils import str_if_bytes
 
-from shardkit.admin.growth.exchange import (
-    Commands,
-    Slices,
-    accepted,
-    ask,
-    at_work,
-    by_server,
-    is_own,
-    one_connection,
-    pages,
-)
-from shardkit.admin.growth.gate import (
-    GuardedWrites,
-    WriteRefusedError,
-    Writes,
-    fence_key,
-    write_under,
-)
+from shardkit.admin.growth import exchange, gate
+from shardkit.admin.growth.exchange import Commands, Slices
+from shardkit.admin.growth.gate import GuardedWrites, WriteRefusedError, Writes
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
 from shardkit.errors import GrowthError, MissedChangesError
@@ -258,7 +243,7 @@ class Standstill:
 
     def __init__(self, databases: Mapping[int, Any]) -> None:
         self._fences = {
-            (number, fence_key(client).encode()): True for number, client in databases.items()
+            (number, gate.fence_key(client).encode()): True for number, client in databases.items()
         }
 
     def require_complete(self) -> None:
@@ -357,7 +342,7 @@ class DatabaseCopy:
         """Copy every key."""
 
         def told(source: Any) -> Iterator[list[bytes]]:
-            for page in pages(source, _PAGE):
+            for page in exchange.pages(source, _PAGE):
                 yield page
                 progress()
 
@@ -399,7 +384,7 @@ class DatabaseCopy:
         self.capture.wait_until_told()
         changed = self.capture.take()
         for number, source in self._sources.items():
-            if not proven and (number, fence_key(source).encode()) not in changed:
+            if not proven and (number, gate.fence_key(source).encode()) not in changed:
                 raise MissedChangesError(
                     f"a write to database {number} sent no notification", "copy again"
                 )
@@ -409,8 +394,8 @@ class DatabaseCopy:
     def find_untold(self) -> None:
         """Find the keys whose changes are not all told, if others have copied them."""
         for number, source in self._sources.items():
-            for page in pages(source, _PAGE):
-                kinds = ask(source, [("TYPE", key) for key in page])
+            for page in exchange.pages(source, _PAGE):
+                kinds = exchange.ask(source, [("TYPE", key) for key in page])
                 self._untold |= {
                     (number, key): b""
                     for key, kind in zip(page, kinds, strict=True)
@@ -427,11 +412,11 @@ class DatabaseCopy:
         slices = Slices()
         for number, source in self._sources.items():
             for keys in slices.of([key for at, key in self._untold if at == number]):
-                with one_connection(source) as line:
+                with exchange.one_connection(source) as line:
                     said = line.ask([("XINFO", "STREAM", key, "FULL", "COUNT", 1) for key in keys])
                     named = dict(zip(keys, said, strict=True))
                     others = [key for key, each in named.items() if isinstance(each, Exception)]
-                    values = accepted(line.ask([("DUMP", key) for key in others]))
+                    values = exchange.accepted(line.ask([("DUMP", key) for key in others]))
                 slices.note(len(keys), sum(len(value or b"") for value in values))
                 marks = {key: _mark(value) for key, value in zip(others, values, strict=True)}
                 for key in keys:
@@ -445,7 +430,9 @@ class DatabaseCopy:
 
     def _copy_changed(self, changed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Copy changed keys, and those with which this failed before; return them."""
-        self._changed.update(dict.fromkeys(each for each in changed if not is_own(each[1])))
+        self._changed.update(
+            dict.fromkeys(each for each in changed if not exchange.is_own(each[1]))
+        )
         self._read.clear()
         for number in self._sources:
             self._copy(number, [[key for at, key in self._changed if at == number]])
@@ -458,16 +445,16 @@ class DatabaseCopy:
         source = Place(self.server, number)
         parts = (part for keys in lists for part in self._slices.of(keys))
         asked: deque[tuple[Sequence[bytes], float]] = deque()
-        with one_connection(self._sources[number]) as line:
+        with exchange.one_connection(self._sources[number]) as line:
             while True:
-                with at_work(share):
+                with exchange.at_work(share):
                     # The server reads the next slice while this process handles one.
                     while len(asked) < (2 if share == 1 else 1) and (part := next(parts, None)):
                         asked.append((part, time.monotonic()))
                         line.post([("PTTL", key) for key in part], [("DUMP", key) for key in part])
                     if not asked:
                         return
-                    self._take(source, *asked.popleft(), accepted(line.replies()))
+                    self._take(source, *asked.popleft(), exchange.accepted(line.replies()))
 
     def _take(
         self, source: Place, keys: Sequence[bytes], at: float, answers: Sequence[Any]
@@ -489,7 +476,7 @@ class DatabaseCopy:
                 self._write([target])
 
     def _write_rest(self) -> None:
-        for server, own in by_server(self._read).items():
+        for server, own in exchange.by_server(self._read).items():
             targets: list[Place] = []
             total = _Waiting()
             for target in (Place(server, number) for number, each in own.items() if each.keys):
@@ -562,7 +549,7 @@ class DatabaseCopy:
         [target, *others] = writes
         client = self._targets[target]
         if self._writers is None or others or hasattr(client, "mark"):
-            write_under({each: self._targets[each] for each in writes}, self.value, writes)
+            gate.write_under({each: self._targets[each] for each in writes}, self.value, writes)
             return
         if target not in self._guarded:
             guarded = self._guarded[target] = GuardedWrites(target, client, self.value)

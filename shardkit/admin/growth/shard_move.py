@@ -32,49 +32,13 @@ from typing import Any, TypeAlias
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.changes import Change, taking_part
-from shardkit.admin.growth import journal
+from shardkit.admin.growth import exchange, gate, journal, relocation
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
-from shardkit.admin.growth.exchange import (
-    MOST_NAMED,
-    OWN_KEYS,
-    Clients,
-    ask_all,
-    at_once,
-    by_server,
-    clients_of,
-    database_client,
-    one_of_each,
-    pages,
-    strays,
-)
-from shardkit.admin.growth.gate import (
-    ClusterGate,
-    CopyGate,
-    change,
-    each_of,
-    fence_key,
-    fence_value,
-    fences_of,
-    is_closed,
-    is_permanent,
-    lift,
-    move_of,
-    proof_key,
-    taken_over,
-    update_nodes,
-    wait_for_readers,
-    write_under,
-)
+from shardkit.admin.growth.exchange import MOST_NAMED, OWN_KEYS, Clients
+from shardkit.admin.growth.gate import ClusterGate, CopyGate
 from shardkit.admin.growth.journal import LEAVE, Move, push_changed, wait_until_read
 from shardkit.admin.growth.mover import COPIED, Mover
-from shardkit.admin.growth.relocation import (
-    Place,
-    ServerAddress,
-    Stored,
-    address_of,
-    entries_on,
-    held,
-)
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.rule import CopyRule, rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import (
@@ -126,7 +90,7 @@ class ShardMover(Mover):
         }
         self._failed_over = self._follow_failovers()
         if any(self._move.clusters) and not self._move.is_over:
-            update_nodes(self._move, self._login)
+            gate.update_nodes(self._move, self._login)
         self._rule = rule_of(self._move)
         if self._move.keep and self._old_gate.is_cluster:
             raise GrowthError(
@@ -135,11 +99,11 @@ class ShardMover(Mover):
                 "leave --keep out: reverse copies everything back",
             )
         # The fence at the targets that allows this attempt to write.
-        self._attempt = fence_value(self._move.id, secrets.token_hex(8), self._move.target)
+        self._attempt = gate.fence_value(self._move.id, secrets.token_hex(8), self._move.target)
 
     def _login(self, server: ServerAddress) -> Stored:
         concerned = [self._components[name] for name in sorted(self._concerned)]
-        for shard, entry in entries_on(concerned, server, self._same):
+        for shard, entry in relocation.entries_on(concerned, server, self._same):
             return Stored(entry, entry_key(*shard))
         for component in concerned:
             for shard, entry in component.entries():
@@ -163,11 +127,11 @@ class ShardMover(Mover):
         for place, name in zip(map(Place.parse, places), names, strict=False):
             entry = entries.get(name)
             if entry and place.server == server and entry.database == place.database:
-                return None if entry.is_cluster else address_of(entry)
+                return None if entry.is_cluster else relocation.address_of(entry)
         return None
 
     def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
-        return by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
+        return exchange.by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
 
     def _gate(self, cluster: str) -> CopyGate:
         if not cluster:
@@ -175,7 +139,7 @@ class ShardMover(Mover):
         return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
 
     def _clients(self, places: Sequence[Place]) -> AbstractContextManager[Clients]:
-        return clients_of(places, self._login, self._move.slots)
+        return exchange.clients_of(places, self._login, self._move.slots)
 
     def run(self) -> None:
         """Copy, decide, push the entries, and empty the sources."""
@@ -192,7 +156,7 @@ class ShardMover(Mover):
             if move.phase == "fenced" and self._is_open_elsewhere():
                 self._go_home("begun")
             # If the sources lost their data, the targets are still closed.
-            closed = self._is_decided() or move.id in map(move_of, fences_of(self._new))
+            closed = self._is_decided() or move.id in map(gate.move_of, gate.fences_of(self._new))
             if move.phase == "fenced" and not closed:
                 raise GrowthError(
                     f"{move.name} ({move.source}) is not closed by this move, although its record "
@@ -256,7 +220,7 @@ class ShardMover(Mover):
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
         """Capture what changes from now on, on each server."""
         captures: dict[ServerAddress, KeyCapture | Standstill] = {}
-        for server, own in by_server(clients).items():
+        for server, own in exchange.by_server(clients).items():
             first = next(iter(own.values()))
             if self._offline:
                 captures[server] = Standstill(own)
@@ -280,19 +244,22 @@ class ShardMover(Mover):
     def _is_open_elsewhere(self) -> bool:
         """Whether a source was promoted before it had the fence, so that clients wrote there."""
         return self._failed_over and not all(
-            is_permanent(client, self._move.id)
+            gate.is_permanent(client, self._move.id)
             for place, client in self._old.items()
-            if held(self._components, [place], self._move.id, self._same)
+            if relocation.held(self._components, [place], self._move.id, self._same)
         )
 
     # ---- what the sources are emptied and clients are sent away for
 
     def _prove(self) -> None:
         """Have the targets prove that they have everything: what they save later has it, too."""
-        write_under(
+        gate.write_under(
             self._new,
             self._attempt,
-            {at: [[("SET", proof_key(client), self._move.id)]] for at, client in self._new.items()},
+            {
+                at: [[("SET", gate.proof_key(client), self._move.id)]]
+                for at, client in self._new.items()
+            },
         )
 
     def _lost(self, sampled: bool = True) -> str:
@@ -304,7 +271,7 @@ class ShardMover(Mover):
         place = next(iter(self._new))
         try:
             for place, client in self._new.items():
-                key = proof_key(client)
+                key = gate.proof_key(client)
                 if self._new_gate.is_cluster:  # it refuses writes, and its slots may have moved
                     has_all = bool(client.dbsize())
                 else:  # whatever refuses this write would refuse those of clients
@@ -313,7 +280,7 @@ class ShardMover(Mover):
                     return f"{place.server} has lost what was copied to database {place.database}"
             sampled = sampled and self._move.phase == "fenced"
             for source, client in self._old.items() if sampled else ():
-                for page in islice(pages(client), 1):
+                for page in islice(exchange.pages(client), 1):
                     written = self._maybe_written(source, page)
                     for place, own in self._rule.there(source, page).items():
                         if wrong := set(unequal(client, self._new[place], own)).difference(written):
@@ -352,15 +319,17 @@ class ShardMover(Mover):
         move.certificate = None
         self._lease.write(move)
         was_kept = self._kept_move() is not None
-        for server, client in one_of_each(self._new).items():
+        for server, client in exchange.one_of_each(self._new).items():
             if not role_of(client).is_master:
                 raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
         for place, client in self._new.items():
-            fence = client.get(fence_key(client))
-            if self._new_gate.is_cluster and is_closed(client):
+            fence = client.get(gate.fence_key(client))
+            if self._new_gate.is_cluster and gate.is_closed(client):
                 continue  # an earlier split has left it
-            if move_of(fence) != move.id:
-                if not (was_kept and move_of(fence) == move.undoes) and strays(client, 1):
+            if gate.move_of(fence) != move.id:
+                if not (was_kept and gate.move_of(fence) == move.undoes) and exchange.strays(
+                    client, 1
+                ):
                     raise GrowthError(
                         f"{place.server} has keys in database {place.database}",
                         "empty it, or abort the move",
@@ -370,7 +339,7 @@ class ShardMover(Mover):
         if not (move.notifications or self._offline):
             move.notifications = {
                 str(server): turn_on_notifications(client)
-                for server, client in one_of_each(self._old).items()
+                for server, client in exchange.one_of_each(self._old).items()
             }
         self._lease.write(move)
         if self._take_over():
@@ -393,11 +362,11 @@ class ShardMover(Mover):
 
     def _held(self, by: str | None, places: Sequence[Place] = ()) -> int:
         """Push which move holds shards, at the sources by default; return the epoch."""
-        gate = self._new_gate if places else self._old_gate
-        cluster = self._move.name if gate.is_cluster else ""
+        side = self._new_gate if places else self._old_gate
+        cluster = self._move.name if side.is_cluster else ""
         return push_changed(
             self._lease,
-            lambda components: held(
+            lambda components: relocation.held(
                 components, places or self._rule.sources, by, self._same, cluster
             ),
             f"{self._move.verb} of {self._move.name}",
@@ -409,14 +378,16 @@ class ShardMover(Mover):
         self._before = self._run_of(self._new)
         self._copies = self._copies_of(captures, self._old, self._new, self._rule, self._attempt)
         compared = None if self._offline else self._copied()
-        for each in product(*(one_of_each(side).values() for side in (self._old, self._new))):
+        for each in product(
+            *(exchange.one_of_each(side).values() for side in (self._old, self._new))
+        ):
             copy_libraries(*each)
         self._hold_and_decide(compared)
 
     def _copies_of(
         self, captures: Captures, old: Clients, new: Clients, rule: CopyRule, value: bytes
     ) -> list[DatabaseCopy]:
-        own = by_server(old)
+        own = exchange.by_server(old)
         return [
             DatabaseCopy(server, own[server], new, rule, value, capture, self._share)
             for server, capture in captures.items()
@@ -443,7 +414,7 @@ class ShardMover(Mover):
             for copy in own:
                 copy.copy_all(tell)
 
-        at_once(copy_some, [self._copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
+        exchange.at_once(copy_some, [self._copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
         move.copied = sum(copy.bytes for copy in self._copies)
         move.seconds = round(time.monotonic() - began, 3)
         return self._caught_up()
@@ -462,7 +433,7 @@ class ShardMover(Mover):
                     *OWN_KEYS,
                     *(
                         key(each).encode()
-                        for key in (fence_key, proof_key)
+                        for key in (gate.fence_key, gate.proof_key)
                         for each in (*self._old.values(), *self._new.values())
                     ),
                 },
@@ -486,8 +457,8 @@ class ShardMover(Mover):
     def _run_of(clients: Clients) -> list[tuple[bytes, ...]]:
         """Return each server's run, and how many keys it has evicted."""
         sections = [("INFO", "server"), ("INFO", "stats")]
-        asked = [(client, [sections]) for client in one_of_each(clients).values()]
-        texts = [b"\n".join(said) for said in ask_all(asked)]
+        asked = [(client, [sections]) for client in exchange.one_of_each(clients).values()]
+        texts = [b"\n".join(said) for said in exchange.ask_all(asked)]
         return [
             tuple(re.findall(rb"^(?:run_id|evicted_keys):(\w+)", text, re.MULTILINE))
             for text in texts
@@ -504,11 +475,11 @@ class ShardMover(Mover):
             # All know of it before writers are held: then it takes less than a second to read.
             wait_until_read(self._config, self._held(f"{move.name} soon"))
             if not self._offline:
-                at_once(lambda copy: copy.follow(lambda: True), self._copies)
+                exchange.at_once(lambda copy: copy.follow(lambda: True), self._copies)
             began = time.monotonic()
             self._held_until = began + limit
             token, record = secrets.token_hex(8), journal.essence(move)
-            value = fence_value(move.id, token, move.target, readers=True, record=record)
+            value = gate.fence_value(move.id, token, move.target, readers=True, record=record)
             decided = deciding = False
             try:
                 self._old_gate.close(self._old, value, limit, self._offline)
@@ -516,7 +487,7 @@ class ShardMover(Mover):
                 self._old_gate.wait_for_writers(self._old, began, self._hold, self._kill)
                 move.decided = {
                     str(server): int(client.time()[0])
-                    for server, client in one_of_each(self._old).items()
+                    for server, client in exchange.one_of_each(self._old).items()
                 }
                 if compared is None:
                     compared = self._copied()
@@ -558,8 +529,8 @@ class ShardMover(Mover):
 
     def _require_target(self) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
-        if set(fences_of(self._new)) != {self._attempt}:
-            raise taken_over()
+        if set(gate.fences_of(self._new)) != {self._attempt}:
+            raise gate.taken_over()
 
     def _finish(self, compared: ServerComparison) -> None:
         """Copy the rest, and certify that both sides are the same, while no client writes.
@@ -585,7 +556,7 @@ class ShardMover(Mover):
     def _require_same(self, *, proven: bool = False) -> None:
         """Copy the rest, and check that these keys are the same on both sides."""
         finish = partial(self._finished, proven)
-        wrong = [line for lines in at_once(finish, self._copies) for line in lines]
+        wrong = [line for lines in exchange.at_once(finish, self._copies) for line in lines]
         if wrong:
             raise GrowthError(
                 f"both servers differ in {counted(len(wrong), 'key')}, such as {wrong[0]}",
@@ -618,10 +589,10 @@ class ShardMover(Mover):
             written = {
                 (place, key)
                 for place, client in self._old.items()
-                for page in pages(client)
+                for page in exchange.pages(client)
                 for key in self._maybe_written(place, page)
             }
-            if all(move_of(mark) == self._move.id for mark in fences_of(self._new)):
+            if all(gate.move_of(mark) == self._move.id for mark in gate.fences_of(self._new)):
                 return captures, written
         return None, set()
 
@@ -645,7 +616,7 @@ class ShardMover(Mover):
         patience = _READ * self._hold - waited
         self._old_gate.wait_for_readers(self._old, patience, epoch)
         if move.keep:  # before anything changes there
-            for server, client in one_of_each(self._new).items():
+            for server, client in exchange.one_of_each(self._new).items():
                 setting = turn_on_notifications(client)
                 move.notifications.setdefault(str(server), setting)
             self._kept = self._captures(self._new, self._stack)
@@ -675,13 +646,13 @@ class ShardMover(Mover):
         )
         self._require_takeover()
         self._progress(f"emptying {move.source}")
-        for source, own in by_server(dict.fromkeys(self._rule.sources)).items():
+        for source, own in exchange.by_server(dict.fromkeys(self._rule.sources)).items():
             for server in self._servers.replicas_of(source):
                 with (
                     suppress(RedisError, OSError),
-                    database_client(server, self._login(source), 0) as client,
+                    exchange.database_client(server, self._login(source), 0) as client,
                 ):
-                    wait_for_readers(client, own, LEAVE, all_read=True)
+                    gate.wait_for_readers(client, own, LEAVE, all_read=True)
         stale: set[tuple[Place, bytes]] | None = set() if kept else None
         if captures is not None and not self._offline:
             with suppress(MissedChangesError):
@@ -696,21 +667,21 @@ class ShardMover(Mover):
         place_of = {client: place for place, client in self._old.items()}
 
         def clear(client: Any) -> None:
-            place, value = place_of[client], client.get(fence_key(client))
-            if move_of(value) != move.id:
+            place, value = place_of[client], client.get(gate.fence_key(client))
+            if gate.move_of(value) != move.id:
                 return  # reversed in the meantime: it is in use
-            for page in pages(client):
+            for page in exchange.pages(client):
                 if stale is None:
                     kept = set(self._maybe_written(place, page))
                     keys = [key for key in page if key not in kept]
                 else:
                     keys = [key for key in page if (place, key) not in stale]
                 if keys:
-                    write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
+                    gate.write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
 
         if not self._old_gate.is_cluster:
             self._require_takeover()
-            each_of(clear, self._old)
+            gate.each_of(clear, self._old)
         self._restore_notifications({**self._old, **self._new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() - 1 for client in self._new.values())
@@ -720,16 +691,18 @@ class ShardMover(Mover):
         self._reached("done")
 
         def forget(client: Any) -> None:
-            if client.get(proof_key(client)) == move.id.encode():  # else it is a later move's
-                client.delete(proof_key(client))
+            if client.get(gate.proof_key(client)) == move.id.encode():  # else it is a later move's
+                client.delete(gate.proof_key(client))
 
         with suppress(ResponseError):  # the slot of one has moved
-            each_of(forget, self._new)
+            gate.each_of(forget, self._new)
 
     def _require_takeover(self) -> None:
         """Check that the targets have everything, and no entry names a source, before emptying."""
         lost = self._lost()
-        named = held(read_components(self._config), self._rule.sources, self._move.id, self._same)
+        named = relocation.held(
+            read_components(self._config), self._rule.sources, self._move.id, self._same
+        )
         self._lease.check()
         if lost:
             raise self._refused(lost)
@@ -759,8 +732,8 @@ class ShardMover(Mover):
         """
         move, config = self._move, self._config
         token, record = secrets.token_hex(8), journal.essence(move)
-        value = fence_value(move.id, token, move.target, record=record)
-        change(self._old, move.id, value)
+        value = gate.fence_value(move.id, token, move.target, record=record)
+        gate.change(self._old, move.id, value)
         if not move.keep:
             self._clear(None, kept=True)
             return
@@ -781,7 +754,7 @@ class ShardMover(Mover):
                         captures = self._captures(self._new, attempt)
                     copies = self._copies_of(captures, self._new, self._old, rule_of(back), value)
                     try:
-                        at_once(
+                        exchange.at_once(
                             DatabaseCopy.copy_all if refill else DatabaseCopy.find_untold, copies
                         )
                         if self._follow(copies, captures) == "reverse":
@@ -817,7 +790,7 @@ class ShardMover(Mover):
         back.notifications = dict(self._move.notifications)
         back.keys = dict(self._move.keys)
         back.fences = {
-            str(at): client.get(fence_key(client)).decode() for at, client in self._old.items()
+            str(at): client.get(gate.fence_key(client)).decode() for at, client in self._old.items()
         }
         with journal.lease(self._config) as lease:
             mover = ShardMover(lease, read_components(self._config), back, **self._options)
@@ -836,7 +809,7 @@ class ShardMover(Mover):
         self._move = back
 
     def _restore_notifications(self, clients: Clients) -> None:
-        for server, client in one_of_each(clients).items():
+        for server, client in exchange.one_of_each(clients).items():
             with suppress(RedisError, KeyError):
                 setting = self._move.notifications[str(server)]
                 client.config_set("notify-keyspace-events", setting)
@@ -871,7 +844,9 @@ class ShardMover(Mover):
             # `shardkit changes repair` sees to the others when they are back. Without a source, the
             # targets keep what may be the only copy.
             self._old, self._new = _answering(old), _answering(new)
-            taken = len(self._old) == len(old) and move.id in map(move_of, fences_of(self._new))
+            taken = len(self._old) == len(old) and move.id in map(
+                gate.move_of, gate.fences_of(self._new)
+            )
             if (
                 move.phase != "begun"
                 or (self._old and self._has_decided())
@@ -883,8 +858,8 @@ class ShardMover(Mover):
                 )
             if taken:
                 empty(self._new, self._attempt)
-                lift(self._new, move.id, former=move.fences)
-            lift(self._old, move.id)
+                gate.lift(self._new, move.id, former=move.fences)
+            gate.lift(self._old, move.id)
             self._restore_notifications(self._old)
         self._reached("aborted")
 
@@ -897,7 +872,7 @@ class ShardMover(Mover):
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
             self._old, self._new = old, new
             here, there = _answering(old), _answering(new)
-            closing = move.id in map(move_of, (*fences_of(here), *fences_of(there)))
+            closing = move.id in map(gate.move_of, (*gate.fences_of(here), *gate.fences_of(there)))
             if closing and not lost:
                 raise self._can_continue()
             if lost and len(here) == len(old) and self._lost():
@@ -917,8 +892,8 @@ class ShardMover(Mover):
         # The nodes of a cluster keep what they had, and refuse writes.
         with self._clients([] if self._old_gate.is_cluster else self._rule.sources) as old:
             for place, client in old.items():
-                if move_of(client.get(fence_key(client))) == move.id:
-                    stale += [f"{self._rule.label(place)} {key}" for key in strays(client)]
+                if gate.move_of(client.get(gate.fence_key(client))) == move.id:
+                    stale += [f"{self._rule.label(place)} {key}" for key in exchange.strays(client)]
         move.certificate = {
             **(move.certificate or {}),
             "stale": stale[:MOST_NAMED],
@@ -929,7 +904,7 @@ class ShardMover(Mover):
 def _answering(clients: Clients) -> Clients:
     """Return the clients of servers that answer."""
     found: dict[Place, Any] = {}
-    for server, own in by_server(clients).items():
+    for server, own in exchange.by_server(clients).items():
         with suppress(RedisError, OSError):
             next(iter(own.values())).ping()
             found |= {Place(server, number): client for number, client in own.items()}
@@ -955,5 +930,7 @@ def reversed_move(move: Move) -> Move:
 def empty(clients: Clients, value: bytes) -> None:
     """Empty targets except for their fences, if these are those of this attempt."""
     flush = ("FLUSHDB", "ASYNC")
-    keys = {place: fence_key(client) for place, client in clients.items()}
-    write_under(clients, value, {at: [[flush, ("SET", key, value)]] for at, key in keys.items()})
+    keys = {place: gate.fence_key(client) for place, client in clients.items()}
+    gate.write_under(
+        clients, value, {at: [[flush, ("SET", key, value)]] for at, key in keys.items()}
+    )

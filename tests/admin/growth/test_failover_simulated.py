@@ -226,7 +226,7 @@ def nobody(*args: object) -> list[Any]:
 
 # What is left out, in which schedules that shows, and what it leads to.
 MUTATIONS = [
-    Mutation("writers are held", MovedServer, server_move, "hand_over", without_a_hold, 380),
+    Mutation("writers are held", MovedServer, server_move, "hand_over", without_a_hold, 509),
     Mutation(
         *("the source is a replica", MovedServer, server_move.ServerMover, "_require_handover"),
         *(lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"), 2),
