@@ -99,9 +99,7 @@ class Closable(ConnectionState):
             if handlers and self.is_connected:
                 self._tell_closed()
             super().disconnect(*args, **kwargs)
-            self.due, self.answered_at = 0, self.idle_since
-            self.ends = self.own = self.unusable = False
-            self.forget_replies()
+            self.forget_use()
 
     run = staticmethod(run_steps)
 
@@ -501,13 +499,10 @@ class AsyncClosable(ConnectionState):
         if self.released:
             return
         self.tell_closed()
-        self.answered_at = self.idle_since
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()
-        self.due = 0
-        self.ends = self.own = self.unusable = False
-        self.forget_replies()
+        self.forget_use()
         await super().disconnect(*args, **kwargs)
 
     run = staticmethod(arun_steps)
