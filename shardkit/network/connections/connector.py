@@ -386,7 +386,7 @@ def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any
             self.policy = policy.of_node(self.host, self.port)
 
         def should_reconnect(self) -> bool:
-            """The same, also if the server closed it or a user changed it: nodes take it back so."""
+            """Whether it must be closed; a node takes back also what a user has changed."""
             return super().should_reconnect() or was_closed(self) or self.ends
 
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
