@@ -211,19 +211,20 @@ class Clients:
             ShardUnavailable: the entry is a cluster, and none of its nodes answers.
             ClosedError: the kit is closed.
         """
-        return self._known(self._blocking, component, number, raw)  # type: ignore[no-any-return]
+        table = self._blocking.tables.get((component.name, raw))
+        if table is not None and table.component is component and number in table.clients:
+            return table.clients[number]  # type: ignore[no-any-return]
+        return self._client(self._blocking, component, number, raw)  # type: ignore[no-any-return]
 
     def aget(self, component: Component, number: Number, raw: bool | None = None) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
-        return self._known(self._of_loop(), component, number, raw)  # type: ignore[no-any-return]
-
-    def _known(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
+        held = self._of_loop()
         table = held.tables.get((component.name, raw))
         if table is not None and table.component is component:
-            known = table.clients.get(number)
+            known: AsyncClient | None = table.clients.get(number)
             if known is not None:
                 return known
-        return self._client(held, component, number, raw)
+        return self._client(held, component, number, raw)  # type: ignore[no-any-return]
 
     def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
         """Return where a link's commands for each shard of a component go, blocking.

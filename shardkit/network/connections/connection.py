@@ -142,11 +142,6 @@ class Closable(ConnectionState):
         """
         if does is not None and self.entered is not self.database:
             return self._from_elsewhere(data, raw, deadline, count, does)
-        return self._exchange(data, raw, deadline, count)
-
-    def _exchange(
-        self, data: bytes, raw: bool, deadline: Deadline | None, count: int
-    ) -> tuple[list[Any], bool]:
         replies: list[Any] = []
         with within(deadline or current.get()):
             self.send_packed_command(PackedCommands((data,)))
@@ -354,10 +349,17 @@ class _FastReplies(Closable):
         self.unusable = self.unusable or reply_parser.unusable
         return reply_parser.refused
 
-    def _exchange(
-        self, data: bytes, raw: bool, deadline: Deadline | None, count: int
+    def round_trip(
+        self,
+        data: bytes,
+        raw: bool,
+        deadline: Deadline | None = None,
+        count: int = 1,
+        does: int | None = None,
     ) -> tuple[list[Any], bool]:
-        """Do what `send_packed_command` and `read_replies` do."""
+        """Do what `Closable.round_trip` does: `send_packed_command` and `read_replies` in one."""
+        if does is not None and self.entered is not self.database:
+            return self._from_elsewhere(data, raw, deadline, count, does)
         sock = socket_of(self)
         if (
             sock is None
@@ -365,7 +367,7 @@ class _FastReplies(Closable):
             or self.health_check_interval
             or not self._is_plain_tcp
         ):
-            return super()._exchange(data, raw, deadline, count)
+            return super().round_trip(data, raw, deadline, count)
         reply_parser = self.reply_parser
         reply_parser.refused = reply_parser.unusable = False
         started = 0.0
