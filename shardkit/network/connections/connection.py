@@ -408,7 +408,7 @@ class _FastReplies(Closable):
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if something unread is not there any more."""
         sock = socket_of(self)
-        if sock is None or self.protocol != 2 or has_unread(self):
+        if sock is None or self.protocol != 2 or self.reply_parser.has_more():
             return None
         pending = getattr(sock, "pending", None)  # of TLS
         if pending is not None and pending():
@@ -449,7 +449,7 @@ class _FastReplies(Closable):
             return False
         if not self._is_plain_tcp:
             return super().is_reusable()
-        return not has_unread(self) and not self.reply_parser.poll(0)
+        return not self.reply_parser.has_more() and not self.reply_parser.poll(0)
 
 
 class TcpConnection(_FastReplies, redis.Connection):
