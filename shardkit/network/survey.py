@@ -27,9 +27,8 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 from redis.utils import str_if_bytes
 
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import WITNESS_KEY, Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections import Connector
 from shardkit.network.connections.databases import FENCE_KEY

@@ -293,7 +293,6 @@ class Subscribe(NamedTuple):
     `shardkit.network.links.wakeups`.
 
     Attributes:
-        to, key: where the key lives; see `Command`.
         connect: whether to connect if there is no subscription yet.
     """
 
@@ -309,7 +308,6 @@ class AwaitWakeup(NamedTuple):
     a subscription, it comes after at most 0.1 seconds.
 
     Attributes:
-        to, key: where the key lives.
         waiter: the waiter's name in the script.
         seconds: the longest wait.
     """

@@ -34,9 +34,8 @@ from typing import Any, TypeAlias
 from redis.exceptions import AuthenticationError, RedisError
 
 from shardkit import log_records
-from shardkit.config.component import Component
+from shardkit.config.component import EPOCH_KEY, Component
 from shardkit.config.problem import did_you_mean
-from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import (
     ClosedError,
     ConfigError,

@@ -22,8 +22,14 @@ from typing import Any
 import hiredis
 from redis.exceptions import ConnectionError, RedisError
 
-from shardkit.config.component import entry_key, pushed_key, removed_key, shards_key
-from shardkit.config.stored import EPOCH_KEY, epoch_number
+from shardkit.config.component import (
+    EPOCH_KEY,
+    entry_key,
+    epoch_number,
+    pushed_key,
+    removed_key,
+    shards_key,
+)
 from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.connections.slot_owner import plain
 

@@ -27,21 +27,24 @@ from typing import Any, TypeAlias
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from shardkit import log_records
-from shardkit.config.component import Component, check_name, entry_key, shards_key
-from shardkit.config.entry import Entry
-from shardkit.config.history import HISTORY_KEY
-from shardkit.config.problem import did_you_mean, invalid
-from shardkit.config.shard_map import ShardMap, unreadable
-from shardkit.config.stored import (
+from shardkit.config.component import (
     EPOCH_KEY,
     EXPECTED_SHARDS,
     WITNESS_KEY,
+    Component,
     Stored,
+    check_name,
     component_of,
+    entry_key,
     epoch_number,
     head_keys,
     reading,
+    shards_key,
 )
+from shardkit.config.entry import Entry
+from shardkit.config.problem import did_you_mean, invalid
+from shardkit.config.shard_map import ShardMap, unreadable
+from shardkit.config.store import HISTORY_KEY
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, RetiredError
 from shardkit.network.connections.databases import ClientDatabase, connection_name
 from shardkit.network.topology.feed import ChangeFeed
