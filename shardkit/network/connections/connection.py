@@ -99,9 +99,7 @@ class Closable(ConnectionState):
             if handlers and self.is_connected:
                 self._tell_closed()
             super().disconnect(*args, **kwargs)
-            self.due, self.answered_at = 0, self.idle_since
-            self.ends = self.own = self.unusable = False
-            self.forget_replies()
+            self.forget_use()
 
     run = staticmethod(run_steps)
 
@@ -144,11 +142,6 @@ class Closable(ConnectionState):
         """
         if does is not None and self.entered is not self.database:
             return self._from_elsewhere(data, raw, deadline, count, does)
-        return self._exchange(data, raw, deadline, count)
-
-    def _exchange(
-        self, data: bytes, raw: bool, deadline: Deadline | None, count: int
-    ) -> tuple[list[Any], bool]:
         replies: list[Any] = []
         with within(deadline or current.get()):
             self.send_packed_command(PackedCommands((data,)))
@@ -356,10 +349,17 @@ class _FastReplies(Closable):
         self.unusable = self.unusable or reply_parser.unusable
         return reply_parser.refused
 
-    def _exchange(
-        self, data: bytes, raw: bool, deadline: Deadline | None, count: int
+    def round_trip(
+        self,
+        data: bytes,
+        raw: bool,
+        deadline: Deadline | None = None,
+        count: int = 1,
+        does: int | None = None,
     ) -> tuple[list[Any], bool]:
-        """Do what `send_packed_command` and `read_replies` do."""
+        """Do what `Closable.round_trip` does: `send_packed_command` and `read_replies` in one."""
+        if does is not None and self.entered is not self.database:
+            return self._from_elsewhere(data, raw, deadline, count, does)
         sock = socket_of(self)
         if (
             sock is None
@@ -367,7 +367,7 @@ class _FastReplies(Closable):
             or self.health_check_interval
             or not self._is_plain_tcp
         ):
-            return super()._exchange(data, raw, deadline, count)
+            return super().round_trip(data, raw, deadline, count)
         reply_parser = self.reply_parser
         reply_parser.refused = reply_parser.unusable = False
         started = 0.0
@@ -408,7 +408,7 @@ class _FastReplies(Closable):
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if something unread is not there any more."""
         sock = socket_of(self)
-        if sock is None or self.protocol != 2 or has_unread(self):
+        if sock is None or self.protocol != 2 or self.reply_parser.has_more():
             return None
         pending = getattr(sock, "pending", None)  # of TLS
         if pending is not None and pending():
@@ -449,7 +449,7 @@ class _FastReplies(Closable):
             return False
         if not self._is_plain_tcp:
             return super().is_reusable()
-        return not has_unread(self) and not self.reply_parser.poll(0)
+        return not self.reply_parser.has_more() and not self.reply_parser.poll(0)
 
 
 class TcpConnection(_FastReplies, redis.Connection):
@@ -501,13 +501,10 @@ class AsyncClosable(ConnectionState):
         if self.released:
             return
         self.tell_closed()
-        self.answered_at = self.idle_since
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()
-        self.due = 0
-        self.ends = self.own = self.unusable = False
-        self.forget_replies()
+        self.forget_use()
         await super().disconnect(*args, **kwargs)
 
     run = staticmethod(arun_steps)

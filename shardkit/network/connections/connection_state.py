@@ -163,6 +163,12 @@ class ConnectionState(Reconnects):
         self.entered = None
         self.ends = self.selects = self.own = False
 
+    def forget_use(self) -> None:
+        """Start anew once it is closed."""
+        self.due, self.answered_at = 0, self.idle_since
+        self.ends = self.own = self.unusable = False
+        self.forget_replies()
+
     def forget_replies(self) -> None:
         """Drop replies that nobody has read."""
         self._framed = None

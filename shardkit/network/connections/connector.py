@@ -312,9 +312,10 @@ def _cluster(
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             where = self.connection_kwargs
+            where |= own | {"db": database.number}  # of which redis-py's client drops some
             _bound(self, {"policy": policy.of_node(where["host"], where["port"])})
             self.database = database
-            where["db"] = database.number
+            self.credentials = fields.get("credentials") or source_in(fields)
 
         def drain(self) -> None:
             type(self).draining = True
@@ -333,7 +334,7 @@ def _cluster(
                 retry=retry,
                 require_full_coverage=False,
                 connection_pool_class=NodePool,
-                connection_class=_node_connection(connection, fields, own),
+                connection_class=connection,
                 **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
                 **_replicas_of(fields),
             )
@@ -369,7 +370,7 @@ def _acluster(
 
 
 def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any]) -> type[Any]:
-    """Return the class of a cluster's connections, of which some state is that of all of them.
+    """Return the class of an awaiting cluster's connections; some state is that of all of them.
 
     They get arguments of their own, as a cluster's client drops some options without a word.
     """
@@ -385,13 +386,8 @@ def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any
             self.policy = policy.of_node(self.host, self.port)
 
         def should_reconnect(self) -> bool:
-            """Whether it must be closed before the next use, also as the server has closed it."""
-            return super().should_reconnect() or was_closed(self)
-
-    class AsyncNodeConnection(NodeConnection):
-        def should_reconnect(self) -> bool:
-            """The same, also as a user's state stays in it: a node takes it back without asking."""
-            return super().should_reconnect() or self.ends
+            """Whether it must be closed; a node takes back also what a user has changed."""
+            return super().should_reconnect() or was_closed(self) or self.ends
 
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             """Send commands; subscriptions and WATCH do not ask whether it must be closed."""
@@ -400,7 +396,7 @@ def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any
                 await self.disconnect()
             await super().send_packed_command(*args, **options)
 
-    return AsyncNodeConnection if issubclass(base, aioredis.Connection) else NodeConnection
+    return NodeConnection
 
 
 Address: TypeAlias = tuple[str, int]

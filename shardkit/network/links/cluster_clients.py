@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -42,6 +42,7 @@ from shardkit.network.connections.connector import (
     ClusterClient,
     registered_scripts,
 )
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, effects
 from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.policy import CallPolicy
@@ -298,6 +299,7 @@ class _Pipeline:
     watches: bool  # then redis-py's own code does everything
     queues: bool
     watched: tuple[int, str] | None  # the slot and the node of watched keys
+    sleep: Callable[[float], Any]
 
     def begin(self, client: Any, is_transaction: bool) -> None:
         """Start to collect."""
@@ -319,8 +321,11 @@ class _Pipeline:
         for args, options in self.take() if self.watches else ():
             self.execute_command(*args, **options)  # type: ignore[attr-defined]
 
-    def attempts(self, args: Sequence[Any]) -> Generator[float, Any, Any]:
-        """Yield the pause before each attempt at redis-py's own code; return its value.
+    @run_by_face
+    def follow(
+        self, call: Callable[[], Any], *commands: Sequence[Any], found: Any = None
+    ) -> Steps[Any]:
+        """Call redis-py's own code, and again if a slot has moved; ``found`` was returned already.
 
         Raises:
             WatchError: the slot of watched keys has moved.
@@ -333,29 +338,35 @@ class _Pipeline:
             try:
                 if self.watched is not None and self._owner(self.watched[0]) != self.watched[1]:
                     raise MovedError(f"{self.watched[0]} {self._owner(self.watched[0])}")
-                value = yield pause
+                if pause:
+                    yield partial(self.sleep, pause)
+                    yield partial(learn_slots, self.client)
+                with self.client.watching(*commands or [("EXEC",)]):
+                    value = yield partial(_made, found, call)
                 break
             except MOVING as error:
                 if self.watched is not None:
                     raise WatchError("Slot rebalancing occurred while watching keys") from error
+                found = None
                 waited += pause_before(attempt + 1)
                 if waited > patience_with(self.client):
                     raise
-        if args and str_if_bytes(args[0]).upper() == "WATCH":
-            slot = slot_of(args[1])
+        name = str_if_bytes(commands[0][0]).upper() if len(commands) == 1 else ""
+        if name == "WATCH":
+            slot = slot_of(commands[0][1])
             self.watched = slot, self._owner(slot)
-        elif args and str_if_bytes(args[0]).upper() == "UNWATCH":
+        elif name == "UNWATCH":
             self.watched = None
         return value
 
     @run_by_face
-    def reset(self) -> Generator[Callable[[], Any], Any, None]:
+    def reset(self) -> Steps[None]:
         """Drop what was collected."""
         self.begin(self.client, self.is_transaction)
         yield super().reset  # type: ignore[misc]
 
     @run_by_face
-    def discard(self) -> Generator[Callable[[], Any], Any, None]:
+    def discard(self) -> Steps[None]:
         """Drop what was collected, if it is a transaction."""
         yield super().discard  # type: ignore[misc]
         self.collected = []
@@ -436,6 +447,10 @@ class _Pipeline:
         return values
 
 
+def _made(found: Any, call: Callable[[], Any]) -> Any:
+    return call() if found is None else found
+
+
 def _is_plain(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     return bool(args) and _OF_REDIS_PY.isdisjoint(options) and has_plain_form(args[0], len(args))
 
@@ -448,31 +463,19 @@ def _shown(args: Sequence[Any]) -> str:
 class LinkedPipeline(_Pipeline, ClusterPipeline):
     """redis-py's pipeline of a cluster, over a link."""
 
-    run = staticmethod(run_steps)
+    run, sleep = staticmethod(run_steps), staticmethod(time.sleep)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
         if not self.collect(args, options):
             return self
         call = partial(super().execute_command, *args, **options)
-        return call() if self.queues else self._follow(call, args)
+        return call() if self.queues else self.follow(call, args)
 
     def multi(self) -> None:
         """Collect commands from now on, even if keys are watched."""
         super().multi()  # type: ignore[no-untyped-call]
         self.queues = self.watches
-
-    def _follow(self, call: Callable[[], Any], *commands: Sequence[Any]) -> Any:
-        """Call redis-py's own code, and again if a slot has moved."""
-
-        def attempt(pause: float) -> Any:
-            if pause:
-                time.sleep(pause)
-                learn_slots(self.client)
-            with self.client.watching(*commands or [("EXEC",)]):
-                return call()
-
-        return run_steps(self.attempts(commands[0] if len(commands) == 1 else ()), attempt)
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
@@ -488,14 +491,14 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
                     return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
             for args, options in collected:
                 super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-            return self._follow(partial(super().execute, raise_on_error), *commands)  # type: ignore[no-any-return]
+            return self.follow(partial(super().execute, raise_on_error), *commands)  # type: ignore[no-any-return]
         finally:
             self.reset()
 
     def watch(self, *names: Any) -> Any:
         """Watch keys, if it is a transaction."""
         self.start_watching()
-        return self._follow(partial(super().watch, *names), ("WATCH", *names))
+        return self.follow(partial(super().watch, *names), ("WATCH", *names))
 
     def delete(self, *names: Any) -> Any:
         """Delete keys of one slot."""
@@ -514,7 +517,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
     """redis-py's awaiting pipeline of a cluster, over a link."""
 
     __slots__ = ()
-    run = staticmethod(arun_steps)
+    run, sleep = staticmethod(arun_steps), staticmethod(asyncio.sleep)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
@@ -522,23 +525,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
             return self
         call = partial(super().execute_command, *args, **options)
         found: Any = call()
-        return self._follow(call, args, found=found) if asyncio.iscoroutine(found) else found
-
-    async def _follow(
-        self, call: Callable[[], Any], *commands: Sequence[Any], found: Any = None
-    ) -> Any:
-        """Call redis-py's own code, and again if a slot has moved."""
-
-        async def attempt(pause: float) -> Any:
-            nonlocal found
-            if pause:
-                await asyncio.sleep(pause)
-                await learn_slots(self.client)
-            with self.client.watching(*commands or [("EXEC",)]):
-                made, found = found, None
-                return await (made or call())
-
-        return await arun_steps(self.attempts(commands[0] if len(commands) == 1 else ()), attempt)
+        return self.follow(call, args, found=found) if asyncio.iscoroutine(found) else found
 
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
         """Execute what was collected."""
@@ -550,7 +537,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
             for args, options in collected:
                 super().execute_command(*args, **options)
             call = partial(super().execute, raise_on_error, False)  # nothing is sent again
-            return await self._follow(call, *[args for args, _ in collected])
+            return await self.follow(call, *[args for args, _ in collected])
         finally:
             await self.reset()
 
@@ -558,7 +545,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         """Watch keys, if it is a transaction."""
         await self.client.initialize()  # redis-py would do it in a loop of its own
         self.start_watching()
-        return await self._follow(partial(super().watch, *names), ("WATCH", *names))
+        return await self.follow(partial(super().watch, *names), ("WATCH", *names))
 
     async def unlink(self, *names: Any) -> Any:
         """Delete keys of one slot in the background."""

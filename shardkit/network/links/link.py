@@ -119,7 +119,6 @@ class Link(Dispatcher):
         self._topology: Topology = topology
         self._clients: Clients = clients
         super().__init__()
-
         self._subscriptions = self.subscriptions_of()
 
     def pause(self, seconds: float) -> Any:
