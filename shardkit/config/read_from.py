@@ -1,8 +1,9 @@
 """Where reads may go: an entry's ``read_from`` and ``max_lag``, and the ``read_from=`` of a call.
 
 ``replica`` is an error if no replica is usable, ``prefer_replica`` falls back to the master,
-``nearest`` is the one that answers fastest. ``zone``, the availability-zone affinity of Valkey
-GLIDE, prefers a replica in the client's zone, then the master if it is there.
+``nearest`` is the one that answers fastest. ``zone`` prefers a replica in the client's zone, then
+the master if it is there; ``zone_replica`` any replica to the master: the two availability-zone
+affinities of Valkey GLIDE.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from shardkit.errors import InvalidArgumentError
 
-MODES: Final = ("master", "replica", "prefer_replica", "nearest", "zone")
+MODES: Final = ("master", "replica", "prefer_replica", "nearest", "zone", "zone_replica")
 MAX_LAG: Final = 10.0  # seconds
 
 
@@ -23,7 +24,7 @@ class ReadFrom:
     """Which servers reads may go to, and how old their data may be.
 
     Attributes:
-        mode: ``master``, ``replica``, ``prefer_replica``, ``nearest`` or ``zone``.
+        mode: ``master``, ``replica``, ``prefer_replica``, ``nearest``, ``zone``, ``zone_replica``.
         max_lag: seconds that a replica may be behind; None for any time, even without its master.
             With None, a later read may show an earlier state.
         read_your_writes: whether reads avoid a replica until it has everything that this process
@@ -49,6 +50,11 @@ class ReadFrom:
         is_time = isinstance(lag, int | float) and not isinstance(lag, bool) and lag > 0
         if lag is not None and not is_time:
             raise InvalidArgumentError(f"max_lag={lag!r:.80}", "give seconds above 0, or None")
+
+    @property
+    def by_zone(self) -> bool:
+        """Whether zones decide."""
+        return self.mode.startswith("zone")
 
 
 def as_read_from(given: object) -> ReadFrom:

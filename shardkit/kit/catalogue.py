@@ -121,7 +121,7 @@ class Catalogue(Generic[Face]):
         """Return a HASH in parts; see `shardkit.structures.ShardedHash`.
 
         With ``read_from``, here and at the structures below, what only reads goes to replicas:
-        ``replica``, ``prefer_replica``, ``nearest``, ``zone``, or a
+        ``replica``, ``prefer_replica``, ``nearest``, ``zone``, ``zone_replica``, or a
         `shardkit.network.replicas.ReadFrom`.
         """
         driver = self._reading(read_from)

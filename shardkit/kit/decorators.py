@@ -66,9 +66,9 @@ def redis_connection(
         wait: the age, in seconds, from which a call makes the entry be read again, in the
             background. None for about one second, which is also the maximum.
         read_from: where single commands that only read go: ``replica``, ``prefer_replica``,
-            ``nearest``, ``zone``, or a `shardkit.network.replicas.ReadFrom`; None for what the
-            entries say, else the master. All other commands, pipelines and scripts go to the
-            master.
+            ``nearest``, ``zone``, ``zone_replica``, or a `shardkit.network.replicas.ReadFrom`; None
+            for what the entries say, else the master. All other commands, pipelines and scripts go
+            to the master.
 
     Raises (the decorated function, when it is called):
         MissingEntryError: the component has no unsharded entry; names the key.

@@ -133,9 +133,9 @@ class ClientPlane:
         return readers
 
     def _check_zone(self, read_from: ReadFrom | None) -> None:
-        if read_from is not None and read_from.mode == "zone" and not self.replicas.zone:
+        if read_from is not None and read_from.by_zone and not self.replicas.zone:
             raise InvalidArgumentError(
-                "read_from='zone' needs the zone of this process",
+                f"read_from={read_from.mode!r} needs the zone of this process",
                 "open the kit with connect(…, zone='eu-1a')",
             )
 

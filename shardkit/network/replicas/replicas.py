@@ -90,6 +90,10 @@ class ReplicaState:
     complete_at: float = _NEVER  # it has everything that was written by this time
     latency: float = float("inf")  # seconds
     asked_at: float = _NEVER
+    zone: str = ""  # by its entry, or as it says itself (Valkey from 8.0)
+
+    def __post_init__(self) -> None:
+        self.zone = self.entry.zone
 
     def why_not(self, read_from: ReadFrom, since: float, now: float) -> str:
         """Return why a read must not go there; empty if it may."""
@@ -245,14 +249,14 @@ class Replicas:
         spread: bool,
     ) -> Entry | None:
         candidates = [each.entry for each in usable]
-        master = state.master.entry
         if read_from.mode == "nearest":
             quickest = min(each.latency for each in (*usable, state.master))
             limit = quickest * 1.25 + _ALIKE
             candidates = [each.entry for each in usable if each.latency <= limit]
-        elif read_from.mode == "zone":
-            near = [entry for entry in candidates if entry.zone == self.zone]
-            candidates = near or ([] if master.zone == self.zone else candidates)
+        elif read_from.by_zone:
+            near = [each.entry for each in usable if each.zone == self.zone]
+            stays = read_from.mode == "zone" and state.master.zone == self.zone
+            candidates = near or ([] if stays else candidates)
         if not candidates:
             return None
         if spread:
@@ -264,7 +268,7 @@ class Replicas:
         return max(candidates, key=lambda entry: crc32(f"{who} {entry.address}".encode()))
 
     def _choose_in_cluster(self, shard: Shard, read_from: ReadFrom) -> Number:
-        if read_from.mode in ("nearest", "zone"):
+        if read_from.mode == "nearest" or read_from.by_zone:
             raise InvalidArgumentError(
                 f"{shard}: read_from={read_from.mode!r} is impossible on a cluster, whose nodes' "
                 "zones and latencies are unknown",
@@ -403,7 +407,8 @@ class Replicas:
         try:
             which = ReplicaOf(number, replica) if replica else reader_of(state.component, number)
             client: Any = self._clients.get(state.component, which, raw=True)
-            info = client.info("replication")
+            zoneless = self.zone and not (replica or state.master.entry).zone
+            info = client.info("replication", *(("server",) if zoneless else ()))
         except (RedisError, ShardKitError, OSError) as error:
             info = error
             if isinstance(error, NoPermissionError):  # it answers, but does not tell how far it is
@@ -523,7 +528,9 @@ def _update(server: ReplicaState, answer: _Answer) -> None:
     server.problem, server.is_silent = "", not info
     if isinstance(info, Exception):
         server.problem = f"does not answer ({info})"
-    elif server.latency == float("inf"):
+        return
+    server.zone = server.entry.zone or str(info.get("availability_zone", server.zone))
+    if server.latency == float("inf"):
         server.latency = seconds
     else:
         server.latency += _SMOOTHED * (seconds - server.latency)

@@ -203,6 +203,33 @@ def test_zones_and_the_nearest(opened: Face, replicated: Replicated) -> None:
     assert sum(replicated.counts("get")) == 1
 
 
+def test_servers_say_their_zones_where_entries_do_not(kind: str, replicated: Replicated) -> None:
+    """Valkey does so from 8.0; what an entry says counts more."""
+    says = "availability-zone"
+    try:
+        for n, server in enumerate([replicated.master, *replicated.replicas]):
+            with server.client() as client:
+                client.config_set(says, f"z{n}")
+        replicas = [{"port": each.port} for each in replicated.replicas]
+        for zone, mode, gets in [
+            ("z2", "zone", [0, 0, 5]),
+            ("z1", "zone_replica", [0, 5, 0]),
+            ("z9", "zone", [5, 0, 0]),
+            ("z0", "zone_replica", None),
+        ]:
+            replicated.forget_counts()
+            with faced(kind, replicated.map(replicas=replicas), zone=zone) as face:
+                router = face.kit.key_sharded("users", read_from=mode)
+                for _ in range(5):
+                    on(face, router, "k", "get", "k")
+            found = replicated.counts("get")
+            assert (found == gets) if gets else found[0] == 0, (zone, mode, found)
+    finally:
+        for server in (replicated.master, *replicated.replicas):
+            with server.client() as client:
+                client.config_set(says, "")
+
+
 def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicated) -> None:
     kit = opened.kit
     opened.run(kit.set("ids", component="users", total=1000, members=int).sadd(*range(100)))
