@@ -292,9 +292,7 @@ class FixedLayout(LayoutBase):
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """Send ``name key member args…``, which reads. Cost: one exchange, nearly always."""
-        plan = self.plan
-        key = f"{plan.prefix}:{plan.part_of(member)}"
-        [reply] = yield [self.at(key, name, member, *args)]
+        [reply] = yield [self.at(self.key_of(member), name, member, *args)]
         return reply
 
     def read(self, members: Pairs[T], build: Build[T]) -> Operation[Done[T]]:
