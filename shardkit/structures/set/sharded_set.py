@@ -383,7 +383,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def replan(self, total: int) -> Operation[int]:
-        """Plan parts for another number of members, while clients use the set; return how many.
+        """Plan other parts for more members, while clients use the set; return their number.
 
         Everything is copied into new parts, a multiple of the present number. Clients follow, even
         if their code has another total. Writers wait once, for some tenths of a second; readers do
