@@ -197,9 +197,9 @@ def members_of(groups: Iterable[Group[T]], *, bare: bool) -> list[tuple[bytes, T
 
 def by_part(rows: Iterable[tuple[int, bytes, T]]) -> ByPart[T]:
     """Return members and their owned values by part, from rows of a part and both."""
-    groups: ByPart[T] = {}
+    groups: ByPart[T] = defaultdict(lambda: ([], []))
     for part, member, owned in rows:
-        members, values = groups.setdefault(part, ([], []))
+        members, values = groups[part]
         members.append(member)
         values.append(owned)
     return groups
