@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError
 from redis.utils import str_if_bytes
 
-from shardkit.admin.conversion.families import KeyFamily, Pattern, families
+from shardkit.admin.conversion.forms import KeyFamily, Pattern, families
 from shardkit.admin.doctor.scan import Database
 from shardkit.admin.growth.exchange import at_work
 from shardkit.network.survey import CONFIG_KEYS

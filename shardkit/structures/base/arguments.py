@@ -10,7 +10,7 @@ from typing import TypedDict, TypeVar, cast
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import SINGLE, Seconds, in_seconds, shown
 from shardkit.routing.keys import key_bytes
-from shardkit.routing.partition import Partition, part_count, partition
+from shardkit.routing.placement import Partition, part_count, partition
 
 LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
 LONGEST_EXPIRY = 2**31 - 1  # seconds

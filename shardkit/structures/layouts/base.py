@@ -23,7 +23,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
-from shardkit.routing.partition import Partition, PartitionAll, part_count, partition_of_all
+from shardkit.routing.placement import Partition, PartitionAll, part_count, partition_of_all
 from shardkit.structures.base.arguments import hashed_partition
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE

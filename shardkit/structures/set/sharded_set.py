@@ -78,7 +78,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             ``set-max-intset-entries``, 512, or for text ``set-max-listpack-entries``, 128, which
             are the defaults. One above the server's limit is logged as a warning.
         members: int, str or bytes: the type of its members.
-        rule: the partition's name, with a ``total``; see `shardkit.routing.partition`.
+        rule: the partition's name, with a ``total``; see `shardkit.routing.placement`.
         groups: how many groups of parts grow independently, without a ``total``: a power of two, at
             least the number of shards. Small sets need few groups.
 

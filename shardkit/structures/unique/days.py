@@ -36,7 +36,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.recent import Recent
-from shardkit.routing.partition import Partition, part_count
+from shardkit.routing.placement import Partition, part_count
 from shardkit.structures.base.arguments import (
     MOST_PARTS,
     check_integer,
