@@ -197,9 +197,9 @@ def members_of(groups: Iterable[Group[T]], *, bare: bool) -> list[tuple[bytes, T
 
 def by_part(rows: Iterable[tuple[int, bytes, T]]) -> ByPart[T]:
     """Return members and their owned values by part, from rows of a part and both."""
-    groups: ByPart[T] = {}
+    groups: ByPart[T] = defaultdict(lambda: ([], []))
     for part, member, owned in rows:
-        members, values = groups.setdefault(part, ([], []))
+        members, values = groups[part]
         members.append(member)
         values.append(owned)
     return groups
@@ -292,9 +292,7 @@ class FixedLayout(LayoutBase):
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """Send ``name key member args…``, which reads. Cost: one exchange, nearly always."""
-        plan = self.plan
-        key = f"{plan.prefix}:{plan.part_of(member)}"
-        [reply] = yield [self.at(key, name, member, *args)]
+        [reply] = yield [self.at(self.key_of(member), name, member, *args)]
         return reply
 
     def read(self, members: Pairs[T], build: Build[T]) -> Operation[Done[T]]:

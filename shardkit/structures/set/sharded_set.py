@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import partial, reduce
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.errors import (
@@ -382,7 +383,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def replan(self, total: int) -> Operation[int]:
-        """Plan parts for another number of members, while clients use the set; return how many.
+        """Plan other parts for more members, while clients use the set; return their number.
 
         Everything is copied into new parts, a multiple of the present number. Clients follow, even
         if their code has another total. Writers wait once, for some tenths of a second; readers do
@@ -534,7 +535,7 @@ def combine_chunk(
     replies = iter((yield _fetch(verb, fixed, chunk, together)))
     members: list[bytes] = []
     for there in together:
-        members += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
+        members += next(replies) if there else _combine(verb, islice(replies, len(fixed)))
     return members
 
 
@@ -578,7 +579,7 @@ def _store_fixed(verb: str, target: FixedLayout, sources: Sequence[FixedLayout])
                 keys = [source.key(part) for source in sources]
                 batch.append(target.command(part, f"{verb}STORE", *keys))
             else:
-                members = _combine(verb, _next(fetched, len(sources)))
+                members = _combine(verb, islice(fetched, len(sources)))
                 commands = [target.command(part, "DEL")]
                 commands += [
                     target.command(part, "SADD", *page) for page in pages(members, MEMBERS_AT_ONCE)
@@ -654,7 +655,3 @@ def _store_growing(
 
 def _combine(verb: str, operands: Iterable[Iterable[bytes]]) -> set[bytes]:
     return reduce(_ALGEBRA[verb], map(set, operands))
-
-
-def _next(replies: Iterator[Any], count: int) -> list[Any]:
-    return [next(replies) for _ in range(count)]

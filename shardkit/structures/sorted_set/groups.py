@@ -171,7 +171,7 @@ class ScoredGroups(GrowingLayout):
         for n, (key, flat) in enumerate(((top, highest), (bottom, lowest))):
             if flat is None or fields is None:
                 continue
-            cached = _rows(flat)
+            cached = scored_rows(flat)
             best = rows[-len(cached) :] if n == 0 and cached else rows[: len(cached)]
             size, _, worst = (fields[n] or b"0").partition(b" ")
             wrong = size != b"%d" % len(cached) or (
@@ -260,7 +260,7 @@ class ScoredGroups(GrowingLayout):
             name, keys = "ZRANGE", self._bottoms
         asking = (0, size - 1, "WITHSCORES")
         replies = yield [self.at(keys[group], name, *asking) for group in groups]
-        by_group = {g: _rows(flat) for g, flat in zip(groups, replies, strict=True)}
+        by_group = {g: scored_rows(flat) for g, flat in zip(groups, replies, strict=True)}
         short = [group for group, rows in by_group.items() if len(rows) < size]
         if short:
             yield from self._check_all(short, by_group, keys)
@@ -292,9 +292,9 @@ class ScoredGroups(GrowingLayout):
         args = (size, wanted.by, int(wanted.desc), wanted.start, wanted.stop, *after)
         by_group = yield from self._from_parts(groups, "structures/sorted_set/range", args)
         return {
-            group: sorted((row for flat in replies for row in _rows(flat)), reverse=wanted.desc)[
-                :size
-            ]
+            group: sorted(
+                (row for flat in replies for row in scored_rows(flat)), reverse=wanted.desc
+            )[:size]
             for group, replies in by_group.items()
         }
 
@@ -323,7 +323,7 @@ class ScoredGroups(GrowingLayout):
             for part in range(min(parts, self.parts[group]))
         ]
         replies = yield [self.at(key, "ZRANGE", 0, -1, "WITHSCORES") for key in keys]
-        return [row for flat in replies for row in _rows(flat)]
+        return [row for flat in replies for row in scored_rows(flat)]
 
     def _from_parts(
         self, groups: Sequence[int], name: str, args: Sequence[Argument]
@@ -415,7 +415,8 @@ def _number(text: bytes) -> float | None:
         return None
 
 
-def _rows(flat: Sequence[bytes]) -> list[Row]:
+def scored_rows(flat: Sequence[bytes]) -> list[Row]:
+    """Return the rows of a reply WITHSCORES."""
     return list(zip(map(float, flat[1::2]), flat[::2], strict=True))
 
 

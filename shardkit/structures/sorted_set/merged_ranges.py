@@ -35,7 +35,7 @@ from shardkit.operations.operation import (
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.members import M, Members, Place, find
-from shardkit.structures.sorted_set.groups import Row
+from shardkit.structures.sorted_set.groups import Row, scored_rows
 from shardkit.structures.sorted_set.sharded_sorted_set import (
     CastScore,
     Score,
@@ -132,9 +132,7 @@ class _ZsetReader:
         return lua_call(self.to, "structures/sorted_set/score_range", [self.key], sent)
 
     def add(self, flat: Sequence[bytes], size: int, desc: bool) -> None:
-        fresh = [
-            (float(score), member) for member, score in zip(flat[::2], flat[1::2], strict=True)
-        ]
+        fresh = scored_rows(flat)
         self.ended = len(fresh) < size
         if fresh:
             self.rows += fresh

@@ -11,7 +11,6 @@ grows bit by bit is given up to twice the bytes that it needs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from itertools import count
@@ -36,6 +35,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Page, Stream, pages
+from shardkit.recent import Recent
 from shardkit.routing.placement import Partition, part_count
 from shardkit.structures.base.arguments import (
     MOST_PARTS,
@@ -645,7 +645,7 @@ class DayPlanner:
         self.plans = settings.first_day is not None
         self._part_size = settings.part_size or 0
         self._compact = settings.precision == "compact"
-        self._days: OrderedDict[date, Day] = OrderedDict()
+        self._days: Recent[date, Day] = Recent(DAYS_CACHED)
         parameters = {
             "kind": "unique-visitors",
             "precision": settings.precision,
@@ -704,8 +704,6 @@ class DayPlanner:
         else:
             data = HyperLogLogDay(self.component, key)
         self._days[day] = data
-        while len(self._days) > DAYS_CACHED:
-            self._days.popitem(last=False)
         return data
 
     def seek(self, day: date) -> None:

@@ -1,4 +1,4 @@
-"""docs/unique.md and the modules' texts: their odds and bytes are right."""
+"""docs/unique.md, and a module's text: odds and bytes are right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 from pathlib import Path
 
-from shardkit.structures.unique import precision, visitors as unique_visitors
+from shardkit.structures.unique import precision
 from shardkit.structures.unique.precision import CounterSettings
 
 ROOT = Path(__file__).parents[3]
@@ -48,14 +48,12 @@ def test_the_odds_of_compact_are_what_they_are() -> None:
         assert abs(found.missed / float(missed) - 1) < 0.02
 
 
-def test_the_bytes_in_the_modules_text_are_those_that_were_measured() -> None:
+def test_the_bytes_are_those_that_were_measured() -> None:
     valkey, redis = FIGURES["memory"].values()
     assert redis["60-bit"] <= 9.3
     assert redis["compact"] <= 5.0
-    stated = re.findall(
-        r"^``(.*?)`` .*?  +([0-9.]+) \| ([0-9.]+) ", unique_visitors.__doc__ or "", re.MULTILINE
-    )
-    assert [name for name, _, _ in stated] == ["exact", "60-bit", "compact"]
+    stated = re.findall(r"^\| `([a-z0-9-]+)` \| ([0-9.]+) \| ([0-9.]+) \|$", TEXT, re.MULTILINE)
+    assert [name for name, _, _ in stated] == ["exact", "60-bit", "compact", "hyperloglog"]
     for name, on_valkey, on_redis in stated:
         assert abs(valkey[name] - float(on_valkey)) <= 0.051
         assert abs(redis[name] - float(on_redis)) <= 0.051
@@ -73,7 +71,7 @@ def test_the_misses_are_those_that_were_found() -> None:
         assert int(found.replace(",", "")) == measured["found"]
 
 
-def test_the_modules_say_how_many_parts_there_are() -> None:
-    assert "2,097,152 in 5,120 parts" in (unique_visitors.__doc__ or "")
+def test_the_modules_text_says_how_full_parts_are() -> None:
     assert "410 of 512" in (precision.__doc__ or "")
     assert round(precision.average_fill(512), -1) == 410
+    assert precision.parts_for(2_097_152, 512) == 5120
