@@ -113,6 +113,12 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         config_clients: Clients | None = None,
         **options: Unpack[KitOptions],
     ) -> None:
+        known = KitOptions.__annotations__
+        for name in options.keys() - known.keys():
+            raise TypeError(
+                f"connect() has no option {name!r}; use one of {', '.join(known)}, or put "
+                "connection settings into the map's entries"
+            )
         zone, deadline = options.get("zone", ""), options.get("deadline")
         providers, check_keys = options.get("credential_providers"), options.get("check_keys")
         if not isinstance(zone, str):
@@ -759,12 +765,6 @@ def _unread(kind: Callable[..., R], where: Where | None, options: Mapping[str, A
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
-    known = KitOptions.__annotations__
-    for name in options.keys() - known.keys():
-        raise TypeError(
-            f"connect() has no option {name!r}; use one of {', '.join(known)}, or put connection "
-            "settings into the map's entries"
-        )
     if where is None:
         where = os.environ.get(ENVIRONMENT)
         if not where:
