@@ -123,9 +123,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         providers, check_keys = options.get("credential_providers"), options.get("check_keys")
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
-        self._deadline = (
-            None if deadline is None else check_seconds("kit", "deadline", deadline, 0, math.inf)
-        )
+        self._deadline = None if deadline is None else _checked_deadline(deadline)
         heat = _checked_heat(options.get("heat"), source)
         self.topology = Topology(source)
         if providers and providers.keys() - {"config-server"}:
