@@ -9,9 +9,9 @@ from typing import Any
 import redis
 from redis.exceptions import ClusterCrossSlotError
 
+from shardkit.config.component import EPOCH_KEY
 from shardkit.config.entry import WHERE, Entry, as_one_server, entries_of_url
-from shardkit.config.history import HISTORY_KEY
-from shardkit.config.stored import EPOCH_KEY
+from shardkit.config.store import HISTORY_KEY
 from shardkit.errors import ConfigServerError
 from shardkit.kit.kit import CONFIG_TIMEOUT
 from shardkit.network.connections import Connector

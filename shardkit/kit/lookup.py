@@ -15,8 +15,7 @@ from shardkit.config.component import Component, wrong_placement
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.clients import AsyncClient, Client, Clients
-from shardkit.network.links.awaiting import AwaitingLink
-from shardkit.network.links.blocking import BlockingLink
+from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology

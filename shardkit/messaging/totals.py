@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.block_store import LocalCities
 from shardkit.geo.models import Address, City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command

@@ -148,7 +148,7 @@ class Coalesced(list["Command | Transaction"]):
 
     So are DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all joined
     ones, the others are 0. A GET of a key of another type answers None instead of WRONGTYPE, so use
-    this for keys of your own. See `shardkit.network.links.coalescing`. For uniform commands prefer
+    this for keys of your own. See `shardkit.network.links.resp`. For uniform commands prefer
     `Columns`, which can be coalesced too.
     """
 

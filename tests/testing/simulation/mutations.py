@@ -218,8 +218,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     ),
     "workers-done-first": (
         "Worker._handle",
-        "    started = time.monotonic()\n",
-        "    started = time.monotonic()\n    self.tasks._acknowledge(task)\n",
+        "        self._running[slot] = task\n    started",
+        "        self._running[slot] = task\n    self.tasks._acknowledge(task)\n    started",
     ),
     "deadlines-not-kept": ("Deadline.shorten", "left = max(0.0, self.left())", "left = 10.0"),
     "deadlines-breaker-stays-open": (
