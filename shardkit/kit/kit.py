@@ -113,13 +113,17 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         config_clients: Clients | None = None,
         **options: Unpack[KitOptions],
     ) -> None:
+        known = KitOptions.__annotations__
+        for name in options.keys() - known.keys():
+            raise TypeError(
+                f"connect() has no option {name!r}; use one of {', '.join(known)}, or put "
+                "connection settings into the map's entries"
+            )
         zone, deadline = options.get("zone", ""), options.get("deadline")
         providers, check_keys = options.get("credential_providers"), options.get("check_keys")
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
-        self._deadline = (
-            None if deadline is None else check_seconds("kit", "deadline", deadline, 0, math.inf)
-        )
+        self._deadline = None if deadline is None else _checked_deadline(deadline)
         heat = _checked_heat(options.get("heat"), source)
         self.topology = Topology(source)
         if providers and providers.keys() - {"config-server"}:
@@ -759,12 +763,6 @@ def _unread(kind: Callable[..., R], where: Where | None, options: Mapping[str, A
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
-    known = KitOptions.__annotations__
-    for name in options.keys() - known.keys():
-        raise TypeError(
-            f"connect() has no option {name!r}; use one of {', '.join(known)}, or put connection "
-            "settings into the map's entries"
-        )
     if where is None:
         where = os.environ.get(ENVIRONMENT)
         if not where:
