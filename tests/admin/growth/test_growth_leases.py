@@ -29,10 +29,10 @@ from shardkit.admin.growth import (
     fail_over,
     failover,
     journal,
-    move as server_move,
     moves,
     resume_move,
     reverse_move,
+    servers as growth_servers,
     shard_move,
     verify_move,
 )
@@ -92,7 +92,7 @@ def abort_and_move(fleet: Fleet) -> None:
 
 
 def killed_and_aborted(fleet: Fleet) -> None:
-    with killed_at((server_move, "take_writes_alone")):
+    with killed_at((growth_servers, "take_writes_alone")):
         fleet.move_server()
     abort_move(fleet.config, fleet.name(0))
 
