@@ -37,10 +37,9 @@ from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import CONFIG_KEYS, reason
 from shardkit.operations.commands import Key
 from shardkit.operations.server_errors import meaning
-from shardkit.routing.keys import hash_tag
-from shardkit.routing.other_hashes import TWEMPROXY
+from shardkit.routing.keys import KeyRoutes, hash_tag
+from shardkit.routing.others import TWEMPROXY
 from shardkit.routing.placement import CRCS, DEFAULT, placement_of_all
-from shardkit.routing.routes import KeyRoutes
 
 SAMPLE = 1000  # keys of each server
 MOST = 100_000  # the same, at most

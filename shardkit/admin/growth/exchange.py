@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import OPERATOR, LoginOf, connected_to
-from shardkit.config.stored import WITNESS_KEY
+from shardkit.config.component import WITNESS_KEY
 from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, numbers_in
 from shardkit.network.links.resp import Arguments, pack_all

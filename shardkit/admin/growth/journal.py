@@ -33,7 +33,7 @@ from shardkit.admin import changes
 from shardkit.admin.changes import CHANGES_KEY, FORMAT, LEASE, Change
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, relocated
 from shardkit.admin.growth.servers import KnownServers
-from shardkit.admin.push import attest, newest_witness
+from shardkit.admin.pushes import attest, newest_witness
 from shardkit.config.component import Component
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components, read_epoch

@@ -57,8 +57,8 @@ from shardkit.network.rules import eviction
 from shardkit.network.survey import missing_rights
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
+from shardkit.routing.keys import KeyRoutes
 from shardkit.routing.placement import DEFAULT, placement_of_all
-from shardkit.routing.routes import KeyRoutes
 from shardkit.structures.encodings.limits import FORMS, LIMITS_PATTERN, Limits
 
 # Commands without which a move fails, by server.

@@ -32,8 +32,8 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import GrowthError, counted
 from shardkit.operations.commands import Shard
+from shardkit.routing.keys import KeyRoutes
 from shardkit.routing.placement import DEFAULT, placement_of_all, slots_of
-from shardkit.routing.routes import KeyRoutes
 
 EXAMPLES = 5
 _PlaceKeys: TypeAlias = Callable[[Sequence[bytes]], Sequence[int]]

@@ -38,9 +38,8 @@ from shardkit.admin.growth.relocation import (
     entries_on,
 )
 from shardkit.admin.servers import entries_of, identify
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import EPOCH_KEY, Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError
 from shardkit.network.connections.clients import pools_of
 from shardkit.network.connections.credentials import login_in

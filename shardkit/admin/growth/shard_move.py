@@ -49,7 +49,7 @@ from shardkit.admin.growth.shard_copy import (
     copy_libraries,
     turn_on_notifications,
 )
-from shardkit.admin.push import attest
+from shardkit.admin.pushes import attest
 from shardkit.config.component import entry_key
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError, counted

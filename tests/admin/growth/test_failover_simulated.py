@@ -29,7 +29,7 @@ from shardkit.admin.growth.journal import push_relocation
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError
-from shardkit.testing.simulation import Client, simulate
+from shardkit.testing import Client, simulate
 from shardkit.testing.simulation.protocol import is_outage
 
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 2)

@@ -27,7 +27,6 @@ from shardkit.admin.growth import (
     Move,
     abort_move,
     fail_over,
-    failover,
     journal,
     moves,
     resume_move,
@@ -253,7 +252,7 @@ def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.Monk
     asleep_at(
         monkeypatch,
         fleet,
-        failover,
+        growth_servers,
         "take_writes_alone",
         lambda: fail_over(fleet.config, "users:0", fleet.name(2)),
     )

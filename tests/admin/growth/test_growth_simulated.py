@@ -38,8 +38,8 @@ from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.errors import ConfigError, GrowthError, MissedChangesError
 from shardkit.network.connections import clients, databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
+from shardkit.testing import Client, simulate
 from shardkit.testing.fakes.fakeredis_private import writes
-from shardkit.testing.simulation import Client, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
 
 SPLIT_KEYS = "b", "m"  # on shards 1 and 0 of two, both on shard 2 of three

@@ -18,8 +18,8 @@ from test_growth_simulated import HOLD, Capture, SplitData, nothing, simulated_s
 from shardkit.admin.growth import gate, journal, start_split
 from shardkit.admin.growth.gate import fence_key
 from shardkit.admin.growth.shard_move import ShardMover
+from shardkit.testing import Client, simulate
 from shardkit.testing.fakes.fakeredis_private import SimpleError, writes
-from shardkit.testing.simulation import Client, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
 
 NODES = ("node:1", "node:2", "node:3")
