@@ -30,33 +30,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from shardkit.admin.changes import Change, taking_part
+from shardkit.admin.growth import relocation, servers
 from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import master_of
 from shardkit.admin.growth.journal import LEAVE, lease, push_changed
-from shardkit.admin.growth.relocation import (
-    Same,
-    ServerAddress,
-    Stored,
-    masters_in,
-    replicas_in,
-    with_replica,
-    without_replica,
-)
-from shardkit.admin.growth.servers import (
-    KnownServers,
-    ServerRole,
-    connected_to,
-    is_refused,
-    mismatched_tls,
-    persist_roles,
-    replicate,
-    role_at,
-    role_of,
-    same_server,
-    touched,
-    unfit,
-    wait_for_copy,
-)
+from shardkit.admin.growth.relocation import Same, ServerAddress, Stored
+from shardkit.admin.growth.servers import KnownServers, ServerRole
 from shardkit.config.component import Component
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
@@ -112,29 +91,29 @@ def attach_replica(
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
-        servers = KnownServers(components.values(), target)
-        same = servers.same
-        if servers.entries_on(target):
+        known = KnownServers(components.values(), target)
+        same = known.same
+        if known.entries_on(target):
             raise GrowthError(f"entries name {target} as a master", "choose an empty server")
         source, login = _followed(components, to)
-        master = stack.enter_context(connected_to(source, login))
-        new = stack.enter_context(connected_to(target, login))
-        role = role_of(new)
-        databases = touched({target: "*", source: "*"}, lambda _: login)
+        master = stack.enter_context(servers.connected_to(source, login))
+        new = stack.enter_context(servers.connected_to(target, login))
+        role = servers.role_of(new)
+        databases = servers.touched({target: "*", source: "*"}, lambda _: login)
         change = Change(kind="attach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
         if problems := _obstacles(master, new, (source, target), login, same):
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
         if role.is_master:
-            replicate(new, source, login, held.order)
-            persist_roles(new)
-        wait_for_copy(master, new, copy)
-        named = bool(servers.entries_on(source))
+            servers.replicate(new, source, login, held.order)
+            servers.persist_roles(new)
+        servers.wait_for_copy(master, new, copy)
+        named = bool(known.entries_on(source))
         epoch = read_epoch(config)
         if named:
             epoch = push_changed(
                 held,
-                lambda components: with_replica(components, source, target, same, zone),
+                lambda components: relocation.with_replica(components, source, target, same, zone),
                 f"{target} replicates {source}",
             )
     return AttachedReplica(target, source, named, epoch)
@@ -143,16 +122,16 @@ def attach_replica(
 def obstacles(components: Mapping[str, Component], replica: str, to: str) -> list[str]:
     """Return what prevents `attach_replica`."""
     target = ServerAddress.parse(replica)
-    servers = KnownServers(components.values(), target)
-    if servers.entries_on(target):
+    known = KnownServers(components.values(), target)
+    if known.entries_on(target):
         return [f"entries name {target} as a master"]
     source, login = _followed(components, to)
     try:
         with (
-            connected_to(source, login) as master,
-            connected_to(target, login) as new,
+            servers.connected_to(source, login) as master,
+            servers.connected_to(target, login) as new,
         ):
-            return _obstacles(master, new, (source, target), login, servers.same)
+            return _obstacles(master, new, (source, target), login, known.same)
     except (RedisError, OSError) as error:
         return [f"{target} or {source} cannot be asked ({error})"]
 
@@ -160,17 +139,17 @@ def obstacles(components: Mapping[str, Component], replica: str, to: str) -> lis
 def _obstacles(
     master: Any,
     new: Any,
-    servers: tuple[ServerAddress, ServerAddress],
+    pair: tuple[ServerAddress, ServerAddress],
     login: Stored,
     same: Same,
 ) -> list[str]:
-    source, target = servers
-    if same(*servers):
+    source, target = pair
+    if same(*pair):
         return [f"{source} and {target} are one server"]
     info = master.info()
-    problems = unfit((source, master, info), (target, new, new.info()))
-    if role_of(new).is_master:
-        problems += mismatched_tls(new, target, login)
+    problems = servers.unfit((source, master, info), (target, new, new.info()))
+    if servers.role_of(new).is_master:
+        problems += servers.mismatched_tls(new, target, login)
     if info.get("cluster_enabled"):
         problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
     return problems
@@ -196,20 +175,20 @@ def detach_replica(
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
-        servers = KnownServers(components.values(), target)
-        same = servers.same
-        if servers.entries_on(target):
+        known = KnownServers(components.values(), target)
+        same = known.same
+        if known.entries_on(target):
             raise GrowthError(f"entries name {target} as a master", "fail over first")
         source, login = _followed_by(components, target, same)
-        databases = touched({target: "*", source: "*"}, lambda _: login)
+        databases = servers.touched({target: "*", source: "*"}, lambda _: login)
         change = Change(kind="detach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
         role = None
-        client = stack.enter_context(connected_to(target, login))
+        client = stack.enter_context(servers.connected_to(target, login))
         try:
-            role = role_of(client)
+            role = servers.role_of(client)
         except (RedisError, OSError) as error:
-            if not (force or is_refused(error)):
+            if not (force or servers.is_refused(error)):
                 raise GrowthError(
                     f"{target} may be alive, but INFO failed ({error}): it would still follow "
                     f"{source}, although no entry names it",
@@ -222,13 +201,13 @@ def detach_replica(
             _check_enough_are_left(source, login)
         epoch = push_changed(
             held,
-            lambda components: without_replica(components, target, same),
+            lambda components: relocation.without_replica(components, target, same),
             f"{target} no longer replicates {source}",
         )
         if role is not None and not role.is_master:
             wait_until_left(client, LEAVE)
             held.order(client, "REPLICAOF", "NO", "ONE")
-            persist_roles(client)
+            servers.persist_roles(client)
     return AttachedReplica(target, source, False, epoch)
 
 
@@ -240,7 +219,7 @@ def _followed(components: Components, name: str) -> tuple[ServerAddress, Stored]
     try:
         return master_of(components, name)
     except InvalidArgumentError:
-        for _, replica, login in replicas_in(components.values()):
+        for _, replica, login in relocation.replicas_in(components.values()):
             if str(replica) == name:
                 return replica, login
         raise
@@ -250,15 +229,15 @@ def _followed_by(
     components: Components, replica: ServerAddress, same: Same
 ) -> tuple[ServerAddress, Stored]:
     """Return the master of a server, by the entries or by its own INFO."""
-    named = list(replicas_in(components.values()))
+    named = list(relocation.replicas_in(components.values()))
     for master, each, login in named:
         if same(each, replica):
             return master, login
-    servers = [(each, login) for _, each, login in named]
-    for server, login in (*servers, *masters_in(components.values())):
+    others = [(each, login) for _, each, login in named]
+    for server, login in (*others, *relocation.masters_in(components.values())):
         with suppress(RedisError, OSError):
-            found = role_at(replica, login).master
-            if found is not None and same_server(found, server):
+            found = servers.role_at(replica, login).master
+            if found is not None and servers.same_server(found, server):
                 return server, login
     raise InvalidArgumentError(
         f"{replica} follows no server that entries name", "see: shardkit replicas tree"
@@ -268,11 +247,11 @@ def _followed_by(
 def _check_enough_are_left(source: ServerAddress, login: Stored) -> None:
     """Refuse to detach the replica without which its master takes no writes."""
     try:
-        with connected_to(source, login) as master:
+        with servers.connected_to(source, login) as master:
             least = int(master.config_get("min-replicas-to-write").get("min-replicas-to-write", 0))
-            left = len(role_of(master).replicas) - 1
+            left = len(servers.role_of(master).replicas) - 1
     except (RedisError, OSError) as error:
-        if is_refused(error):
+        if servers.is_refused(error):
             return
         raise GrowthError(
             f"{source} does not say how many replicas it needs to take writes ({error})",
@@ -316,16 +295,16 @@ def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
     Replicas that entries name but that do not follow are included. Cost: an INFO to each server.
     """
     components = list(components)
-    servers = KnownServers(components)
+    known = KnownServers(components)
     masters: dict[ServerAddress, Stored] = {}
-    for server, login in masters_in(components):
-        if not any(servers.same(server, each) for each in masters):
+    for server, login in relocation.masters_in(components):
+        if not any(known.same(server, each) for each in masters):
             masters[server] = login
     tree: list[ReplicaNode] = []
     for server, login in masters.items():
         below = _visit(server, login, 0, None)
-        for named in servers.replicas_of(server):
-            if not any(servers.same(named, node.server) for node in below):
+        for named in known.replicas_of(server):
+            if not any(known.same(named, node.server) for node in below):
                 below += _visit(named, login, 1, None)
         tree += below
     return tree
@@ -335,7 +314,7 @@ def _visit(
     server: ServerAddress, login: Stored, depth: int, master: ServerRole | None
 ) -> list[ReplicaNode]:
     try:
-        role = role_at(server, login)
+        role = servers.role_at(server, login)
     except (RedisError, OSError) as error:
         return [ReplicaNode(server, depth, f"does not answer ({error})")]
     behind = None if master is None else max(0, master.offset - role.offset)
@@ -464,7 +443,7 @@ def verify_replicas(
     components = list(components)
     same = KnownServers(components).same
     pairs: dict[tuple[ServerAddress, ServerAddress], Stored] = {}
-    for master, replica, login in replicas_in(components):
+    for master, replica, login in relocation.replicas_in(components):
         if not any(same(master, one) and same(replica, other) for one, other in pairs):
             pairs[master, replica] = login
 
@@ -474,8 +453,8 @@ def verify_replicas(
         database = login.entry.resolved(login.where).get("db", 0)
         try:
             with (
-                connected_to(pair[0], login, database=database) as master,
-                connected_to(pair[1], login, database=database) as replica,
+                servers.connected_to(pair[0], login, database=database) as master,
+                servers.connected_to(pair[1], login, database=database) as replica,
             ):
                 return verify_replica(master, replica, timeout)
         except (RedisError, OSError) as error:

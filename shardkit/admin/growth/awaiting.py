@@ -92,3 +92,5 @@ start_split = _awaiting(growth.start_split)
 verify_move = _awaiting(growth.verify_move)
 verify_replica = _awaiting(growth.verify_replica)
 verify_replicas = _awaiting(growth.verify_replicas)
+
+__all__ = [name for name in growth.__all__ if name in globals()]

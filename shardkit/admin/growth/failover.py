@@ -42,31 +42,11 @@ from redis.exceptions import RedisError, ResponseError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.changes import Change, taking_part
+from shardkit.admin.growth import servers
 from shardkit.admin.growth.exchange import mark_of
 from shardkit.admin.growth.journal import Lease, lease, push_relocation, wait_until_read
 from shardkit.admin.growth.relocation import Same, ServerAddress, Stored, address_of, entries_on
-from shardkit.admin.growth.servers import (
-    STEP,
-    TIMEOUT,
-    KnownServers,
-    Order,
-    ServerRole,
-    Takeover,
-    ask_for_replicas,
-    config_databases,
-    connected_to,
-    errors_behind,
-    follow_as,
-    hand_over,
-    is_refused,
-    mismatched_tls,
-    persist_roles,
-    replicate,
-    role_at,
-    role_of,
-    take_writes_alone,
-    wait_for_copy,
-)
+from shardkit.admin.growth.servers import STEP, TIMEOUT, KnownServers, Order, ServerRole, Takeover
 from shardkit.admin.servers import sentinels_of, servers_of_service
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
@@ -143,30 +123,30 @@ def fail_over(
             leased.check()
             return replace(done, epoch=read_epoch(config))
         source, login = master_of(components, name)
-        servers = KnownServers(components.values())
-        same = servers.same
-        if nameless := servers.nameless(source):
+        fleet = KnownServers(components.values())
+        same = fleet.same
+        if nameless := fleet.nameless(source):
             raise GrowthError(
                 f"{nameless[0]} leads to {source} by a socket, Sentinels or a reference, which a "
                 "failover cannot change",
                 "write host and port",
             )
-        shards = tuple(str(shard) for shard, _ in servers.entries_on(source))
+        shards = tuple(str(shard) for shard, _ in fleet.entries_on(source))
         message = f"failover of {source}"
         held: float | None
-        master = stack.enter_context(connected_to(source, login))
+        master = stack.enter_context(servers.connected_to(source, login))
         role: ServerRole | None = None
         try:
-            role = role_of(master)
+            role = servers.role_of(master)
         except (RedisError, OSError) as error:
             why = error
-        known = servers.replicas_of(source)
+        known = fleet.replicas_of(source)
         wanted = None if to is None else ServerAddress.parse(to)
 
         def connect(server: ServerAddress) -> Any:
             """Return a client of the new master, which asks for replicas again at the end."""
-            client = stack.enter_context(connected_to(server, login))
-            stack.callback(ask_for_replicas, client, config, server)
+            client = stack.enter_context(servers.connected_to(server, login))
+            stack.callback(servers.ask_for_replicas, client, config, server)
             return client
 
         forced = wanted if force and role is None else None
@@ -184,23 +164,23 @@ def fail_over(
             connect(target)
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]
-            if problems := config_databases(source, login, numbers):
+            if problems := servers.config_databases(source, login, numbers):
                 raise GrowthError(
                     problems[0], "move it to a server of its own: nothing has changed"
                 )
-            if problems := mismatched_tls(master, source, login):
+            if problems := servers.mismatched_tls(master, source, login):
                 raise GrowthError(problems[0], "correct that: nothing has changed")
             seen = [each for each, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, login)
             target = _best(_following(offsets, source, same, role.history), None)
             replica = connect(target)
-            wait_for_copy(master, replica, _COPY)
-            take_writes_alone(replica, config, target)
-            follow_as(master, login)
+            servers.wait_for_copy(master, replica, _COPY)
+            servers.take_writes_alone(replica, config, target)
+            servers.follow_as(master, login)
             with leased.marking(master, replica):
-                held = hand_over(master, replica, target, hold, leased.order)
-            persist_roles(master, replica)
+                held = servers.hand_over(master, replica, target, hold, leased.order)
+            servers.persist_roles(master, replica)
             behind = 0
         else:
             everyone = list(dict.fromkeys(known if wanted is None else [*known, wanted]))
@@ -215,12 +195,12 @@ def fail_over(
             target = _best(offsets, None if force else MOST_DOWN)
             behind = max(each.offset for each in offsets.values()) - offsets[target].offset
             replica = connect(target)
-            least = take_writes_alone(replica, config, target)
+            least = servers.take_writes_alone(replica, config, target)
             fence = {"format": _FORMAT, "master": str(target), "least": least}
             config.hset(_FENCES_KEY, str(source), json.dumps(fence))
             leased.order(replica, "REPLICAOF", "NO", "ONE")
             stack.enter_context(leased.marking(replica))
-            persist_roles(replica)
+            servers.persist_roles(replica)
             held = None
         others = [each for each in known if each != target]
         followers, failed = repoint(others, target, login, leased.order)
@@ -251,7 +231,7 @@ def _require_crash(
 ) -> dict[ServerAddress, ServerRole]:
     """Return the replicas' roles if their master has crashed."""
     end = time.monotonic() + _NOTICE
-    refused = is_refused(why)
+    refused = servers.is_refused(why)
     while True:
         roles = _roles(replicas, login)
         links = {server: role.raw.get("master_link_status") for server, role in roles.items()}
@@ -261,7 +241,7 @@ def _require_crash(
             if link == "up" and same(roles[server].master, source)
         ]
         unsure = [server for server in replicas if links.get(server) != "down"]
-        if not any(isinstance(each, OSError) for each in errors_behind(why)):
+        if not any(isinstance(each, OSError) for each in servers.errors_behind(why)):
             evidence = "it replied"
         elif linked:
             evidence = f"its replica {linked[0]} has a link to it"
@@ -333,8 +313,8 @@ def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAdd
     server = ServerAddress.parse(name)
     entries = entries_on(components.values(), server, eq)
     if not entries:  # entries may use another name of it
-        servers = KnownServers(components.values(), server)
-        entries = entries_on(components.values(), server, servers.same)
+        fleet = KnownServers(components.values(), server)
+        entries = entries_on(components.values(), server, fleet.same)
     for shard, entry in entries:
         return address_of(entry) or server, Stored(entry, entry_key(*shard))
     raise InvalidArgumentError(
@@ -369,11 +349,11 @@ def _named(
     return next((each for each in known if same(server, each)), None)
 
 
-def _roles(servers: Iterable[ServerAddress], login: Stored) -> dict[ServerAddress, ServerRole]:
+def _roles(addresses: Iterable[ServerAddress], login: Stored) -> dict[ServerAddress, ServerRole]:
     found = {}
-    for server in servers:
+    for server in addresses:
         with suppress(RedisError, OSError):
-            found[server] = role_at(server, login)
+            found[server] = servers.role_at(server, login)
     return found
 
 
@@ -405,15 +385,15 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
 
 
 def repoint(
-    servers: Iterable[ServerAddress], master: ServerAddress, login: Stored, order: Order
+    addresses: Iterable[ServerAddress], master: ServerAddress, login: Stored, order: Order
 ) -> tuple[list[str], dict[str, str]]:
     """Have servers follow another master; return which do, and why others do not."""
     followers, failed = [], {}
-    for server in servers:
+    for server in addresses:
         try:
-            with connected_to(server, login) as client:
-                replicate(client, master, login, order)
-                persist_roles(client)
+            with servers.connected_to(server, login) as client:
+                servers.replicate(client, master, login, order)
+                servers.persist_roles(client)
             followers.append(str(server))
         except (RedisError, OSError) as error:
             failed[str(server)] = str(error)
@@ -450,18 +430,18 @@ def apply_fences(config: Any, wait: Seconds = 0.0) -> list[Fence]:
     wait = in_seconds(wait)
     end = time.monotonic() + wait
     done: dict[ServerAddress, Fence] = {}
-    servers: KnownServers | None = None
+    fleet: KnownServers | None = None
     while True:
         components = read_components(config)
         pending = pending_fences(config)
-        if pending and servers is None:
-            servers = KnownServers(components.values(), *(each.target for each in pending))
+        if pending and fleet is None:
+            fleet = KnownServers(components.values(), *(each.target for each in pending))
         for source in done.keys() - {each.source for each in pending}:
             done[source] = replace(done[source], applied=True)  # by another process
         for fence in pending:
             applied = False
-            assert servers is not None, "something was pending"
-            for shard, entry in entries_on(components.values(), fence.target, servers.same)[:1]:
+            assert fleet is not None, "something was pending"
+            for shard, entry in entries_on(components.values(), fence.target, fleet.same)[:1]:
                 applied = _apply(config, fence, Stored(entry, entry_key(*shard)))
             if applied:
                 config.hdel(_FENCES_KEY, str(fence.source))
@@ -473,15 +453,15 @@ def apply_fences(config: Any, wait: Seconds = 0.0) -> list[Fence]:
 
 def _apply(config: Any, fence: Fence, login: Stored) -> bool:
     try:
-        with connected_to(fence.source, login, timeout=0.5) as client:
-            if role_of(client).is_master:
+        with servers.connected_to(fence.source, login, timeout=0.5) as client:
+            if servers.role_of(client).is_master:
                 with lease(config) as leased:  # look again: it may have become the master again
                     if fence in pending_fences(config):
-                        replicate(client, fence.target, login, leased.order)
-                persist_roles(client)
+                        servers.replicate(client, fence.target, login, leased.order)
+                servers.persist_roles(client)
         if fence.least:
-            with connected_to(fence.target, login) as master:
-                ask_for_replicas(master, config, fence.target)
+            with servers.connected_to(fence.target, login) as master:
+                servers.ask_for_replicas(master, config, fence.target)
     except (RedisError, OSError, GrowthError):
         return False
     return True
@@ -546,9 +526,9 @@ def _preferring(
     This includes the priorities that a killed process has left changed.
     """
     listed = servers_of_service(entry, where)
-    servers = {_address(each): each for _, each in listed}
-    if wanted is not None and wanted not in list(servers)[1:]:
-        said = "the master already" if wanted == next(iter(servers)) else "no replica of it"
+    by_address = {_address(each): each for _, each in listed}
+    if wanted is not None and wanted not in list(by_address)[1:]:
+        said = "the master already" if wanted == next(iter(by_address)) else "no replica of it"
         raise GrowthError(
             f"{wanted} is {said}, as the Sentinels of {where} know", "see: shardkit status"
         )
@@ -557,19 +537,19 @@ def _preferring(
             if wanted is not None:
                 master = stack.enter_context(client_of(listed[0][1].resolved(where), TIMEOUT))
                 stack.enter_context(lease.marking(master))
-                for server in list(servers)[1:]:
+                for server in list(by_address)[1:]:
                     priority = 1 if server == wanted else 2
-                    _set_priority(lease, servers[server], where, server, priority)
+                    _set_priority(lease, by_address[server], where, server, priority)
                 _wait_for_priority(entry, where, wanted)
             yield
         finally:
             for _ in range(2):  # Sentinels that give a replica its new master close connections
                 for name, noted in lease.config.hgetall(_PRIORITIES_KEY).items():
                     address = ServerAddress.parse(str_if_bytes(name))
-                    if address in servers and noted.isdigit():
+                    if address in by_address and noted.isdigit():
                         former = (where, address, int(noted))
                         with suppress(RedisError, OSError, GrowthError):  # the next one restores it
-                            _set_priority(lease, servers[address], *former, back=True)
+                            _set_priority(lease, by_address[address], *former, back=True)
 
 
 def _set_priority(
@@ -703,7 +683,7 @@ def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_N
         with (
             client_of(entry.resolved(where), TIMEOUT)
             if at is None
-            else connected_to(at, Stored(entry, where))
+            else servers.connected_to(at, Stored(entry, where))
         ) as client:
             said: Any = client.execute_command("CLUSTER NODES")
     except ServerErrors as error:
@@ -776,7 +756,7 @@ def fail_over_cluster(
     began = time.monotonic()
     with ExitStack() as stack:
         client, master = (
-            stack.enter_context(connected_to(node.address, Stored(entry, where)))
+            stack.enter_context(servers.connected_to(node.address, Stored(entry, where)))
             for node in (target, source)
         )
         if source.slots:

@@ -29,17 +29,8 @@ from typing import Any, get_args, get_origin
 import redis
 from redis.utils import str_if_bytes
 
-from shardkit.admin.changes import (
-    CHANGES_KEY,
-    FORMAT,
-    LEASE,
-    Change,
-    begin,
-    now_of,
-    open_changes,
-    renewing,
-    text_of,
-)
+from shardkit.admin import changes
+from shardkit.admin.changes import CHANGES_KEY, FORMAT, LEASE, Change
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, relocated
 from shardkit.admin.growth.servers import KnownServers
 from shardkit.admin.pushes import attest, newest_witness
@@ -376,10 +367,10 @@ class Lease:
         """Write a move as it is now."""
         move.kind = move.verb
         if not move.started:
-            begin(self.config, move, self.watch)
-        move.ended = (move.ended or now_of(self.config)) if move.is_over else 0.0
+            changes.begin(self.config, move, self.watch)
+        move.ended = (move.ended or changes.now_of(self.config)) if move.is_over else 0.0
         keys = _LEASE_KEY, CHANGES_KEY
-        if not self.config.eval(_WRITE, 2, *keys, self._token, move.id, text_of(move)):
+        if not self.config.eval(_WRITE, 2, *keys, self._token, move.id, changes.text_of(move)):
             raise self._ended()
 
     def renew(self) -> None:
@@ -417,7 +408,7 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
         )
     held = Lease(config, token)
     try:
-        with renewing(held.renew, held.released):
+        with changes.renewing(held.renew, held.released):
             yield held
     finally:
         held.release()
@@ -425,7 +416,9 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
 
 def is_kept(config: redis.Redis, move: Move) -> bool:
     """Whether a process keeps the old databases of a move up to date."""
-    return any(each.kind == "keep" and each.within == move.id for each in open_changes(config))
+    return any(
+        each.kind == "keep" and each.within == move.id for each in changes.open_changes(config)
+    )
 
 
 LEAVE = 3.0  # seconds for clients to leave a server that was replaced

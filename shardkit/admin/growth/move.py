@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 
 from redis.exceptions import RedisError, ResponseError
 
-from shardkit.admin.growth import journal
+from shardkit.admin.growth import journal, servers
 from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import HOLD, repoint
 from shardkit.admin.growth.gate import update_nodes
@@ -25,20 +25,7 @@ from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_s
 from shardkit.admin.growth.mover import COPIED, Mover, Progress
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.rule import like_of
-from shardkit.admin.growth.servers import (
-    ServerRole,
-    ask_for_replicas,
-    connected_to,
-    follow_as,
-    hand_over,
-    persist_roles,
-    replicate,
-    role_at,
-    role_of,
-    same_server,
-    take_writes_alone,
-    wait_for_copy,
-)
+from shardkit.admin.growth.servers import ServerRole
 from shardkit.admin.growth.shard_move import ShardMover, reversed_move
 from shardkit.config.component import Component
 from shardkit.config.store import read_components, read_epoch
@@ -85,21 +72,23 @@ class ServerMover(Mover):
         move, config = self._move, self._config
         source, target = self._source, self._target
         with ExitStack() as stack:
-            old = stack.enter_context(connected_to(source, self._own))
-            new = stack.enter_context(connected_to(target, self._own))
-            stack.callback(ask_for_replicas, new, config, target)
+            old = stack.enter_context(servers.connected_to(source, self._own))
+            new = stack.enter_context(servers.connected_to(target, self._own))
+            stack.callback(servers.ask_for_replicas, new, config, target)
             if move.phase == "begun":
                 self._begin(old, new)
             if move.phase == "attached":
                 self._progress(f"handing over to {target}")
                 # Otherwise a mover that was killed has handed over.
-                if not role_of(new).is_master or role_of(old).is_master:
+                if not servers.role_of(new).is_master or servers.role_of(old).is_master:
                     self._attach(new)  # the target may have been restarted
-                    wait_for_copy(old, new, self._copy)
-                    take_writes_alone(new, config, target)
+                    servers.wait_for_copy(old, new, self._copy)
+                    servers.take_writes_alone(new, config, target)
                     with self._lease.marking(old, new):
-                        move.held = hand_over(old, new, target, self._hold, self._lease.order)
-                persist_roles(old, new)
+                        move.held = servers.hand_over(
+                            old, new, target, self._hold, self._lease.order
+                        )
+                servers.persist_roles(old, new)
                 self._reached("promoted")
             if move.phase == "promoted":
                 self._require_handover(old, new)
@@ -118,7 +107,7 @@ class ServerMover(Mover):
         self._reached("begun")
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
-        follow_as(old, self._own)
+        servers.follow_as(old, self._own)
 
         def tell() -> None:
             said = new.info("replication")
@@ -126,28 +115,32 @@ class ServerMover(Mover):
             received = int(said.get("master_sync_read_bytes", 0))
             self._pace.note(COPIED, received, total, "bytes")
 
-        wait_for_copy(old, new, self._copy, tell=tell)
+        servers.wait_for_copy(old, new, self._copy, tell=tell)
         self._reached("attached")
 
     def _attach(self, new: Any) -> None:
-        role = role_of(new)
-        if role.is_master or role.master is None or not same_server(role.master, self._source):
+        role = servers.role_of(new)
+        if (
+            role.is_master
+            or role.master is None
+            or not servers.same_server(role.master, self._source)
+        ):
             if role.is_master and new.info("keyspace"):
                 raise GrowthError(
                     f"{self._target} has keys and is not a replica of {self._source}: something "
                     "else uses it",
                     "check it, then resume or abort",
                 )
-            replicate(new, self._source, self._own, self._lease.order)
-            persist_roles(new)
+            servers.replicate(new, self._source, self._own, self._lease.order)
+            servers.persist_roles(new)
 
     def _require_handover(self, old: Any, new: Any) -> None:
         """Check that the target took over from the source, which may be down by now."""
         follows = True
         with suppress(RedisError, OSError):
-            master = role_of(old).master
-            follows = master is not None and same_server(master, self._target)
-        if not (follows and role_of(new).is_master):
+            master = servers.role_of(old).master
+            follows = master is not None and servers.same_server(master, self._target)
+        if not (follows and servers.role_of(new).is_master):
             raise GrowthError(
                 f"{self._target} is not the master of {self._source}, although the record of this "
                 "move says so: the record is out of date",
@@ -173,7 +166,7 @@ class ServerMover(Mover):
         with ExitStack() as stack:
 
             def client(server: ServerAddress, number: int = 0) -> Any:
-                return stack.enter_context(connected_to(server, self._own, database=number))
+                return stack.enter_context(servers.connected_to(server, self._own, database=number))
 
             used = {name[2:] for name in client(self._target).info("keyspace")} | set(move.keys)
             compared = self._compare(
@@ -203,9 +196,9 @@ class ServerMover(Mover):
     def abort(self) -> None:
         """Detach and empty the target, unless it was a replica before the move."""
         move, target = self._move, self._target
-        with connected_to(target, self._own) as new:
+        with servers.connected_to(target, self._own) as new:
             try:
-                role = role_of(new)
+                role = servers.role_of(new)
             except (RedisError, OSError):
                 if (
                     move.phase not in ("begun", "attached")
@@ -227,7 +220,7 @@ class ServerMover(Mover):
                 self._require_source()
                 try:
                     with (
-                        connected_to(self._source, self._own) as old,
+                        servers.connected_to(self._source, self._own) as old,
                         self._lease.marking(old, new),
                     ):
                         self._require_source()  # it may have handed over in the meantime
@@ -238,8 +231,8 @@ class ServerMover(Mover):
                         f"{target} could not be detached and emptied: {error}",
                         f"grant the right, and then: shardkit move abort {move.name}",
                     ) from error
-                persist_roles(new)
-            ask_for_replicas(new, self._config, target, 0)
+                servers.persist_roles(new)
+            servers.ask_for_replicas(new, self._config, target, 0)
         self._reached("aborted")
 
     def give_up(self, lost: bool) -> None:
@@ -257,7 +250,7 @@ class ServerMover(Mover):
         self._reached("aborted")
 
     def _role(self, server: ServerAddress) -> ServerRole:
-        return role_at(server, self._own)
+        return servers.role_at(server, self._own)
 
     def _require_source(self) -> None:
         """Check that the target is not the only one that has the data."""
@@ -276,12 +269,12 @@ class ServerMover(Mover):
     def _has_copy(self, role: ServerRole) -> bool:
         """Whether a server with this role follows the source, or did until an abort began."""
         if role.master is not None:
-            return same_server(role.master, self._source)
+            return servers.same_server(role.master, self._source)
         return bool(role.raw.get("master_replid2") == self._role(self._source).history)
 
     def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
         found = self._role(replica).master
-        return found is not None and same_server(found, master)
+        return found is not None and servers.same_server(found, master)
 
 
 _SEE = "see: shardkit move status"

@@ -20,6 +20,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from shardkit.admin.growth import relocation
 from shardkit.admin.growth.certificate import unequal
 from shardkit.admin.growth.exchange import (
     Slices,
@@ -35,14 +36,7 @@ from shardkit.admin.growth.failover import master_of, shard_named
 from shardkit.admin.growth.gate import CLOSING, Ranges, is_closed, masters_of
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.mover import Expected, duration
-from shardkit.admin.growth.relocation import (
-    Place,
-    Same,
-    ServerAddress,
-    Stored,
-    address_of,
-    place_of,
-)
+from shardkit.admin.growth.relocation import Place, Same, ServerAddress, Stored
 from shardkit.admin.growth.rule import ByPlacement, like_of, misplaced_error, rule_of, shard_names
 from shardkit.admin.growth.servers import (
     KnownServers,
@@ -811,7 +805,7 @@ def _cluster_of(component: Component) -> ServerAddress | None:
     clusters = [entry for entry in every if entry.is_cluster]
     if not clusters:
         return None
-    node = address_of(clusters[0])
+    node = relocation.address_of(clusters[0])
     if component.shards or node is None:
         raise ConfigError(
             f"{component.name} is in a cluster, and not by one entry with host and port",
@@ -826,7 +820,7 @@ def _cluster_of(component: Component) -> ServerAddress | None:
 
 
 def _place(entry: Entry, where: str) -> Place:
-    if (place := place_of(entry)) is None:
+    if (place := relocation.place_of(entry)) is None:
         raise ConfigError(
             f"{where} does not name its server and database", "write host, port and db into it"
         )
@@ -907,7 +901,7 @@ def _sharing(components: Components, split: Move) -> list[str]:
     problems = []
     for component in components.values():
         for shard, entry in component.entries():
-            node = address_of(entry) if entry.is_cluster else None
+            node = relocation.address_of(entry) if entry.is_cluster else None
             if component.name == split.name or node is None:
                 continue
             nodes: dict[str, Ranges] = {}

@@ -26,26 +26,11 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth import gate, journal
+from shardkit.admin.growth import gate, journal, relocation
 from shardkit.admin.growth.exchange import Clients, clients_of, database_client, mark_of, strays
-from shardkit.admin.growth.journal import (
-    KEYS,
-    REPLICATION,
-    Lease,
-    Move,
-    push_changed,
-    push_relocation,
-)
+from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move import mover_of, resume_move
-from shardkit.admin.growth.relocation import (
-    Place,
-    Same,
-    ServerAddress,
-    Stored,
-    address_of,
-    masters_in,
-    place_in,
-)
+from shardkit.admin.growth.relocation import Place, Same, ServerAddress, Stored
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_at, role_of
 from shardkit.config.component import Component, entry_key
@@ -140,12 +125,12 @@ class _ClosedDatabases:
         self._replaced: dict[ServerAddress, ServerAddress] = {}  # replicas, and their masters
         self.moves = {each.id: each for each in journal.read_all(lease.config)}
         self._logins: dict[ServerAddress, Stored] = {}
-        for server, login in masters_in(components.values()):
+        for server, login in relocation.masters_in(components.values()):
             self._logins.setdefault(server, login)
         self._nodes: dict[Place, tuple[str, str]] = {}  # of clusters: their marks and components
         for component in components.values():
             for shard, entry in component.entries():
-                if not entry.is_cluster or (node := address_of(entry)) is None:
+                if not entry.is_cluster or (node := relocation.address_of(entry)) is None:
                     continue
                 login = Stored(entry, entry_key(*shard))
                 with suppress(RedisError, OSError, GrowthError):
@@ -216,10 +201,10 @@ class _ClosedDatabases:
             if move.phase != "fenced":
                 changed = partial(self._changed, move)
                 message = f"{move.verb} of {move.name}, as its fences tell"
-                push_changed(self._lease, changed, message)
+                journal.push_changed(self._lease, changed, message)
         for server, master in self._replaced.items():
             message = f"{master} has replaced {server}"
-            push_relocation(
+            journal.push_relocation(
                 self._lease, server, master, self._same, keep_source=True, message=message
             )
         for place, move in self._unfenced:
@@ -239,7 +224,7 @@ class _ClosedDatabases:
                 str(shard)
                 for component in self._components.values()
                 for shard, entry in component.entries()
-                if place_in(entry, [place], self._same)
+                if relocation.place_in(entry, [place], self._same)
             ),
             "",
         )

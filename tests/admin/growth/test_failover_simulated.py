@@ -201,17 +201,21 @@ def without_a_hold(master: Any, replica: Any, *args: object) -> float:
     return 0.0
 
 
-def without_a_fence(master: Any, *args: Any) -> float:
-    held = servers.hand_over(master, *args)
+def without_a_fence(
+    master: Any, *args: Any, hand_over: Callable[..., float] = servers.hand_over
+) -> float:
+    held = hand_over(master, *args)
     master.execute_command("REPLICAOF", "NO", "ONE")
     return held
 
 
-def push_first(server: Any, config: Any, address: ServerAddress) -> int:
+def push_first(
+    server: Any, config: Any, *args: Any, take: Callable[..., int] = servers.take_writes_alone
+) -> int:
     lease: Any = SimpleNamespace(config=config, check=lambda: None, watch=lambda pipe: None)
     push_relocation(lease, OLD, NEW, eq, keep_source=False, message="")
     time.sleep(0.5)  # simulated; clients read that
-    return servers.take_writes_alone(server, config, address)
+    return take(server, config, *args)
 
 
 class CrashedAlone(Crashed):
@@ -226,19 +230,19 @@ def nobody(*args: object) -> list[Any]:
 
 # What is left out, in which schedules that shows, and what it leads to.
 MUTATIONS = [
-    Mutation("writers are held", MovedServer, server_move, "hand_over", without_a_hold, 509),
+    Mutation("writers are held", MovedServer, servers, "hand_over", without_a_hold, 509),
     Mutation(
         *("the source is a replica", MovedServer, server_move.ServerMover, "_require_handover"),
         *(lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"), 2),
     ),
-    Mutation("entries follow", MovedServer, server_move, "take_writes_alone", push_first, 310),
-    Mutation("writers are held", FailedOver, failover, "hand_over", without_a_hold, 148),
-    Mutation("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, 10),
-    Mutation("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, 1),
+    Mutation("entries follow", MovedServer, servers, "take_writes_alone", push_first, 310),
+    Mutation("writers are held", FailedOver, servers, "hand_over", without_a_hold, 148),
+    Mutation("the master is a replica", FailedOver, servers, "hand_over", without_a_fence, 10),
+    Mutation("entries follow roles", FailedOver, servers, "take_writes_alone", push_first, 1),
     Mutation("no writes", CrashedAlone, failover, "MOST_DOWN", failover.MOST_DOWN, 25),
     Mutation("it is fenced", Crashed, failover, "apply_fences", nobody, 0, "not fenced"),
     Mutation(
-        *("entries follow roles", Crashed, failover, "take_writes_alone", push_first, 64),
+        *("entries follow roles", Crashed, servers, "take_writes_alone", push_first, 64),
         "not fenced",
     ),
 ]

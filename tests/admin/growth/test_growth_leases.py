@@ -27,12 +27,11 @@ from shardkit.admin.growth import (
     Move,
     abort_move,
     fail_over,
-    failover,
     journal,
-    move as server_move,
     moves,
     resume_move,
     reverse_move,
+    servers as growth_servers,
     shard_move,
     verify_move,
 )
@@ -92,7 +91,7 @@ def abort_and_move(fleet: Fleet) -> None:
 
 
 def killed_and_aborted(fleet: Fleet) -> None:
-    with killed_at((server_move, "take_writes_alone")):
+    with killed_at((growth_servers, "take_writes_alone")):
         fleet.move_server()
     abort_move(fleet.config, fleet.name(0))
 
@@ -253,7 +252,7 @@ def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.Monk
     asleep_at(
         monkeypatch,
         fleet,
-        failover,
+        growth_servers,
         "take_writes_alone",
         lambda: fail_over(fleet.config, "users:0", fleet.name(2)),
     )

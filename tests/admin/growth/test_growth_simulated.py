@@ -378,28 +378,26 @@ def push_first(mover: Any) -> None:
 MUTATIONS = [
     Mutation(what, protocol, owner, name, instead, known)
     for what, owner, name, instead, schedules in [
-        ("writers are held until none is left", gate, "_wait_until_left", nothing, (24, 46)),
-        ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (14, 31)),
-        ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (37,)),
-        ("what changes is copied again", Capture, "take", take_fences, (2, 2)),
-        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (36, 31)),
-        ("connections name databases", databases, "_ranges", lambda numbers: "", (2,)),
+        ("writers are held until none is left", gate, "_wait_until_left", nothing, (36, 46)),
+        ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (31, 43)),
+        ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (42,)),
+        ("what changes is copied again", Capture, "take", take_fences, (4, 6)),
+        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (36, 46)),
+        ("connections name databases", databases, "_ranges", lambda numbers: "", (3,)),
     ]
     for protocol, known in zip((MovedShard, SplitData), schedules, strict=False)
 ]
 MUTATIONS += [
     Mutation("entries follow the decision", of, ShardMover, "_require_target", push_first, known)
-    for of, known in ((ReadLate, 19), (SplitData, 160))
+    for of, known in ((ReadLate, 19), (SplitData, 178))
 ]
 MUTATIONS += [
     Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 1056),
     Mutation(
         *("who has waited finds the shard of its key", SplitData, clients._Successors, "number"),
-        *(lambda self, component, args: self._shard.number, 42),
+        *(lambda self, component, args: self._shard.number, 46),
     ),
-    Mutation(
-        "targets are looked at", LostTarget, ShardMover, "_lost", lambda *args, **options: "", 0
-    ),
+    Mutation("targets are looked at", LostTarget, ShardMover, "_lost", lambda *args: "", 3),
     Mutation(  # it refuses to empty the sources then, for ever
         *("clients find their keys", LostTarget, ShardMover, "_require_targets", nothing, 2),
         "EndlessRun",
@@ -408,7 +406,7 @@ MUTATIONS += [
         *("targets are looked at again", LostLater, ShardMover, "_require_takeover", nothing, 0),
         "the only copy was emptied",
     ),
-    Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 767),
+    Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 845),
 ]
 
 

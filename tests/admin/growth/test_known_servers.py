@@ -14,11 +14,10 @@ from shardkit.admin.growth import (
     attach_replica,
     detach_replica,
     fail_over,
-    move as server_move,
     moves,
     plan_move,
     replica_tree,
-    servers as known_servers,
+    servers as growth_servers,
     start_move,
 )
 from shardkit.admin.growth.relocation import ServerAddress
@@ -128,7 +127,7 @@ def test_run_ids_decide_unless_a_server_is_away(monkeypatch: pytest.MonkeyPatch)
     def ask(server: ServerAddress, logins: object) -> str:
         return run_ids[server]
 
-    monkeypatch.setattr(known_servers, "_run_id_at", ask)
+    monkeypatch.setattr(growth_servers, "_run_id_at", ask)
     servers = [ServerAddress(*each) for each in [*run_ids, ("localhost", 3), ("c", 4)]]
     a, b, here, local, c = servers
     same = KnownServers((), *servers).same
@@ -143,7 +142,7 @@ def test_run_ids_decide_unless_a_server_is_away(monkeypatch: pytest.MonkeyPatch)
 def test_a_move_is_found_by_any_name_of_its_server(fleet: Fleet) -> None:
     two_names(fleet, {"a": 1, "b": 2})
     names = [f"{host}:{fleet.servers[0].port}" for host in HOSTS.values()]
-    with killed_at((server_move, "hand_over")):
+    with killed_at((growth_servers, "hand_over")):
         start_move(fleet.config, names[0], fleet.name(1))
     said = f"^{names[0]} is already being moved to .*; resume it: shardkit move resume {names[0]}"
     for to in (1, 2):

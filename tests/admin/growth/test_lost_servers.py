@@ -11,9 +11,9 @@ import shardkit
 from shardkit.admin.growth import (
     abort_move,
     fail_over,
-    move as server_move,
     moves,
     resume_move,
+    servers as growth_servers,
     shard_move,
     start_split,
 )
@@ -66,7 +66,7 @@ def test_a_source_that_was_promoted_before_it_was_closed_is_copied_again(fleet: 
 def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:
     small(fleet)
     for of_shards, moment in ((True, (shard_move.ShardMover, "_caught_up")), (False, None)):
-        with killed_at(moment or (server_move, "take_writes_alone")):
+        with killed_at(moment or (growth_servers, "take_writes_alone")):
             fleet.move(of_shards)
         fleet.servers[1].kill()
         name = "users:1" if of_shards else fleet.name(0)
@@ -77,7 +77,7 @@ def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:
 
 def test_an_abort_does_not_empty_the_only_copy(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((server_move, "take_writes_alone")):
+    with killed_at((growth_servers, "take_writes_alone")):
         fleet.move_server()
     fleet.servers[0].kill()
     said = f"{fleet.name(0)} does not have the data .*, so {fleet.name(1)} keeps its copy; start"

@@ -26,7 +26,7 @@ from redis.client import Pipeline
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin.growth import fail_over, failover
+from shardkit.admin.growth import fail_over, failover, servers
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import Takeover
 from shardkit.cli.app import app
@@ -296,7 +296,7 @@ def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPat
     idle = SimpleNamespace(
         execute_command=lambda *words: asked.append(words), info=lambda section: {"role": "slave"}
     )
-    monkeypatch.setattr(failover, "connected_to", lambda *_: contextlib.nullcontext(idle))
+    monkeypatch.setattr(servers, "connected_to", lambda *_: contextlib.nullcontext(idle))
     monkeypatch.setattr(failover, "_SECONDS", 0.01)
     with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s: nothing ch"):
         failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)

@@ -59,6 +59,7 @@ from shardkit.admin.growth import (
     plan_move,
     resume_move,
     reverse_move,
+    servers as growth_servers,
     start_move,
     verify_move,
 )
@@ -191,7 +192,7 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
 ) -> None:
     fleet.replicated(2)
     ask_for_a_replica(*fleet.servers[:2])
-    with killed_at((server_move, "hand_over"), (server_move, "ask_for_replicas")):
+    with killed_at((growth_servers, "hand_over"), (growth_servers, "ask_for_replicas")):
         fleet.move_server()
     with fleet.servers[1].client() as client:
         assert client.config_get(LEAST)[LEAST] == "0"
@@ -267,7 +268,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(fleet: Fl
 
 def not_handed_over(fleet: Fleet) -> None:
     """Have a mover be killed when the second server has everything."""
-    with killed_at((server_move, "hand_over")):
+    with killed_at((growth_servers, "hand_over")):
         fleet.move_server()
 
 

@@ -133,7 +133,6 @@ def test_commands_refuse_what_the_table_says(
         raise Began
 
     monkeypatch.setattr(changes, "begin", begun)
-    monkeypatch.setattr(journal, "begin", begun)
     refused = set()
     for kind in KINDS:
         other = open_change(kind)

@@ -24,6 +24,7 @@ from shardkit.admin.growth import (
     exchange,
     plan_move,
     replica_tree,
+    servers as growth_servers,
     verify_replica,
     verify_replicas,
 )
@@ -181,7 +182,7 @@ components:
 
 
 def test_entries_name_servers_by_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachment, "role_at", Mock(side_effect=redis.ConnectionError("away")))
+    monkeypatch.setattr(growth_servers, "role_at", Mock(side_effect=redis.ConnectionError("away")))
     near = ServerAddress("near", 2)
     for port in (3, 4):
         replica = ServerAddress("near", port)
@@ -207,7 +208,7 @@ def test_a_replica_is_verified_in_the_database_of_its_entry(
     monkeypatch: pytest.MonkeyPatch, described: dict[str, int], database: int
 ) -> None:
     asked = Mock(side_effect=redis.ConnectionError("away"))
-    monkeypatch.setattr(import_module("shardkit.admin.growth.attachment"), "connected_to", asked)
+    monkeypatch.setattr(growth_servers, "connected_to", asked)
     entry = {"host": "a", "port": 1, "replicas": [{"port": 2}], **described}
     text = json.dumps({"components": {"data": {"entry": entry}}})
     [answer] = verify_replicas(ShardMap.parse(text).components.values()).values()
