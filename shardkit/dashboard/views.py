@@ -18,6 +18,7 @@ from typing import Any
 from shardkit.admin import (
     config_client,
     connected_clients,
+    growth,
     lock_states,
     queue_names,
     queue_status,
@@ -25,13 +26,6 @@ from shardkit.admin import (
 )
 from shardkit.admin.doctor.diagnosis import diagnose
 from shardkit.admin.doctor.scan import scan
-from shardkit.admin.growth import (
-    measure_balance,
-    moves,
-    pending_fences,
-    plan_balance,
-    with_operations,
-)
 from shardkit.admin.growth.mover import progress_of
 from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
@@ -419,9 +413,9 @@ class Views:
         rates = {each.name: each.now for each in hot["shard"]}
         if not sum(rates.values()):
             return {"banner": "no process has reported heat in the last five minutes"}
-        report = measure_balance(config, sample=_MEASURED, seconds=0.1)
+        report = growth.measure_balance(config, sample=_MEASURED, seconds=0.1)
         return _plain(  # type: ignore[no-any-return]
-            plan_balance(config, with_operations(report, rates, hot), by="operations")
+            growth.plan_balance(config, growth.with_operations(report, rates, hot), by="operations")
         )
 
     @_remembered(_MOMENT)
@@ -442,9 +436,9 @@ class Views:
         return {
             "moves": [
                 {**_plain(each), "is_over": each.is_over, "how_far": progress_of(each)}
-                for each in moves(config, unreadable)
+                for each in growth.moves(config, unreadable)
             ],
-            "fences": [_plain(each) for each in pending_fences(config)],
+            "fences": [_plain(each) for each in growth.pending_fences(config)],
             "unreadable": [str(error) for error in unreadable],
         }
 

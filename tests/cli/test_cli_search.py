@@ -327,7 +327,7 @@ def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: s
 
 def test_installed_packages_are_indexed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "shardkit.cli.commands.search.installed_packages", lambda: [distribution("click")]
+        "shardkit.search.files.readers.installed_packages", lambda: [distribution("click")]
     )
     done = cli.json("search", "index", "--installed", *TO)
     assert done["indexed"] > 10

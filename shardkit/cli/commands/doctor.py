@@ -9,17 +9,8 @@ from typing import Any
 import click
 
 from shardkit.admin.changes import working_on
+from shardkit.admin.doctor import diagnosis
 from shardkit.admin.doctor.check import CheckedStructure, check_all
-from shardkit.admin.doctor.diagnosis import (
-    AppliedChange,
-    Diagnosis,
-    Finding,
-    GroupReport,
-    apply_changes,
-    diagnose,
-    limit_changes,
-    rewrite_configs,
-)
 from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
 from shardkit.admin.doctor.summary import StoredStructure
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
@@ -93,19 +84,21 @@ def doctor(
         chosen, broken = topology.components(names, accepted)
         limit = None if everything or repack else sample
 
-        def examine(*, repack: bool = False) -> Diagnosis:
+        def examine(*, repack: bool = False) -> diagnosis.Diagnosis:
             with progress("databases") as report_progress:
-                return diagnose(
+                return diagnosis.diagnose(
                     scan(topology.kit, chosen, limit, repack=repack, progress=report_progress)
                 )
 
-        applied: list[AppliedChange] = []
+        applied: list[diagnosis.AppliedChange] = []
         rewritten: dict[str, Exception | None] = {}
         with _changing(topology, chosen) if fix or repack else nullcontext():
             before = after = examine(repack=repack and not fix)
             if fix:
-                applied = apply_changes(limit_changes(before))
-                rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
+                applied = diagnosis.apply_changes(diagnosis.limit_changes(before))
+                rewritten = (
+                    diagnosis.rewrite_configs(before.scan.servers.values()) if rewrite else {}
+                )
                 if applied or repack:
                     after = examine(repack=repack)
     if not output.wrote_json(_document(after, broken, applied, rewritten)):
@@ -231,10 +224,10 @@ _DAMAGE_FIELDS: tuple[Field[tuple[CheckedStructure, Damage]], ...] = (
 
 def _show(
     output: Output,
-    now: Diagnosis,
-    before: Diagnosis,
+    now: diagnosis.Diagnosis,
+    before: diagnosis.Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[AppliedChange],
+    applied: Sequence[diagnosis.AppliedChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -255,15 +248,15 @@ def _show(
     output.line(*_summary(now))
 
 
-def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
-    def structure(report: GroupReport) -> StoredStructure:
+def _structure_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupReport], ...]:
+    def structure(report: diagnosis.GroupReport) -> StoredStructure:
         assert report.structure is not None
         return report.structure
 
-    def name(report: GroupReport) -> str:
+    def name(report: diagnosis.GroupReport) -> str:
         return f"{report.group.component}/{report.group.structure}"
 
-    def bytes_each(report: GroupReport) -> Cell:
+    def bytes_each(report: diagnosis.GroupReport) -> Cell:
         keys = report.statistics
         return f"{keys.bytes / keys.entries:.1f}" if keys.entries else None
 
@@ -277,7 +270,7 @@ def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
     )
 
 
-def _other_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
+def _other_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupReport], ...]:
     return (
         Field("component", lambda report: report.group.component, Column("other keys")),
         Field("type", lambda report: report.group.type, Column("type")),
@@ -287,14 +280,16 @@ def _other_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
     )
 
 
-def _figures(now: Diagnosis, *more: Field[GroupReport]) -> tuple[Field[GroupReport], ...]:
+def _figures(
+    now: diagnosis.Diagnosis, *more: Field[diagnosis.GroupReport]
+) -> tuple[Field[diagnosis.GroupReport], ...]:
     """Return the fields that structures and other keys have in common."""
     about = _about(now)
 
-    def entries(report: GroupReport) -> Cell:
+    def entries(report: diagnosis.GroupReport) -> Cell:
         return None if report.group.type == "string" else about(report.statistics.entries)
 
-    def compact(report: GroupReport) -> float | None:
+    def compact(report: diagnosis.GroupReport) -> float | None:
         return None if report.compact is None else round(report.compact, 4)
 
     return (
@@ -310,11 +305,11 @@ def _figures(now: Diagnosis, *more: Field[GroupReport]) -> tuple[Field[GroupRepo
 
 
 def _total(
-    now: Diagnosis,
+    now: diagnosis.Diagnosis,
     name: str,
-    total: Callable[[GroupReport], float],
+    total: Callable[[diagnosis.GroupReport], float],
     written: Callable[[int], str] = "{:,}".format,
-) -> Field[GroupReport]:
+) -> Field[diagnosis.GroupReport]:
     """Return a field of a total, which may be an estimate."""
     about = _about(now)
     return Field(
@@ -325,13 +320,13 @@ def _total(
     )
 
 
-def _about(now: Diagnosis) -> Any:
+def _about(now: diagnosis.Diagnosis) -> Any:
     """Return a function that formats a number, with ~ if it is an estimate."""
     mark = "~" if now.scan.estimated else ""
     return lambda value, written=lambda n: f"{n:,}": f"{mark}{written(round(value))}"
 
 
-def _share(report: GroupReport) -> Cell:
+def _share(report: diagnosis.GroupReport) -> Cell:
     share = report.compact
     if share is None:
         return None
@@ -339,10 +334,10 @@ def _share(report: GroupReport) -> Cell:
     return Styled(text, GOOD if share == 1 else BAD if share == 0 else WARN)
 
 
-def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
+def _finding_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.Finding], ...]:
     about = _about(now)
 
-    def where(finding: Finding) -> str:
+    def where(finding: diagnosis.Finding) -> str:
         if finding.structure:
             return f"{finding.component}/{finding.structure}"
         return f"{finding.component} {finding.type}"
@@ -373,13 +368,13 @@ def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
     )
 
 
-def _done(applied: AppliedChange) -> Cell:
+def _done(applied: diagnosis.AppliedChange) -> Cell:
     if applied.error is not None:
         return Styled(f"no: {_reason(applied.error)}", BAD)
     return Styled("yes", GOOD)
 
 
-_CHANGE_FIELDS: tuple[Field[AppliedChange], ...] = (
+_CHANGE_FIELDS: tuple[Field[diagnosis.AppliedChange], ...] = (
     Field("server", lambda applied: applied.change.server.address, Column("server")),
     Field("setting", lambda applied: applied.change.setting, Column("setting")),
     Field("before", lambda applied: applied.change.before, number("before")),
@@ -394,9 +389,9 @@ _CHANGE_FIELDS: tuple[Field[AppliedChange], ...] = (
 
 
 def _remarks(
-    now: Diagnosis,
-    before: Diagnosis,
-    applied: Sequence[AppliedChange],
+    now: diagnosis.Diagnosis,
+    before: diagnosis.Diagnosis,
+    applied: Sequence[diagnosis.AppliedChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -417,11 +412,11 @@ def _remarks(
     stale = sum(report.statistics.stale for report in now.structures)
     if fix and stale:
         yield Styled("Parts that are already tables stay so until --repack rewrites them.", DIM)
-    if not fix and limit_changes(before):
+    if not fix and diagnosis.limit_changes(before):
         yield Styled("--fix raises these limits.", DIM)
 
 
-def _summary(now: Diagnosis) -> Styled:
+def _summary(now: diagnosis.Diagnosis) -> Styled:
     seen = now.scan
     what = (f"{seen.seen:,} of " if seen.estimated else "") + counted(seen.keys, "key")
     servers = counted(len(seen.servers), "server")
@@ -441,9 +436,9 @@ def _reason(error: Exception) -> str:
 
 
 def _document(
-    now: Diagnosis,
+    now: diagnosis.Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[AppliedChange],
+    applied: Sequence[diagnosis.AppliedChange],
     rewritten: dict[str, Exception | None],
 ) -> dict[str, Any]:
     seen = now.scan

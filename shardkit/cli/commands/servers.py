@@ -11,21 +11,10 @@ from typing import Any, Literal
 
 import click
 
+from shardkit.admin import persistence as disks
 from shardkit.admin.changes import working_on
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.keys import BigKey, biggest_keys
-from shardkit.admin.persistence import (
-    PROFILES,
-    WAIT,
-    DiskRate,
-    PersistenceState,
-    apply_profile,
-    estimate_disk_rate,
-    measure_disk_rate,
-    persistence_of,
-    rewrite_aof,
-    save_snapshot,
-)
 from shardkit.admin.rotate import (
     WAIT as ROTATION_WAIT,
     PasswordRotation,
@@ -229,7 +218,7 @@ def _cell(answer: Any) -> Any:
     return one_line(plain if isinstance(plain, str) else str(plain))
 
 
-_wait = given.seconds(WAIT, "How long it may take.", 0.1)
+_wait = given.seconds(disks.WAIT, "How long it may take.", 0.1)
 
 
 @group(
@@ -248,7 +237,7 @@ def show(
 ) -> int:
     """Show how each server keeps its data, and what may lose data."""
 
-    def lines(state: PersistenceState) -> None:
+    def lines(state: disks.PersistenceState) -> None:
         points = ", ".join(
             f"{changes} changes in {seconds} s" for seconds, changes in state.save_points
         )
@@ -257,13 +246,13 @@ def show(
         for problem in state.problems:
             output.warn(f"  {problem}")
 
-    return _on_all(output, names, where, persistence_of, asdict, lines)
+    return _on_all(output, names, where, disks.persistence_of, asdict, lines)
 
 
 @command(name="apply", group=persistence)
 def apply_(
     output: Output,
-    profile: str = given.argument(type=click.Choice(list(PROFILES))),
+    profile: str = given.argument(type=click.Choice(list(disks.PROFILES))),
     names: Sequence[str] = given.components,
     where: str | None = given.config,
 ) -> int:
@@ -278,7 +267,7 @@ def apply_(
     with opened(where) as topology:
         chosen, _ = topology.components(names)
         with working_on(topology.config_server, "persistence", profile, chosen.values()):
-            apply = partial(apply_profile, profile=profile)
+            apply = partial(disks.apply_profile, profile=profile)
             return _on_all(output, names, where, apply, dict, lines)
 
 
@@ -290,7 +279,7 @@ def snapshot(
     where: str | None = given.config,
 ) -> int:
     """Have servers make a snapshot, and wait until each has succeeded or failed."""
-    return _timed(output, names, where, lambda client: save_snapshot(client, wait), wait)
+    return _timed(output, names, where, lambda client: disks.save_snapshot(client, wait), wait)
 
 
 @command(group=persistence)
@@ -301,7 +290,7 @@ def rewrite(
     where: str | None = given.config,
 ) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
-    return _timed(output, names, where, lambda client: rewrite_aof(client, wait), wait)
+    return _timed(output, names, where, lambda client: disks.rewrite_aof(client, wait), wait)
 
 
 @command(group=persistence)
@@ -309,7 +298,7 @@ def estimate(
     output: Output,
     names: Sequence[str] = given.components,
     seconds: float = given.seconds(1.0, "How long to watch the servers.", 0.1, most=60),
-    profile: str | None = given.choice(list(PROFILES), "Estimate for this profile."),
+    profile: str | None = given.choice(list(disks.PROFILES), "Estimate for this profile."),
     commands: float | None = given.number(
         None, "Write commands a second, instead of a measurement.", 0.0
     ),
@@ -324,7 +313,7 @@ def estimate(
     They are measured, or estimated from --commands and --bytes for a future server.
     """
 
-    def lines(rate: DiskRate) -> None:
+    def lines(rate: disks.DiskRate) -> None:
         output.line(f"  {rate.commands:,.0f} writes a second of {rate.size:,.0f} bytes")
         output.line(
             f"  {rate.total / 1e6:,.2f} MB/s: AOF {rate.append / 1e6:,.2f}, its rewrites "
@@ -334,7 +323,7 @@ def estimate(
     if (commands is None) != (size is None):
         raise click.UsageError("give both --commands and --bytes, or none of them")
     if commands is not None and size is not None:
-        rate = estimate_disk_rate(commands, size, PROFILES[profile or "everysec"], data)
+        rate = disks.estimate_disk_rate(commands, size, disks.PROFILES[profile or "everysec"], data)
         if not output.wrote_json(_document(rate)):
             lines(rate)
         return 0
@@ -342,14 +331,14 @@ def estimate(
         output,
         names,
         where,
-        lambda client: measure_disk_rate(client, seconds, profile),
+        lambda client: disks.measure_disk_rate(client, seconds, profile),
         _document,
         lines,
         2.0 + seconds,
     )
 
 
-def _document(rate: DiskRate) -> dict[str, Any]:
+def _document(rate: disks.DiskRate) -> dict[str, Any]:
     return {**asdict(rate), "total": rate.total}
 
 
