@@ -15,15 +15,8 @@ from functools import partial, wraps
 from itertools import islice
 from typing import Any
 
-from shardkit.admin import (
-    config_client,
-    connected_clients,
-    growth,
-    lock_states,
-    queue_names,
-    queue_status,
-    read_heat,
-)
+from shardkit import admin
+from shardkit.admin import growth
 from shardkit.admin.doctor.diagnosis import diagnose
 from shardkit.admin.doctor.scan import scan
 from shardkit.admin.growth.mover import progress_of
@@ -328,8 +321,10 @@ class Views:
         """Return the task queues of all components."""
 
         def ask(name: str) -> list[Any]:
-            names = self.remembered(("queues", name), _NAMES, partial(queue_names, self._kit, name))
-            states = queue_status(self._kit.queues(component=name), names)
+            names = self.remembered(
+                ("queues", name), _NAMES, partial(admin.queue_names, self._kit, name)
+            )
+            states = admin.queue_status(self._kit.queues(component=name), names)
             return [{"component": name, **_plain(each)} for each in states]
 
         queues, failed = _side_by_side(ask, self._fleet.components)
@@ -368,7 +363,7 @@ class Views:
     @_remembered(_MOMENT, config=True)
     def heat(self, config: Any) -> dict[str, Any]:
         """Return what is hot, as clients count it, and the share of each server."""
-        heat = read_heat(config, _HOT)
+        heat = admin.read_heat(config, _HOT)
         homes = {
             row["shard"]: row["server"]
             for component in list(self._fleet.components.values())
@@ -409,7 +404,7 @@ class Views:
     @_remembered(_NAMES, config=True)
     def heat_moves(self, config: Any) -> dict[str, Any]:
         """Return the moves that would even out what is hot now, and each server's share then."""
-        hot = read_heat(config, 10_000).kinds
+        hot = admin.read_heat(config, 10_000).kinds
         rates = {each.name: each.now for each in hot["shard"]}
         if not sum(rates.values()):
             return {"banner": "no process has reported heat in the last five minutes"}
@@ -423,7 +418,7 @@ class Views:
         """Return who holds and who waits for locks."""
 
         def ask(name: str) -> list[Any]:
-            return list(map(_plain, lock_states(self._kit, components[name])))
+            return list(map(_plain, admin.lock_states(self._kit, components[name])))
 
         components = self._fleet.components
         locks, failed = _side_by_side(ask, components)
@@ -459,7 +454,7 @@ class Views:
                 ]
             except ConfigError as error:
                 undone = str(error)
-        processes, failed = connected_clients(
+        processes, failed = admin.connected_clients(
             components.values(), self._fleet.config_server, TIMEOUT
         )
         return {
@@ -487,7 +482,7 @@ class Views:
         if entry is None:
             return {"banner": "a shard map without a config server has no history"}
         try:
-            with config_client(entry) as config:
+            with admin.config_client(entry) as config:
                 return ask(config)
         except (ShardKitError, *ServerErrors) as error:
             return {"banner": str(error)}

@@ -142,12 +142,7 @@ class BenchServer:
 
 
 class ServerSource:
-    """Provides empty servers.
-
-    Args:
-        binary: the server binary; None finds the embedded one.
-        exact: see `BenchServer`.
-    """
+    """Provides empty servers of a binary, by default the embedded one; see `BenchServer`."""
 
     shared = False  # whether there is only one server, which only one layout can use at a time
 

@@ -23,15 +23,7 @@ from shardkit.admin.rotate import (
 )
 from shardkit.admin.servers import entries_of, execute, query_servers
 from shardkit.cli import options as given
-from shardkit.cli.options import (
-    LOGIN_PASSWORD,
-    ShardOptions,
-    command,
-    config_server,
-    group,
-    login_as,
-    opened,
-)
+from shardkit.cli.options import ShardOptions, command, config_server, group, opened
 from shardkit.cli.output import BAD, Column, Output, Styled, Table, identifier, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import one_line, reason, size
@@ -145,7 +137,7 @@ _KEY_FIELDS: tuple[Field[BigKey], ...] = (
     "shardkit exec --on all -- CONFIG GET maxmemory",
     "shardkit exec --on unique -- DBSIZE",
     "shardkit exec --on unique:7 -- OBJECT FREQ unique:2026-11-22",
-    f"{LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
+    f"{given.LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
     name="exec",
     context_settings={"ignore_unknown_options": True},
 )
@@ -169,7 +161,7 @@ def exec_(
     All are asked at the same time. Nothing is sent twice, and nothing is undone: what COMMAND does
     is up to you. Exits with 1 if any server refuses it or cannot be reached.
     """
-    login = login_as(user)
+    login = given.login_as(user)
     name, _, digits = target.rpartition(":")
     shard = int(digits) if name and digits.isdecimal() else None
     with opened(where) as topology:
@@ -433,7 +425,7 @@ def rotate_command(
     if resume and abort:
         raise click.UsageError("--resume and --abort contradict each other")
     server = config_server(where)
-    login = login_as(user)
+    login = given.login_as(user)
     with config_client(server) as client:
         if abort:
             rotation = abort_rotation(client, server, name, timeout=timeout, login=login)
