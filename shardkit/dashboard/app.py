@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -142,7 +143,7 @@ def application(
 
     async def metrics(request: Request) -> Response:
         registry = CollectorRegistry()
-        registry.register(_FleetMetrics(fleet))
+        registry.register(SimpleNamespace(collect=partial(_metrics, fleet)))
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     async def file(request: Request) -> Response:
@@ -226,22 +227,16 @@ class _Gate:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-class _FleetMetrics:
-    """The metrics of a fleet, as prometheus_client collects them."""
-
-    def __init__(self, fleet: FleetWatch) -> None:
-        self._fleet = fleet
-
-    def collect(self) -> Any:
-        summary = json.loads(self._fleet.summary)
-        servers = summary.get("servers", [])
-        for field, (name, text) in METRICS.items():
-            family = GaugeMetricFamily(name, text, labels=["server"])
-            for server in servers:
-                value = float(server["state"] == "up") if field == "up" else server.get(field)
-                if value is not None:
-                    family.add_metric([server["address"]], value)
-            yield family
-        problems = GaugeMetricFamily("shardkit_problems", "Problems found by the last check")
-        problems.add_metric([], len(summary.get("problems", [])))
-        yield problems
+def _metrics(fleet: FleetWatch) -> Iterator[GaugeMetricFamily]:
+    """Yield the metrics of a fleet."""
+    summary = json.loads(fleet.summary)
+    for field, (name, text) in METRICS.items():
+        family = GaugeMetricFamily(name, text, labels=["server"])
+        for server in summary.get("servers", []):
+            value = float(server["state"] == "up") if field == "up" else server.get(field)
+            if value is not None:
+                family.add_metric([server["address"]], value)
+        yield family
+    problems = GaugeMetricFamily("shardkit_problems", "Problems found by the last check")
+    problems.add_metric([], len(summary.get("problems", [])))
+    yield problems

@@ -211,6 +211,7 @@ def _cell(answer: Any) -> Any:
 
 
 _wait = given.seconds(disks.WAIT, "How long it may take.", 0.1)
+_ALL = {"names": given.components, "where": given.config}  # of which servers
 
 
 @group(
@@ -223,10 +224,8 @@ def persistence() -> None:
     """Show and set how servers keep their data, and save it."""
 
 
-@command(group=persistence)
-def show(
-    output: Output, names: Sequence[str] = given.components, where: str | None = given.config
-) -> int:
+@command(group=persistence, **_ALL)
+def show(output: Output, **servers: Any) -> int:
     """Show how each server keeps its data, and what may lose data."""
 
     def lines(state: disks.PersistenceState) -> None:
@@ -238,7 +237,7 @@ def show(
         for problem in state.problems:
             output.warn(f"  {problem}")
 
-    return _on_all(output, names, where, disks.persistence_of, asdict, lines)
+    return _on_all(output, disks.persistence_of, asdict, lines, **servers)
 
 
 @command(name="apply", group=persistence)
@@ -260,35 +259,24 @@ def apply_(
         chosen, _ = topology.components(names)
         with working_on(topology.config_server, "persistence", profile, chosen.values()):
             apply = partial(disks.apply_profile, profile=profile)
-            return _on_all(output, names, where, apply, dict, lines)
+            return _on_all(output, apply, dict, lines, names=names, where=where)
 
 
-@command(group=persistence)
-def snapshot(
-    output: Output,
-    names: Sequence[str] = given.components,
-    wait: float = _wait,
-    where: str | None = given.config,
-) -> int:
+@command(group=persistence, **_ALL)
+def snapshot(output: Output, wait: float = _wait, **servers: Any) -> int:
     """Have servers make a snapshot, and wait until each has succeeded or failed."""
-    return _timed(output, names, where, lambda client: disks.save_snapshot(client, wait), wait)
+    return _timed(output, disks.save_snapshot, wait, **servers)
 
 
-@command(group=persistence)
-def rewrite(
-    output: Output,
-    names: Sequence[str] = given.components,
-    wait: float = _wait,
-    where: str | None = given.config,
-) -> int:
+@command(group=persistence, **_ALL)
+def rewrite(output: Output, wait: float = _wait, **servers: Any) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
-    return _timed(output, names, where, lambda client: disks.rewrite_aof(client, wait), wait)
+    return _timed(output, disks.rewrite_aof, wait, **servers)
 
 
-@command(group=persistence)
+@command(group=persistence, **_ALL)
 def estimate(
     output: Output,
-    names: Sequence[str] = given.components,
     seconds: float = given.seconds(1.0, "How long to watch the servers.", 0.1, most=60),
     profile: str | None = given.choice(list(disks.PROFILES), "Estimate for this profile."),
     commands: float | None = given.number(
@@ -298,7 +286,7 @@ def estimate(
         None, "Size of a command, with --commands.", 0.0, name="--bytes"
     ),
     data: int = given.number(0, "Size of the data in bytes, with --commands.", 0, unit="BYTES"),
-    where: str | None = given.config,
+    **servers: Any,
 ) -> int:
     """Estimate what servers write to their disks: AOF, rewrites and snapshots.
 
@@ -319,42 +307,31 @@ def estimate(
         if not output.wrote_json(_document(rate)):
             lines(rate)
         return 0
-    return _on_all(
-        output,
-        names,
-        where,
-        lambda client: disks.measure_disk_rate(client, seconds, profile),
-        _document,
-        lines,
-        2.0 + seconds,
-    )
+    measure = partial(disks.measure_disk_rate, seconds=seconds, profile=profile)
+    return _on_all(output, measure, _document, lines, 2.0 + seconds, **servers)
 
 
 def _document(rate: disks.DiskRate) -> dict[str, Any]:
     return {**asdict(rate), "total": rate.total}
 
 
-def _timed(
-    output: Output,
-    names: Sequence[str],
-    where: str | None,
-    query: Callable[[Any], float],
-    wait: float,
-) -> int:
+def _timed(output: Output, query: Callable[..., float], wait: float, **servers: Any) -> int:
     def lines(seconds: float) -> None:
         output.good(f"  done in {seconds:.1f} s")
 
-    return _on_all(output, names, where, query, lambda seconds: {"seconds": seconds}, lines, wait)
+    asked, said = partial(query, wait=wait), lambda seconds: {"seconds": seconds}
+    return _on_all(output, asked, said, lines, wait, **servers)
 
 
 def _on_all(
     output: Output,
-    names: Sequence[str],
-    where: str | None,
     query: Callable[[Any], Any],
     as_document: Callable[[Any], dict[str, Any]],
     lines: Callable[[Any], None],
     timeout: float = 2.0,
+    *,
+    names: Sequence[str],
+    where: str | None,
 ) -> int:
     """Run a query on all servers; return the exit code."""
     with opened(where) as topology:
