@@ -44,7 +44,7 @@ _MOVING = {
     "hold": hold,
 }
 # what those take that may copy key by key, and besides those that may keep the old databases.
-COPYING = {
+_COPYING = {
     "kill": given.flag(
         "For shards: close connections that do not leave within two fifths of the hold."
     ),
@@ -57,7 +57,7 @@ _KEEPING = {
     "keep": given.flag(
         "For shards: keep the old databases up to date until `move complete` or `move reverse`."
     ),
-    **COPYING,
+    **_COPYING,
 }
 
 
@@ -416,7 +416,7 @@ def end(
     "shardkit apply configs/production.yaml --yes --json",
     name="apply",
     prune=given.flag("Remove components that MAP lacks; their data stays."),
-    **COPYING,
+    **_COPYING,
 )
 def apply_(
     output: Output,
