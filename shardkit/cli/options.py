@@ -25,9 +25,9 @@ from shardkit.cli.groups import (
 from shardkit.cli.output import DIM, Output
 from shardkit.cli.text import reason
 from shardkit.config.component import MAX_SHARDS, Component
-from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry, entries_of_url
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import SAMPLE_SIZE
 from shardkit.errors import ConfigError, ConfigServerError, counted
 from shardkit.kit.config_client import first_master
 from shardkit.kit.kit import ENVIRONMENT, ShardKit

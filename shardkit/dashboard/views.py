@@ -23,7 +23,7 @@ from shardkit.admin.growth.mover import progress_of
 from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
 from shardkit.config.component import Component
-from shardkit.config.diff import diff
+from shardkit.config.store import diff
 from shardkit.dashboard.fleet import TIMEOUT, FleetWatch
 from shardkit.errors import ConfigError, MissingExtraError, ShardKitError
 from shardkit.kit.kit import ShardKit

@@ -31,7 +31,7 @@ MODULE = """
 import asyncio, os, time
 from pathlib import Path
 import shardkit
-from shardkit.queues.async_worker import AsyncWorker
+from shardkit.queues.worker import AsyncWorker
 from shardkit.queues.worker import Worker
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from fleets import HOSTILE, Shown, hottest, until
 from resources import bounded
 from starlette.testclient import TestClient
 
-from shardkit.admin.conversion.families import families
+from shardkit.admin.conversion.forms import families
 from shardkit.admin.doctor.scan import scan
 from shardkit.admin.heat import hot_keys_of
 from shardkit.dashboard import application, fleet

@@ -14,10 +14,21 @@ from typing import Any
 import click
 import redis
 
-from shardkit.admin.difference import Difference, between, compare, holds_data
-from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
-from shardkit.admin.preflight import PreflightFinding, preflight, refuse
-from shardkit.admin.push import newest_witness, push as push_witnessed
+from shardkit.admin.pushes import (
+    Difference,
+    FileProblem,
+    PreflightFinding,
+    between,
+    compare,
+    examine,
+    holds_data,
+    newest_witness,
+    preflight,
+    problems_of_servers,
+    push as push_witnessed,
+    refuse,
+    users_of,
+)
 from shardkit.cli import options as given
 from shardkit.cli.options import ShardOptions, command, config_server, group, note_by_hand, opened
 from shardkit.cli.output import (
@@ -39,10 +50,9 @@ from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import percent, server_list, shard_list
 from shardkit.config import store
 from shardkit.config.component import Component, entry_key
-from shardkit.config.diff import ComponentChange, FieldChange
 from shardkit.config.entry import LOCATION, Entry, mask
-from shardkit.config.history import PushRecord
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import ComponentChange, FieldChange, PushRecord
 from shardkit.errors import ConfigError, PushRefusedError, counted, few
 from shardkit.kit.config_client import config_client
 from shardkit.network.survey import server_of

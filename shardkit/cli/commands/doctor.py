@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from shardkit.admin.changes import working_on
+from shardkit.admin.check import CheckedStructure, check_all
 from shardkit.admin.doctor import diagnosis
-from shardkit.admin.doctor.check import CheckedStructure, check_all
-from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
-from shardkit.admin.doctor.summary import StoredStructure
+from shardkit.admin.doctor.scan import SAMPLE, ScanResult, StoredStructure, scan
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
 from shardkit.cli import options as given
 from shardkit.cli.options import OpenTopology, ShardOptions, command, opened
@@ -90,7 +89,7 @@ def doctor(
                     scan(topology.kit, chosen, limit, repack=repack, progress=report_progress)
                 )
 
-        applied: list[diagnosis.AppliedChange] = []
+        applied: list[diagnosis.LimitChange] = []
         rewritten: dict[str, Exception | None] = {}
         with _changing(topology, chosen) if fix or repack else nullcontext():
             before = after = examine(repack=repack and not fix)
@@ -227,7 +226,7 @@ def _show(
     now: diagnosis.Diagnosis,
     before: diagnosis.Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[diagnosis.AppliedChange],
+    applied: Sequence[diagnosis.LimitChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -368,17 +367,17 @@ def _finding_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.Finding],
     )
 
 
-def _done(applied: diagnosis.AppliedChange) -> Cell:
+def _done(applied: diagnosis.LimitChange) -> Cell:
     if applied.error is not None:
         return Styled(f"no: {_reason(applied.error)}", BAD)
     return Styled("yes", GOOD)
 
 
-_CHANGE_FIELDS: tuple[Field[diagnosis.AppliedChange], ...] = (
-    Field("server", lambda applied: applied.change.server.address, Column("server")),
-    Field("setting", lambda applied: applied.change.setting, Column("setting")),
-    Field("before", lambda applied: applied.change.before, number("before")),
-    Field("after", lambda applied: applied.change.after, number("after")),
+_CHANGE_FIELDS: tuple[Field[diagnosis.LimitChange], ...] = (
+    Field("server", lambda applied: applied.server.address, Column("server")),
+    Field("setting", lambda applied: applied.setting, Column("setting")),
+    Field("before", lambda applied: applied.before, number("before")),
+    Field("after", lambda applied: applied.after, number("after")),
     Field(
         "error",
         lambda applied: None if applied.error is None else _reason(applied.error),
@@ -391,7 +390,7 @@ _CHANGE_FIELDS: tuple[Field[diagnosis.AppliedChange], ...] = (
 def _remarks(
     now: diagnosis.Diagnosis,
     before: diagnosis.Diagnosis,
-    applied: Sequence[diagnosis.AppliedChange],
+    applied: Sequence[diagnosis.LimitChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -402,7 +401,7 @@ def _remarks(
     if any(each.error is None for each in applied):
         if not rewritten:
             yield Styled("The limits hold until a server restarts: --rewrite saves them.", DIM)
-        if any(each.change.server.replicas for each in applied):
+        if any(each.server.replicas for each in applied):
             yield Styled("Replicas have limits of their own: set them there too.", WARN)
     for address, error in rewritten.items():
         if error is None:
@@ -438,7 +437,7 @@ def _reason(error: Exception) -> str:
 def _document(
     now: diagnosis.Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[diagnosis.AppliedChange],
+    applied: Sequence[diagnosis.LimitChange],
     rewritten: dict[str, Exception | None],
 ) -> dict[str, Any]:
     seen = now.scan

@@ -9,8 +9,7 @@ from dataclasses import asdict
 import click
 
 from shardkit.admin import growth
-from shardkit.admin.growth.attachment import COPY
-from shardkit.admin.growth.verify import TIMEOUT
+from shardkit.admin.growth.attachment import COPY, TIMEOUT
 from shardkit.cli import options as given
 from shardkit.cli.commands.growth import hold
 from shardkit.cli.options import command, config_server, group, opened

@@ -26,16 +26,14 @@ from shardkit.cli.text import printable
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted, naming
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Blocking, pages
-from shardkit.search.files import readers
-from shardkit.search.files.export import bulk_lines, mappings
+from shardkit.search import files as readers
+from shardkit.search.documents import Document, Hit, Results
+from shardkit.search.files import bulk_lines, mappings
 from shardkit.search.index import PartInfo, SearchIndex
-from shardkit.search.model.documents import Document
-from shardkit.search.model.results import Hit, Results
-from shardkit.search.model.schema import Schema, parameters_of, stored_parameters
-from shardkit.search.query.tree import Node
-from shardkit.search.request import query_tree
-from shardkit.search.snippets import snippet
-from shardkit.search.text.analyzer import ENGLISH, Analyzer
+from shardkit.search.query import Node
+from shardkit.search.schema import Schema, parameters_of, stored_parameters
+from shardkit.search.searcher import query_tree, snippet
+from shardkit.search.text import ENGLISH, Analyzer
 from shardkit.structures.base.check import Damage
 
 FIELDS = {"title": 3.0, "text": 1.0}

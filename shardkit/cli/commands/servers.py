@@ -13,7 +13,6 @@ import click
 
 from shardkit.admin import persistence as disks
 from shardkit.admin.changes import working_on
-from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.rotate import (
     WAIT as ROTATION_WAIT,
@@ -21,7 +20,13 @@ from shardkit.admin.rotate import (
     abort_rotation,
     rotate,
 )
-from shardkit.admin.servers import entries_of, execute, query_servers
+from shardkit.admin.servers import (
+    ClientProcess,
+    connected_clients,
+    entries_of,
+    execute,
+    query_servers,
+)
 from shardkit.cli import options as given
 from shardkit.cli.options import ShardOptions, command, config_server, group, opened
 from shardkit.cli.output import BAD, Column, Output, Styled, Table, identifier, number, wordy

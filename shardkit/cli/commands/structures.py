@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from shardkit.admin.locks import KINDS, LockState, lock_states
+from shardkit.admin.locate import KINDS, LockState, lock_states
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.cli import options as given
 from shardkit.cli.options import StructureOptions, command, group, opened

@@ -21,9 +21,7 @@ from shardkit.cli import options as given
 from shardkit.cli.options import INTERRUPTED, Session, command, opened, timed, topology_of
 from shardkit.cli.output import Output
 from shardkit.errors import ShardKitError, counted, naming
-from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.worker import Worker
-from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
+from shardkit.queues.worker import MOST_CONCURRENCY, AsyncWorker, Worker, WorkerSummary
 
 Tell = Callable[[str], object]
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import shardkit
 from shardkit.cli.demo.access_log import AccessLogParser
 from shardkit.errors import FileLeaseLostError
-from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.block_store import LocalCities
 from shardkit.geo.models import City, IpRange
 from shardkit.kit.kit import ShardKit
 from shardkit.messaging import RecordTally, by_place

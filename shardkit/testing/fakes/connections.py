@@ -16,8 +16,7 @@ from fakeredis import (
 )
 from redis.exceptions import ResponseError
 
-from shardkit.network.connections.async_connection import AsyncClosable
-from shardkit.network.connections.connection import Closable
+from shardkit.network.connections.connection import AsyncClosable, Closable
 from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands

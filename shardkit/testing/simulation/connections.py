@@ -20,9 +20,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardkit.network.connections import Connector, ReplyParser
-from shardkit.network.connections.async_connection import AsyncTcpConnection
-from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections import Connector
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.pool import AsyncPool, Pool
 from shardkit.network.connections.redis_private import socket_of, wants_reconnect
@@ -328,11 +327,6 @@ class _AsyncOverWire(_Wired):
 
     def __del__(self, *_: Any) -> None:
         """Nothing: a killed process leaves connections open."""
-
-    def reply_parser(self) -> ReplyParser:
-        parser: ReplyParser = super().reply_parser()  # type: ignore[misc]
-        parser.poll = lambda seconds: False
-        return parser
 
 
 class AsyncSimulatedConnection(_AsyncOverWire, AsyncTcpConnection):

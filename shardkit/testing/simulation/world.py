@@ -41,7 +41,7 @@ _NOT_READY: Final = (
 )
 
 
-class Event(NamedTuple):
+class TraceRow(NamedTuple):
     """A line of the timeline: who, and what."""
 
     time: float
@@ -81,7 +81,7 @@ class World:
         self.observer = SimulatedProcess("", self.now)
         self.observer.immediate = True
         self.history: list[RecordedCall] = []
-        self.events: list[Event] | None = [] if traced else None
+        self.events: list[TraceRow] | None = [] if traced else None
         self.steps = 0
         self.fault_count = 0
         self.sentinels: Any = None  # a `SimulatedSentinels`, if there are any
@@ -183,7 +183,7 @@ class World:
     def note(self, actor: str, text: str) -> None:
         """Add a line to the timeline."""
         if self.events is not None:
-            self.events.append(Event(self.seconds, actor, text))
+            self.events.append(TraceRow(self.seconds, actor, text))
 
     def as_observer(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function whose requests are executed at once."""

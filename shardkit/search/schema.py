@@ -1,23 +1,16 @@
 """The parameters of an index: its fields of text, its attributes, and how text is analyzed.
 
 They are stored with the index, and checked when it is opened: what postings, columns and words mean
-depends on them.
-
-For tools that did not create an index, they are read from what is stored::
-
-    search:meta    kind=search shards=4 fields="title=3.0 text=1.0" analyzer="1 unicode … english" …
-
-        ──►        shards=4, {"fields": {"title": 3.0, "text": 1.0}, "analyzer": Analyzer(…), …}
-
-Only the fingerprint of an analyzer is stored, so only analyzers made of this package's parts can be
-recovered: the two tokenizers, the English stop words or none, and the stemmers.
+depends on them. Tools that did not create an index read them from there. Only the fingerprint of an
+analyzer is stored, so only analyzers made of this package's parts can be recovered: the two
+tokenizers, the English stop words or none, and the stemmers.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
@@ -25,11 +18,99 @@ from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, ShardOf
 from shardkit.operations.operation import Operation
-from shardkit.search.model.term_counts import AVERAGE_LENGTH
-from shardkit.search.text.analyzer import ENGLISH, Analyzer
-from shardkit.search.text.tokenizers import English, Unicode
+from shardkit.search.text import ENGLISH, Analyzer, English, Unicode
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.parameters import meta_key
+
+K1: Final = 1.2
+B: Final = 0.75
+AVERAGE_LENGTH: Final = 100
+MAX_IMPACT: Final = 255
+IDF_STEPS: Final = 1024
+
+
+def impact_byte(weighted_tf: float, length: int, average_length: float = AVERAGE_LENGTH) -> int:
+    """Return the *impact* of a word in a document, 1 to 255: BM25's part for its frequency.
+
+    ``weighted_tf`` is the sum over fields of weight x times, ``length`` the document's number of
+    terms in all its fields. The average length is a constant of the index, a *pivot*: a byte never
+    has to be rewritten, and does not depend on other documents.
+
+    A document's score is the sum of idf x byte over the words of the query that it matches by.
+    Doubles hold these sums exactly: a server's Lua and Python, adding in any order, get the same.
+
+    The formula is Robertson's and Zaragoza's ("The Probabilistic Relevance Framework: BM25 and
+    Beyond", 2009; weighted fields: their BM25F with one length for all fields); the idf that is
+    never negative, and the length in a byte, are Lucene's.
+    """
+    norm = K1 * (1 - B + B * length / average_length)
+    return max(1, min(MAX_IMPACT, round(MAX_IMPACT * weighted_tf / (weighted_tf + norm))))
+
+
+def idf(documents: int, df: int) -> float:
+    """Return the weight of a word of a query, a multiple of 1/1024 above 0.
+
+    ``df`` of the ``documents`` have it; it may be more, if read at another moment.
+    """
+    df = min(df, documents)
+    steps = round(math.log(1 + (documents - df + 0.5) / (df + 0.5)) * IDF_STEPS)
+    return max(1, steps) / IDF_STEPS
+
+
+MAX_CACHED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TermCounts:
+    """The number of documents of an index, and of those with each term."""
+
+    documents: int
+    words: Mapping[str, int]
+
+    def weights(self, words: Iterable[str]) -> list[float]:
+        """Return the factors of the terms' impacts; 0 for a term that is not scored."""
+        counts = self.words
+        return [idf(self.documents, counts[word]) if word in counts else 0 for word in words]
+
+
+class TermStatistics:
+    """A cache of term counts for ``ttl`` seconds. Shared by all faces of an index; thread-safe."""
+
+    def __init__(self, ttl: float, monotonic: Callable[[], float]) -> None:
+        self.ttl = ttl
+        self._monotonic = monotonic
+        self._words: dict[str, tuple[int, float]] = {}
+        self._documents = (0, -1.0)
+
+    def get(self, words: Iterable[str]) -> TermCounts | None:
+        """Return the counts of terms, if all of them are cached and fresh."""
+        oldest = self._monotonic() - self.ttl
+        documents, since = self._documents
+        if self.ttl <= 0 or since < oldest:
+            return None
+        counts = {}
+        for word in words:
+            count, since = self._words.get(word, (0, -1.0))
+            if since < oldest:
+                return None
+            counts[word] = count
+        return TermCounts(documents, counts)
+
+    def update(self, counts: TermCounts) -> None:
+        """Cache counts that were just read."""
+        if self.ttl <= 0:
+            return
+        now = self._monotonic()
+        if len(self._words) + len(counts.words) > MAX_CACHED:
+            self._words = {}
+        self._words.update({word: (count, now) for word, count in counts.words.items()})
+        self._documents = (counts.documents, now)
+
+    def clear(self) -> None:
+        """Drop all counts."""
+        self._words = {}
+        self._documents = (0, -1.0)
+
 
 KINDS: Final = ("number", "date", "text")
 MAX_FIELDS: Final = 8  # a posting has a bit for each
@@ -66,7 +147,7 @@ class Schema:
         keep_text: whether to keep text as it was given, for snippets.
         phrases: whether to keep the order of words, for phrases.
         average_length: the average number of words of a document; see
-            `shardkit.search.model.term_counts`.
+            `shardkit.search.schema`.
         chunk: the number of documents in a chunk of postings, a power of two.
 
     Raises:

@@ -1,38 +1,25 @@
-"""Tokenizers: splitting text into words.
+"""Analysis: how texts and queries become index terms; docs/search-queries.md has examples.
 
-=========== =============================================================================
-`Unicode`   words of any script: case, width and (by default) accents make no difference;
-            digits are kept; scripts without spaces are split into pairs
-`English`   runs of letters a to z and apostrophes, at least two long
-=========== =============================================================================
-
-::
-
-    Unicode()   Don't re-read   Ærøskøbing    naïve   東京都     x²  1990s
-                don't re read   aeroskobing   naive   東京 京都  x2  1990s
-    English()   don't re read   rsk bing      na ve
-
-Both are values: equal parameters make them equal, and a tokenizer's `name` has all its parameters.
-
-Chinese, Japanese, Korean, Thai, Lao, Burmese and Khmer are split into overlapping pairs of
-characters; a single character is a word. Pairs need no dictionary, find every word of two or more
-characters, and as a phrase (which a query turns them into) only these characters in a row. Korean
-has spaces, but its words carry particles.
-
-Tokens keep their position in the text, so that snippets can show the original spelling. Each word
-is normalised separately (NFKC and case folding, Unicode annex 15 and chapter 3.13): normalising the
-whole text would shift the positions.
+A tokenizer splits a text into words, with their positions; an analyzer leaves out stop words, and
+stems the others if it has a stemmer. Both are values: equal parameters make them equal. An index
+and its queries must use the same analyzer. An index stores its analyzer's `fingerprint` and cannot
+be opened with another.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
+
+from shardkit.errors import InvalidArgumentError, extra
+from shardkit.operations.arguments import shown
+from shardkit.operations.forks import ForkSafeLock
 
 
 class Token(NamedTuple):
@@ -67,7 +54,7 @@ class Tokenizer(Protocol):
         raise NotImplementedError
 
 
-_ENGLISH: Final = re.compile("[A-Za-z][A-Za-z']*")
+_ENGLISH_RUN: Final = re.compile("[A-Za-z][A-Za-z']*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +76,12 @@ class English:
 
     def words(self, text: str) -> list[str]:
         """Return the words in order."""
-        runs = (run.rstrip("'") for run in _ENGLISH.findall(text))
+        runs = (run.rstrip("'") for run in _ENGLISH_RUN.findall(text))
         return [run.lower() for run in runs if len(run) > 1]
 
     def beginnings(self, text: str) -> Iterator[Token]:
         """Iterate over the words, including those of one letter."""
-        for match in _ENGLISH.finditer(text):
+        for match in _ENGLISH_RUN.finditer(text):
             run = match[0].rstrip("'")
             yield Token(run.lower(), match.start(), match.start() + len(run))
 
@@ -148,7 +135,12 @@ class Unicode:
 
     Words consist of letters, digits and their marks; an apostrophe within a word belongs to it
     ("don't"), underscores and hyphens separate words. Case, full and half width, ligatures and
-    superscripts make no difference.
+    superscripts make no difference (NFKC and case folding, Unicode annex 15 and chapter 3.13).
+
+    Scripts without spaces are split into overlapping pairs of characters; a single character is a
+    word. Pairs need no dictionary, find every word of two or more characters, and as a phrase
+    (which a query turns them into) only these characters in a row. Korean has spaces, but its words
+    carry particles.
 
     Args:
         fold_accents: whether accents make no difference either: "naive" is "naïve", "ø" is "o".
@@ -236,3 +228,124 @@ def _pairs(run: str, start: int) -> Iterator[Token]:
         yield characters[0]
     for first, second in pairwise(characters):
         yield Token(first.term + second.term, first.start, second.end)
+
+
+_ENGLISH = (  # too common to say what a text is about
+    # articles, pronouns, possessives
+    "a an the i me my mine we us our ours you your yours he him his she her hers it its they them "
+    "their theirs this that these those who whom whose which what "
+    # conjunctions
+    "and or but nor so yet if because while although though unless until whether than as "
+    # prepositions
+    "of to in on at by for from with without into onto about above below between through during "
+    "before after over under against among upon "
+    # auxiliary verbs
+    "am is are was were be been being do does did have has had having can could may might must "
+    "shall should will would "
+    # adverbs and quantities
+    "not no too very just also only then there here when where why how all any both each few more "
+    "most other some such own same again ever"
+)
+
+ENGLISH: Final = frozenset(_ENGLISH.split())
+
+
+CACHED_STEMS = 50_000
+
+
+@lru_cache(8)
+def stemmer(language: str) -> Callable[[str], str]:
+    """Return a function that stems a language's words; thread-safe.
+
+    It caches the last 50,000 words: a stem costs some microseconds, and texts repeat words.
+    """
+    with extra("search", "stemmers"):
+        import snowballstemmer
+    languages = snowballstemmer.algorithms()
+    if language not in languages:
+        raise InvalidArgumentError(
+            f"stemmer={language!r}", f"give one of {', '.join(sorted(languages))}"
+        )
+    snowball, lock = snowballstemmer.stemmer(language), ForkSafeLock()
+
+    @lru_cache(CACHED_STEMS)
+    def stem(word: str) -> str:
+        with lock:  # a Snowball stemmer is stateful
+            return str(snowball.stemWord(word)) or word
+
+    return stem
+
+
+MAX_TERM_LENGTH: Final = 64
+_FORMAT: Final = "1"  # raise it when the same parameters produce other terms
+
+
+@dataclass(frozen=True)
+class Analyzer:
+    """Turns texts into index terms. A value: equal parameters produce equal terms.
+
+    Terms are cut at 64 characters.
+
+    Args:
+        tokenizer: splits text into words.
+        stop_words: words to leave out; the tokenizer normalises them.
+        stemmer: the language whose stems are indexed instead of words (needs the extra
+            ``search``), or None for words as they are.
+
+    Raises:
+        InvalidArgumentError: a stop word is several words, there is no such stemmer, or the extra
+            is not installed.
+    """
+
+    tokenizer: Tokenizer = field(default_factory=Unicode)
+    stop_words: Set[str] = ENGLISH
+    stemmer: str | None = None
+
+    def __post_init__(self) -> None:
+        given: object = self.stop_words
+        if isinstance(given, str):
+            raise InvalidArgumentError(f"stop_words={shown(given)}", "give a set of words")
+        normalised: set[str] = set()
+        for word in self.stop_words:
+            words = self.tokenizer.words(word)
+            if len(words) > 1:
+                raise InvalidArgumentError(
+                    f"the stop word {shown(word)} is the words {', '.join(words)}",
+                    "give single words",
+                )
+            normalised.update(words)
+        object.__setattr__(self, "stop_words", frozenset(normalised))
+        if self.stemmer is not None:
+            stemmer(self.stemmer)
+
+    @property
+    def fingerprint(self) -> str:
+        """The parameters as a short text, the same in every process."""
+        words = "\n".join(sorted(self.stop_words)).encode()
+        digest = hashlib.blake2b(words, digest_size=6).hexdigest()
+        return f"{_FORMAT} {self.tokenizer.name} {digest} {self.stemmer or '-'}"
+
+    def terms(self, text: str) -> list[str]:
+        """Return the index terms of a text, in order."""
+        stop = self.stop_words
+        terms: Iterator[str] = (word for word in self.tokenizer.words(text) if word not in stop)
+        if self.stemmer is not None:
+            terms = map(stemmer(self.stemmer), terms)
+        return [term[:MAX_TERM_LENGTH] for term in terms]
+
+    def spans(self, text: str) -> Iterator[Token]:
+        """Iterate over the index terms of a text with their positions."""
+        stem = str if self.stemmer is None else stemmer(self.stemmer)
+        for term, start, end in self.tokenizer.spans(text):
+            if term not in self.stop_words:
+                yield Token(stem(term)[:MAX_TERM_LENGTH], start, end)
+
+    def beginnings(self, text: str) -> list[Token]:
+        """Return the words of a text, not stemmed; the last one may be incomplete.
+
+        Stop words are kept: many words begin with ``the*``.
+        """
+        return [
+            token._replace(term=token.term[:MAX_TERM_LENGTH])
+            for token in self.tokenizer.beginnings(text)
+        ]

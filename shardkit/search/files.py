@@ -1,13 +1,7 @@
 """Documents from files, read and adapted to an index.
 
-Plain text, Markdown, HTML, Python modules, JSON lines and installed packages are read.
-
-::
-
-    docs/guide.md      ──►  FileDocument("docs/guide.md", "Guide", "How to …",
-                                         {"kind": "markdown", "updated": 1763740800.0, "size": 9})
-    data.jsonl         ──►  one document a line: {"id": …, "title": …, "text": …, …}
-    package/module.py  ──►  its docstrings: the module's, its classes' and its functions'
+Plain text, Markdown, HTML, the docstrings of Python modules, JSON lines and installed packages are
+read.
 """
 
 from __future__ import annotations
@@ -15,6 +9,7 @@ from __future__ import annotations
 import ast
 import codecs
 import json
+import math
 import os
 import stat
 import warnings
@@ -28,8 +23,8 @@ from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, extra
 from shardkit.operations.arguments import shown
-from shardkit.search.model.documents import check_id
-from shardkit.search.model.schema import Schema
+from shardkit.search.documents import Document, check_id
+from shardkit.search.schema import Schema
 
 MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file, or of a line of JSON lines
 KINDS = {
@@ -423,3 +418,46 @@ def _one_text(value: Any) -> str:
 
 
 _CONVERTERS = {"number": _number, "date": _moment, "text": _text}
+
+
+_TYPES = {"number": "double", "date": "date", "text": "keyword"}
+
+
+def bulk_lines(document: Document, index: str) -> str:
+    """Return a document as two lines of JSON: the action, and the document.
+
+    Infinite numbers, which JSON lacks and those engines reject, become null. If a field and an
+    attribute have the same name, the field's text is exported.
+    """
+    if document.text is None:
+        raise InvalidArgumentError(
+            f"document {shown(document.id)} cannot be exported: the index keeps no text",
+            "index with keep_text=True, or export the documents' source",
+        )
+    action = {"index": {"_index": index, "_id": document.id}}
+    source = {n: _json_value(v) for n, v in document.attributes.items()} | document.text
+    return f"{_dumped(action)}\n{_dumped(source)}\n"
+
+
+def mappings(schema: Schema) -> dict[str, Any]:
+    """Return the mappings to create the target index with: fields as text, attributes by kind.
+
+    There, weights of fields go into queries: ``{"multi_match": {"fields": ["title^3", "text"]}}``.
+    """
+    properties: dict[str, Any] = {n: {"type": _TYPES[k]} for n, k in schema.attributes.items()}
+    for name in schema.fields:
+        both = {"fields": {"keyword": {"type": "keyword"}}} if name in properties else {}
+        properties[name] = {"type": "text", **both}
+    return {"mappings": {"properties": properties}}
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, tuple):
+        return list(value)
+    return None if value in (math.inf, -math.inf) else value
