@@ -6,9 +6,9 @@ import asyncio
 import hmac
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -143,7 +143,7 @@ def application(
 
     async def metrics(request: Request) -> Response:
         registry = CollectorRegistry()
-        registry.register(SimpleNamespace(collect=partial(_metrics, fleet)))
+        registry.register(_FleetMetrics(fleet))
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     async def file(request: Request) -> Response:
@@ -227,16 +227,21 @@ class _Gate:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-def _metrics(fleet: FleetWatch) -> Iterator[GaugeMetricFamily]:
-    """Yield the metrics of a fleet."""
-    summary = json.loads(fleet.summary)
-    for field, (name, text) in METRICS.items():
-        family = GaugeMetricFamily(name, text, labels=["server"])
-        for server in summary.get("servers", []):
-            value = float(server["state"] == "up") if field == "up" else server.get(field)
-            if value is not None:
-                family.add_metric([server["address"]], value)
-        yield family
-    problems = GaugeMetricFamily("shardkit_problems", "Problems found by the last check")
-    problems.add_metric([], len(summary.get("problems", [])))
-    yield problems
+@dataclass(eq=False)
+class _FleetMetrics:
+    """The metrics of a fleet, as prometheus_client collects them."""
+
+    fleet: FleetWatch
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        summary = json.loads(self.fleet.summary)
+        for field, (name, text) in METRICS.items():
+            family = GaugeMetricFamily(name, text, labels=["server"])
+            for server in summary.get("servers", []):
+                value = float(server["state"] == "up") if field == "up" else server.get(field)
+                if value is not None:
+                    family.add_metric([server["address"]], value)
+            yield family
+        problems = GaugeMetricFamily("shardkit_problems", "Problems found by the last check")
+        problems.add_metric([], len(summary.get("problems", [])))
+        yield problems
