@@ -302,9 +302,6 @@ class OpenTopology:
 
         With ``sharding``, entries written by hand are accepted. A command that writes data
         must not have the count inferred.
-
-        Raises:
-            ConfigError: a named component cannot be used, or there is none.
         """
         try:
             wanted = list(names) or self.kit.components()
@@ -335,11 +332,7 @@ class OpenTopology:
 
 @contextmanager
 def opened(where: str | None) -> Iterator[OpenTopology]:
-    """Open the topology that ``--config`` or ``$SHARDKIT_CONFIG`` names.
-
-    Raises:
-        ConfigError: neither is set, or it cannot be used.
-    """
+    """Open the topology that ``--config`` or ``$SHARDKIT_CONFIG`` names."""
     place = topology_of(where)
     with shardkit.connect(place) as kit:
         if isinstance(place, Entry):
@@ -352,9 +345,6 @@ def topology_of(where: str | None) -> Entry | ShardMap:
     """Return what ``--config`` names: the entry of a config server, or a shard map.
 
     A map is read once, because a watched file would log its warnings.
-
-    Raises:
-        ConfigError: nothing is named, or the map cannot be used.
     """
     if not where:
         raise ConfigError(
@@ -379,11 +369,7 @@ def note_by_hand(name: str, count: int, remedy: str) -> None:
 
 
 def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:
-    """Return the config server for a command.
-
-    Raises:
-        ConfigError: none is named.
-    """
+    """Return the config server for a command."""
     if where is None and shard_map is not None and shard_map.config_server is not None:
         return shard_map.config_server
     where = where or os.environ.get(ENVIRONMENT)

@@ -239,11 +239,7 @@ def write_error(message: str, remedy: str = "") -> None:
 
 
 def write_private(path: str, text: str) -> None:
-    """Write a file that only this user can read.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a file that only this user can read."""
     from shardkit.errors import naming
 
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -226,18 +227,17 @@ class _Gate:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
+@dataclass(eq=False)
 class _FleetMetrics:
     """The metrics of a fleet, as prometheus_client collects them."""
 
-    def __init__(self, fleet: FleetWatch) -> None:
-        self._fleet = fleet
+    fleet: FleetWatch
 
-    def collect(self) -> Any:
-        summary = json.loads(self._fleet.summary)
-        servers = summary.get("servers", [])
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        summary = json.loads(self.fleet.summary)
         for field, (name, text) in METRICS.items():
             family = GaugeMetricFamily(name, text, labels=["server"])
-            for server in servers:
+            for server in summary.get("servers", []):
                 value = float(server["state"] == "up") if field == "up" else server.get(field)
                 if value is not None:
                     family.add_metric([server["address"]], value)

@@ -15,23 +15,10 @@ from functools import partial, wraps
 from itertools import islice
 from typing import Any
 
-from shardkit.admin import (
-    config_client,
-    connected_clients,
-    lock_states,
-    queue_names,
-    queue_status,
-    read_heat,
-)
+from shardkit import admin
+from shardkit.admin import growth
 from shardkit.admin.doctor.diagnosis import diagnose
 from shardkit.admin.doctor.scan import scan
-from shardkit.admin.growth import (
-    measure_balance,
-    moves,
-    pending_fences,
-    plan_balance,
-    with_operations,
-)
 from shardkit.admin.growth.mover import progress_of
 from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
@@ -334,8 +321,10 @@ class Views:
         """Return the task queues of all components."""
 
         def ask(name: str) -> list[Any]:
-            names = self.remembered(("queues", name), _NAMES, partial(queue_names, self._kit, name))
-            states = queue_status(self._kit.queues(component=name), names)
+            names = self.remembered(
+                ("queues", name), _NAMES, partial(admin.queue_names, self._kit, name)
+            )
+            states = admin.queue_status(self._kit.queues(component=name), names)
             return [{"component": name, **_plain(each)} for each in states]
 
         queues, failed = _side_by_side(ask, self._fleet.components)
@@ -374,7 +363,7 @@ class Views:
     @_remembered(_MOMENT, config=True)
     def heat(self, config: Any) -> dict[str, Any]:
         """Return what is hot, as clients count it, and the share of each server."""
-        heat = read_heat(config, _HOT)
+        heat = admin.read_heat(config, _HOT)
         homes = {
             row["shard"]: row["server"]
             for component in list(self._fleet.components.values())
@@ -415,13 +404,13 @@ class Views:
     @_remembered(_NAMES, config=True)
     def heat_moves(self, config: Any) -> dict[str, Any]:
         """Return the moves that would even out what is hot now, and each server's share then."""
-        hot = read_heat(config, 10_000).kinds
+        hot = admin.read_heat(config, 10_000).kinds
         rates = {each.name: each.now for each in hot["shard"]}
         if not sum(rates.values()):
             return {"banner": "no process has reported heat in the last five minutes"}
-        report = measure_balance(config, sample=_MEASURED, seconds=0.1)
+        report = growth.measure_balance(config, sample=_MEASURED, seconds=0.1)
         return _plain(  # type: ignore[no-any-return]
-            plan_balance(config, with_operations(report, rates, hot), by="operations")
+            growth.plan_balance(config, growth.with_operations(report, rates, hot), by="operations")
         )
 
     @_remembered(_MOMENT)
@@ -429,7 +418,7 @@ class Views:
         """Return who holds and who waits for locks."""
 
         def ask(name: str) -> list[Any]:
-            return list(map(_plain, lock_states(self._kit, components[name])))
+            return list(map(_plain, admin.lock_states(self._kit, components[name])))
 
         components = self._fleet.components
         locks, failed = _side_by_side(ask, components)
@@ -442,9 +431,9 @@ class Views:
         return {
             "moves": [
                 {**_plain(each), "is_over": each.is_over, "how_far": progress_of(each)}
-                for each in moves(config, unreadable)
+                for each in growth.moves(config, unreadable)
             ],
-            "fences": [_plain(each) for each in pending_fences(config)],
+            "fences": [_plain(each) for each in growth.pending_fences(config)],
             "unreadable": [str(error) for error in unreadable],
         }
 
@@ -465,7 +454,7 @@ class Views:
                 ]
             except ConfigError as error:
                 undone = str(error)
-        processes, failed = connected_clients(
+        processes, failed = admin.connected_clients(
             components.values(), self._fleet.config_server, TIMEOUT
         )
         return {
@@ -493,7 +482,7 @@ class Views:
         if entry is None:
             return {"banner": "a shard map without a config server has no history"}
         try:
-            with config_client(entry) as config:
+            with admin.config_client(entry) as config:
                 return ask(config)
         except (ShardKitError, *ServerErrors) as error:
             return {"banner": str(error)}

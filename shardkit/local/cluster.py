@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from shardkit.local.server import (
     ServerGroup,
     Setting,
     Settings,
+    comes_true,
     free_port,
     start_all,
-    wait_until,
 )
 
 SLOTS = 16384
@@ -159,19 +160,16 @@ class LocalCluster(ServerGroup):
             ids = [client.execute_command("CLUSTER MYID") for client in clients]
             for n, client in enumerate(clients[self._masters :] if fresh else []):
                 master = ids[n % self._masters]
-                wait_until(
-                    lambda client=client, master=master: bool(  # type: ignore[misc]
-                        client.execute_command("CLUSTER REPLICATE", master)
-                    ),
-                    deadline,
-                    self._late,
-                )
+                replicate = partial(client.execute_command, "CLUSTER REPLICATE", master)
+                if not comes_true(replicate, deadline):
+                    raise self._late()
 
     def await_ready(self, deadline: float) -> None:
         """Wait until every node serves, and all agree on the slots."""
         with ExitStack() as stack:
             clients = [stack.enter_context(node.client()) for node in self.nodes]
-            wait_until(lambda: self._agree(clients), deadline, self._late)
+            if not comes_true(partial(self._agree, clients), deadline):
+                raise self._late()
 
     def _agree(self, clients: list[redis.Redis]) -> bool:
         views = [_view(client) for client in clients]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +26,8 @@ from shardkit.local.server import (
     ServerGroup,
     Setting,
     Settings,
+    comes_true,
     start_all,
-    wait_until,
 )
 
 # Seconds without an answer after which a server counts as down. A Sentinel needs almost half a
@@ -98,17 +99,12 @@ def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> Non
         for sentinel, client in clients.items():
             for service, master in sentinel.watched.items():
                 others = sum(service in other.watched for other in sentinels) - 1
-                wait_until(
-                    lambda client=client, service=service, others=others, master=master: (  # type: ignore[misc]
-                        _knows(client, service, others, master)
-                    ),
-                    deadline,
-                    lambda sentinel=sentinel, service=service: LocalServerError(  # type: ignore[misc]
+                if not comes_true(partial(_knows, client, service, others, master), deadline):
+                    raise LocalServerError(
                         f"{sentinel.name} did not learn of all that watch or serve {service!r} in "
                         f"time: the end of its log:\n{sentinel.log()}\n",
                         "give it more time",
-                    ),
-                )
+                    )
 
 
 class LocalSentinel(ServerGroup):

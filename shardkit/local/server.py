@@ -16,6 +16,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
@@ -414,14 +415,13 @@ class LocalServer:
         if self._master is None:
             return
         with self.client() as client:
-            wait_until(
-                lambda: _section(client, "replication").get("master_link_status") == "up",
-                deadline,
-                lambda: self._error(
+            if not comes_true(
+                lambda: _section(client, "replication").get("master_link_status") == "up", deadline
+            ):
+                raise self._error(
                     f"got no copy of {self._master} in time; the end of its log:\n{self.log()}\n",
                     "check whether its master runs",
-                ),
-            )
+                )
 
     def _ask_to_end(self) -> None:
         if self._process is not None:
@@ -554,18 +554,14 @@ def free_port() -> int:
         return port
 
 
-def wait_until(
-    done: Callable[[], bool], deadline: float, late: Callable[[], LocalServerError]
-) -> None:
-    """Poll until a condition holds; errors of servers count as not yet."""
+def comes_true(condition: Callable[[], object], deadline: float) -> bool:
+    """Poll until a condition holds; errors of servers count as not yet. Return whether it does."""
     while True:
-        try:
-            if done():
-                return
-        except (RedisError, OSError):
-            pass
+        with suppress(RedisError, OSError):
+            if condition():
+                return True
         if time.monotonic() > deadline:
-            raise late()
+            return False
         time.sleep(_STEP)
 
 

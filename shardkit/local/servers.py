@@ -366,13 +366,7 @@ class LocalServers(ServerGroup):
         return self._server(entry, entry_key(component, number))
 
     def start(self, timeout: Seconds = 2 * START_TIMEOUT) -> Self:
-        """Start all servers in parallel, and wait until all answer and clusters are ready.
-
-        Returns this object, after at most ``timeout`` seconds.
-
-        Raises:
-            LocalServerError: a server did not start; the others were stopped.
-        """
+        """Start all servers, and wait until clusters are ready too; see `ServerGroup.start`."""
         if any(server.running for server in self.servers):
             raise LocalServerError(
                 f"the servers of {self._map.source} run already", "stop them first"

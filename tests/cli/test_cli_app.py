@@ -205,8 +205,8 @@ def test_a_command_whose_own_import_fails_is_not_hidden(
 ) -> None:
     monkeypatch.setitem(app._lazy, "status", "shardkit.cli.commands.status:status")
     monkeypatch.delitem(sys.modules, "shardkit.cli.commands.status", raising=False)
-    monkeypatch.setitem(sys.modules, "shardkit.network.rules", None)
-    assert "shardkit.network.rules" in cli("status", "--servers", "a").error()
+    monkeypatch.setitem(sys.modules, "shardkit.network.survey", None)
+    assert "shardkit.network.survey" in cli("status", "--servers", "a").error()
 
 
 @pytest.mark.parametrize(

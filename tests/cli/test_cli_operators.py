@@ -303,8 +303,10 @@ def said(
     def run(words: str, results: dict[str, Any], code: int = 0) -> str:
         places = {name: place for each in COMMANDS.values() for name, (place, _) in each.items()}
         module = import_module(f"shardkit.cli.{places[words.split()[0]].partition(':')[0]}")
+        growth = import_module("shardkit.admin.growth")
         for name, found in results.items():
-            monkeypatch.setattr(module, name, lambda *args, _found=found, **how: _found)
+            owner = module if hasattr(module, name) else growth
+            monkeypatch.setattr(owner, name, lambda *args, _found=found, **how: _found)
         return cli(*words.split(), "--config", town_url, code=code).out
 
     return run

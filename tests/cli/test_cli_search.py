@@ -326,9 +326,7 @@ def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: s
 
 
 def test_installed_packages_are_indexed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "shardkit.cli.commands.search.installed_packages", lambda: [distribution("click")]
-    )
+    monkeypatch.setattr("shardkit.search.files.installed_packages", lambda: [distribution("click")])
     done = cli.json("search", "index", "--installed", *TO)
     assert done["indexed"] > 10
     [package] = cli.json("search", "query", "* kind:=package", *TO)["hits"]

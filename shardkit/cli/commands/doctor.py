@@ -10,16 +10,7 @@ import click
 
 from shardkit.admin.changes import working_on
 from shardkit.admin.check import CheckedStructure, check_all
-from shardkit.admin.doctor.diagnosis import (
-    Diagnosis,
-    Finding,
-    GroupReport,
-    LimitChange,
-    apply_changes,
-    diagnose,
-    limit_changes,
-    rewrite_configs,
-)
+from shardkit.admin.doctor import diagnosis
 from shardkit.admin.doctor.scan import SAMPLE, ScanResult, StoredStructure, scan
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
 from shardkit.cli import options as given
@@ -92,19 +83,21 @@ def doctor(
         chosen, broken = topology.components(names, accepted)
         limit = None if everything or repack else sample
 
-        def examine(*, repack: bool = False) -> Diagnosis:
+        def examine(*, repack: bool = False) -> diagnosis.Diagnosis:
             with progress("databases") as report_progress:
-                return diagnose(
+                return diagnosis.diagnose(
                     scan(topology.kit, chosen, limit, repack=repack, progress=report_progress)
                 )
 
-        applied: list[LimitChange] = []
+        applied: list[diagnosis.LimitChange] = []
         rewritten: dict[str, Exception | None] = {}
         with _changing(topology, chosen) if fix or repack else nullcontext():
             before = after = examine(repack=repack and not fix)
             if fix:
-                applied = apply_changes(limit_changes(before))
-                rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
+                applied = diagnosis.apply_changes(diagnosis.limit_changes(before))
+                rewritten = (
+                    diagnosis.rewrite_configs(before.scan.servers.values()) if rewrite else {}
+                )
                 if applied or repack:
                     after = examine(repack=repack)
     if not output.wrote_json(_document(after, broken, applied, rewritten)):
@@ -230,10 +223,10 @@ _DAMAGE_FIELDS: tuple[Field[tuple[CheckedStructure, Damage]], ...] = (
 
 def _show(
     output: Output,
-    now: Diagnosis,
-    before: Diagnosis,
+    now: diagnosis.Diagnosis,
+    before: diagnosis.Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[LimitChange],
+    applied: Sequence[diagnosis.LimitChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -254,15 +247,15 @@ def _show(
     output.line(*_summary(now))
 
 
-def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
-    def structure(report: GroupReport) -> StoredStructure:
+def _structure_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupReport], ...]:
+    def structure(report: diagnosis.GroupReport) -> StoredStructure:
         assert report.structure is not None
         return report.structure
 
-    def name(report: GroupReport) -> str:
+    def name(report: diagnosis.GroupReport) -> str:
         return f"{report.group.component}/{report.group.structure}"
 
-    def bytes_each(report: GroupReport) -> Cell:
+    def bytes_each(report: diagnosis.GroupReport) -> Cell:
         keys = report.statistics
         return f"{keys.bytes / keys.entries:.1f}" if keys.entries else None
 
@@ -276,7 +269,7 @@ def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
     )
 
 
-def _other_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
+def _other_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupReport], ...]:
     return (
         Field("component", lambda report: report.group.component, Column("other keys")),
         Field("type", lambda report: report.group.type, Column("type")),
@@ -286,14 +279,16 @@ def _other_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
     )
 
 
-def _figures(now: Diagnosis, *more: Field[GroupReport]) -> tuple[Field[GroupReport], ...]:
+def _figures(
+    now: diagnosis.Diagnosis, *more: Field[diagnosis.GroupReport]
+) -> tuple[Field[diagnosis.GroupReport], ...]:
     """Return the fields that structures and other keys have in common."""
     about = _about(now)
 
-    def entries(report: GroupReport) -> Cell:
+    def entries(report: diagnosis.GroupReport) -> Cell:
         return None if report.group.type == "string" else about(report.statistics.entries)
 
-    def compact(report: GroupReport) -> float | None:
+    def compact(report: diagnosis.GroupReport) -> float | None:
         return None if report.compact is None else round(report.compact, 4)
 
     return (
@@ -309,11 +304,11 @@ def _figures(now: Diagnosis, *more: Field[GroupReport]) -> tuple[Field[GroupRepo
 
 
 def _total(
-    now: Diagnosis,
+    now: diagnosis.Diagnosis,
     name: str,
-    total: Callable[[GroupReport], float],
+    total: Callable[[diagnosis.GroupReport], float],
     written: Callable[[int], str] = "{:,}".format,
-) -> Field[GroupReport]:
+) -> Field[diagnosis.GroupReport]:
     """Return a field of a total, which may be an estimate."""
     about = _about(now)
     return Field(
@@ -324,13 +319,13 @@ def _total(
     )
 
 
-def _about(now: Diagnosis) -> Any:
+def _about(now: diagnosis.Diagnosis) -> Any:
     """Return a function that formats a number, with ~ if it is an estimate."""
     mark = "~" if now.scan.estimated else ""
     return lambda value, written=lambda n: f"{n:,}": f"{mark}{written(round(value))}"
 
 
-def _share(report: GroupReport) -> Cell:
+def _share(report: diagnosis.GroupReport) -> Cell:
     share = report.compact
     if share is None:
         return None
@@ -338,10 +333,10 @@ def _share(report: GroupReport) -> Cell:
     return Styled(text, GOOD if share == 1 else BAD if share == 0 else WARN)
 
 
-def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
+def _finding_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.Finding], ...]:
     about = _about(now)
 
-    def where(finding: Finding) -> str:
+    def where(finding: diagnosis.Finding) -> str:
         if finding.structure:
             return f"{finding.component}/{finding.structure}"
         return f"{finding.component} {finding.type}"
@@ -372,13 +367,13 @@ def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
     )
 
 
-def _done(applied: LimitChange) -> Cell:
+def _done(applied: diagnosis.LimitChange) -> Cell:
     if applied.error is not None:
         return Styled(f"no: {_reason(applied.error)}", BAD)
     return Styled("yes", GOOD)
 
 
-_CHANGE_FIELDS: tuple[Field[LimitChange], ...] = (
+_CHANGE_FIELDS: tuple[Field[diagnosis.LimitChange], ...] = (
     Field("server", lambda applied: applied.server.address, Column("server")),
     Field("setting", lambda applied: applied.setting, Column("setting")),
     Field("before", lambda applied: applied.before, number("before")),
@@ -393,9 +388,9 @@ _CHANGE_FIELDS: tuple[Field[LimitChange], ...] = (
 
 
 def _remarks(
-    now: Diagnosis,
-    before: Diagnosis,
-    applied: Sequence[LimitChange],
+    now: diagnosis.Diagnosis,
+    before: diagnosis.Diagnosis,
+    applied: Sequence[diagnosis.LimitChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -416,11 +411,11 @@ def _remarks(
     stale = sum(report.statistics.stale for report in now.structures)
     if fix and stale:
         yield Styled("Parts that are already tables stay so until --repack rewrites them.", DIM)
-    if not fix and limit_changes(before):
+    if not fix and diagnosis.limit_changes(before):
         yield Styled("--fix raises these limits.", DIM)
 
 
-def _summary(now: Diagnosis) -> Styled:
+def _summary(now: diagnosis.Diagnosis) -> Styled:
     seen = now.scan
     what = (f"{seen.seen:,} of " if seen.estimated else "") + counted(seen.keys, "key")
     servers = counted(len(seen.servers), "server")
@@ -440,9 +435,9 @@ def _reason(error: Exception) -> str:
 
 
 def _document(
-    now: Diagnosis,
+    now: diagnosis.Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[LimitChange],
+    applied: Sequence[diagnosis.LimitChange],
     rewritten: dict[str, Exception | None],
 ) -> dict[str, Any]:
     seen = now.scan

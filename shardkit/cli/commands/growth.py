@@ -13,15 +13,6 @@ import click
 
 from shardkit.admin import growth, read_heat
 from shardkit.admin.changes import now_of, read_changes
-from shardkit.admin.growth import (
-    BalancePlan,
-    LoadReport,
-    PartLoad,
-    apply_balance,
-    measure_balance,
-    plan_balance,
-    with_operations,
-)
 from shardkit.admin.growth.balance import SAMPLE, SHARE, TOLERANCE, By
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
@@ -53,7 +44,7 @@ _MOVING = {
     "hold": hold,
 }
 # what those take that may copy key by key, and besides those that may keep the old databases.
-COPYING = {
+_COPYING = {
     "kill": given.flag(
         "For shards: close connections that do not leave within two fifths of the hold."
     ),
@@ -66,7 +57,7 @@ _KEEPING = {
     "keep": given.flag(
         "For shards: keep the old databases up to date until `move complete` or `move reverse`."
     ),
-    **COPYING,
+    **_COPYING,
 }
 
 
@@ -425,7 +416,7 @@ def end(
     "shardkit apply configs/production.yaml --yes --json",
     name="apply",
     prune=given.flag("Remove components that MAP lacks; their data stays."),
-    **COPYING,
+    **_COPYING,
 )
 def apply_(
     output: Output,
@@ -541,13 +532,13 @@ def balance(
     exit code is 1 if servers are out of balance at the end.
     """
     with config_client(config_server(where)) as config, output.busy("measuring") as tell:
-        report = measure_balance(config, names, to=to, progress=tell, **options)
+        report = growth.measure_balance(config, names, to=to, progress=tell, **options)
         if heat:
             hot = read_heat(config, _SHARDS).kinds
             rates = {each.name: each.now for each in hot["shard"]}
-            report = with_operations(report, rates, hot)
-        plan = plan_balance(config, report, by=by, tolerance=tolerance)
-        done = apply_balance(config, plan, hold=hold, progress=tell) if moving else []
+            report = growth.with_operations(report, rates, hot)
+        plan = growth.plan_balance(config, report, by=by, tolerance=tolerance)
+        done = growth.apply_balance(config, plan, hold=hold, progress=tell) if moving else []
     left = 0 if plan.fits and (moving or not plan.moves) else 1
     if output.wrote_json(**_named(report), plan=plan, moved=done):
         return left
@@ -556,12 +547,12 @@ def balance(
     return left
 
 
-def _named(report: LoadReport) -> dict[str, Any]:
+def _named(report: growth.LoadReport) -> dict[str, Any]:
     parts = [{**asdict(each), "name": _name(each)} for each in report.parts]
     return {**asdict(report), "parts": parts}
 
 
-def _name(part: PartLoad) -> str:
+def _name(part: growth.PartLoad) -> str:
     name = part.name.decode(errors="backslashreplace")
     return f"{{{name}}}" if part.kind == "tag" else name
 
@@ -570,7 +561,7 @@ def _rate(value: float | None) -> str | None:
     return None if value is None else f"{value:,.0f}"
 
 
-def _show_balance(output: Output, report: LoadReport, top: int) -> None:
+def _show_balance(output: Output, report: growth.LoadReport, top: int) -> None:
     table = Table.of("server", number("data"), number("keys"), *map(number, _REST))
     for server in report.servers:
         limit = size(server.limit) if server.limit else None
@@ -608,7 +599,7 @@ def _load(used: float, keys: int, operations: float | None) -> tuple[Cell, Cell,
     return size(int(used)), keys, _rate(operations)
 
 
-def _show_plan(output: Output, plan: BalancePlan, moved: bool) -> None:
+def _show_plan(output: Output, plan: growth.BalancePlan, moved: bool) -> None:
     output.line()
     for line in plan.uneven:
         output.warn(line)
@@ -678,22 +669,22 @@ def plan(
     Connects to no server. Shows for each period the number of servers, what each needs, which
     shards move, and how long that takes.
     """
-    growth = plan_growth(component, servers, **options)
+    planned = plan_growth(component, servers, **options)
     if out is not None:
         try:
             with out.open("x", encoding="utf-8") as file:
-                file.write(growth.to_yaml())
+                file.write(planned.to_yaml())
         except OSError as error:
             raise click.UsageError(f"{out} cannot be written: {error.strerror}") from None
-    steps = [{**asdict(step), "commands": growth.commands(step)} for step in growth.steps]
-    if output.wrote_json({**asdict(growth), "steps": steps}):
+    steps = [{**asdict(step), "commands": planned.commands(step)} for step in planned.steps]
+    if output.wrote_json({**asdict(planned), "steps": steps}):
         return 0
-    output.line(f"{growth.component}: {growth.count:,} shards; `databases {growth.databases}`")
-    for warning in growth.warnings:
+    output.line(f"{planned.component}: {planned.count:,} shards; `databases {planned.databases}`")
+    for warning in planned.warnings:
         output.warn(warning)
-    output.table(table_of(_FIELDS, growth.steps))
-    for step in growth.steps:
-        for line in growth.commands(step):
+    output.table(table_of(_FIELDS, planned.steps))
+    for step in planned.steps:
+        for line in planned.commands(step):
             output.line(f"{step.period}. {line}")
     if out is not None:
         output.good(f"written to {out}: shardkit config push {out}")

@@ -26,20 +26,9 @@ from shardkit.cli.text import printable
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted, naming
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Blocking, pages
+from shardkit.search import files as readers
 from shardkit.search.documents import Document, Hit, Results
-from shardkit.search.files import (
-    KINDS,
-    AdaptedDocument,
-    FileDocument,
-    SkippedFile,
-    adapt,
-    bulk_lines,
-    documents_of,
-    files_below,
-    installed_documents,
-    installed_packages,
-    mappings,
-)
+from shardkit.search.files import bulk_lines, mappings
 from shardkit.search.index import PartInfo, SearchIndex
 from shardkit.search.query import Node
 from shardkit.search.schema import Schema, parameters_of, stored_parameters
@@ -55,12 +44,7 @@ index_options = given.structure("search", "search")
 
 
 def existing(kit: ShardKit, name: str, component: str) -> SearchIndex[Blocking]:
-    """Open an index.
-
-    Raises:
-        InvalidArgumentError: there is none.
-        ParameterMismatchError: it cannot be opened without the code that created it.
-    """
+    """Open an index."""
     _, stored = _stored(kit, name, component)
     if stored is None:
         raise InvalidArgumentError(
@@ -544,24 +528,26 @@ class _DocumentReader:
     empty: int = 0
     skipped: int = 0
     failed: bool = False  # whether a path that was named is among them
-    first_skipped: list[SkippedFile] = field(default_factory=list)
+    first_skipped: list[readers.SkippedFile] = field(default_factory=list)
 
-    def documents(self, paths: Sequence[Path], installed: bool) -> Iterator[AdaptedDocument]:
+    def documents(
+        self, paths: Sequence[Path], installed: bool
+    ) -> Iterator[readers.AdaptedDocument]:
         files = list(self._files(paths))
         named = set(paths)
         for number_, file in enumerate(files):
             self.report_progress(f"{file.name}", number_, len(files))
             nothing, skipped, indexed = True, self.skipped, self.indexed
-            for document in documents_of(file):
+            for document in readers.documents_of(file):
                 nothing = False
                 yield from self._fitted(document)
             self.empty += nothing
             if file in named and self.skipped > skipped and self.indexed == indexed:
                 self.failed = True
-        packages = installed_packages() if installed else []
+        packages = readers.installed_packages() if installed else []
         for number_, package in enumerate(packages):
             self.report_progress(f"{package.name}", number_, len(packages))
-            for document in installed_documents([package]):
+            for document in readers.installed_documents([package]):
                 yield from self._fitted(document)
 
     def _files(self, paths: Sequence[Path]) -> Iterator[Path]:
@@ -569,33 +555,37 @@ class _DocumentReader:
         for path in paths:
             if path not in there:
                 self.failed = True
-                self._skip(SkippedFile(str(path), "does not exist"))
-            elif not path.is_dir() and path.suffix.lower() not in KINDS:
-                kinds = " ".join(KINDS)
+                self._skip(readers.SkippedFile(str(path), "does not exist"))
+            elif not path.is_dir() and path.suffix.lower() not in readers.KINDS:
+                kinds = " ".join(readers.KINDS)
                 self.failed = True
-                self._skip(SkippedFile(str(path), f"is of a kind that is not read: {kinds} are"))
-        for found in files_below(there):
+                self._skip(
+                    readers.SkippedFile(str(path), f"is of a kind that is not read: {kinds} are")
+                )
+        for found in readers.files_below(there):
             if isinstance(found, Path):
                 yield found
             else:
                 self._skip(found)
 
-    def _fitted(self, document: FileDocument | SkippedFile) -> Iterator[AdaptedDocument]:
+    def _fitted(
+        self, document: readers.FileDocument | readers.SkippedFile
+    ) -> Iterator[readers.AdaptedDocument]:
         """Yield a document if it can be indexed; otherwise count it."""
-        if isinstance(document, SkippedFile):
+        if isinstance(document, readers.SkippedFile):
             self._skip(document)
             return
         kind = {} if "kind" in document.attributes else {"kind": "jsonl"}
         document.attributes.update(kind)
         try:
-            made = adapt(self.schema, document)
+            made = readers.adapt(self.schema, document)
         except InvalidArgumentError as error:
-            self._skip(SkippedFile(document.id, error.message))
+            self._skip(readers.SkippedFile(document.id, error.message))
             return
         self.indexed += 1
         yield made
 
-    def _skip(self, skipped: SkippedFile) -> None:
+    def _skip(self, skipped: readers.SkippedFile) -> None:
         self.skipped += 1
         if len(self.first_skipped) < _SKIPPED_SHOWN:
             self.first_skipped.append(skipped)

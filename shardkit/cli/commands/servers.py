@@ -11,20 +11,9 @@ from typing import Any, Literal
 
 import click
 
+from shardkit.admin import persistence as disks
 from shardkit.admin.changes import working_on
 from shardkit.admin.keys import BigKey, biggest_keys
-from shardkit.admin.persistence import (
-    PROFILES,
-    WAIT,
-    DiskRate,
-    PersistenceState,
-    apply_profile,
-    estimate_disk_rate,
-    measure_disk_rate,
-    persistence_of,
-    rewrite_aof,
-    save_snapshot,
-)
 from shardkit.admin.rotate import (
     WAIT as ROTATION_WAIT,
     PasswordRotation,
@@ -39,15 +28,7 @@ from shardkit.admin.servers import (
     query_servers,
 )
 from shardkit.cli import options as given
-from shardkit.cli.options import (
-    LOGIN_PASSWORD,
-    ShardOptions,
-    command,
-    config_server,
-    group,
-    login_as,
-    opened,
-)
+from shardkit.cli.options import ShardOptions, command, config_server, group, opened
 from shardkit.cli.output import BAD, Column, Output, Styled, Table, identifier, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import one_line, reason, size
@@ -161,7 +142,7 @@ _KEY_FIELDS: tuple[Field[BigKey], ...] = (
     "shardkit exec --on all -- CONFIG GET maxmemory",
     "shardkit exec --on unique -- DBSIZE",
     "shardkit exec --on unique:7 -- OBJECT FREQ unique:2026-11-22",
-    f"{LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
+    f"{given.LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
     name="exec",
     context_settings={"ignore_unknown_options": True},
 )
@@ -185,7 +166,7 @@ def exec_(
     All are asked at the same time. Nothing is sent twice, and nothing is undone: what COMMAND does
     is up to you. Exits with 1 if any server refuses it or cannot be reached.
     """
-    login = login_as(user)
+    login = given.login_as(user)
     name, _, digits = target.rpartition(":")
     shard = int(digits) if name and digits.isdecimal() else None
     with opened(where) as topology:
@@ -234,7 +215,8 @@ def _cell(answer: Any) -> Any:
     return one_line(plain if isinstance(plain, str) else str(plain))
 
 
-_wait = given.seconds(WAIT, "How long it may take.", 0.1)
+_wait = given.seconds(disks.WAIT, "How long it may take.", 0.1)
+_ALL = {"names": given.components, "where": given.config}  # of which servers
 
 
 @group(
@@ -247,13 +229,11 @@ def persistence() -> None:
     """Show and set how servers keep their data, and save it."""
 
 
-@command(group=persistence)
-def show(
-    output: Output, names: Sequence[str] = given.components, where: str | None = given.config
-) -> int:
+@command(group=persistence, **_ALL)
+def show(output: Output, **servers: Any) -> int:
     """Show how each server keeps its data, and what may lose data."""
 
-    def lines(state: PersistenceState) -> None:
+    def lines(state: disks.PersistenceState) -> None:
         points = ", ".join(
             f"{changes} changes in {seconds} s" for seconds, changes in state.save_points
         )
@@ -262,13 +242,13 @@ def show(
         for problem in state.problems:
             output.warn(f"  {problem}")
 
-    return _on_all(output, names, where, persistence_of, asdict, lines)
+    return _on_all(output, disks.persistence_of, asdict, lines, **servers)
 
 
 @command(name="apply", group=persistence)
 def apply_(
     output: Output,
-    profile: str = given.argument(type=click.Choice(list(PROFILES))),
+    profile: str = given.argument(type=click.Choice(list(disks.PROFILES))),
     names: Sequence[str] = given.components,
     where: str | None = given.config,
 ) -> int:
@@ -283,38 +263,27 @@ def apply_(
     with opened(where) as topology:
         chosen, _ = topology.components(names)
         with working_on(topology.config_server, "persistence", profile, chosen.values()):
-            apply = partial(apply_profile, profile=profile)
-            return _on_all(output, names, where, apply, dict, lines)
+            apply = partial(disks.apply_profile, profile=profile)
+            return _on_all(output, apply, dict, lines, names=names, where=where)
 
 
-@command(group=persistence)
-def snapshot(
-    output: Output,
-    names: Sequence[str] = given.components,
-    wait: float = _wait,
-    where: str | None = given.config,
-) -> int:
+@command(group=persistence, **_ALL)
+def snapshot(output: Output, wait: float = _wait, **servers: Any) -> int:
     """Have servers make a snapshot, and wait until each has succeeded or failed."""
-    return _timed(output, names, where, lambda client: save_snapshot(client, wait), wait)
+    return _timed(output, disks.save_snapshot, wait, **servers)
 
 
-@command(group=persistence)
-def rewrite(
-    output: Output,
-    names: Sequence[str] = given.components,
-    wait: float = _wait,
-    where: str | None = given.config,
-) -> int:
+@command(group=persistence, **_ALL)
+def rewrite(output: Output, wait: float = _wait, **servers: Any) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
-    return _timed(output, names, where, lambda client: rewrite_aof(client, wait), wait)
+    return _timed(output, disks.rewrite_aof, wait, **servers)
 
 
-@command(group=persistence)
+@command(group=persistence, **_ALL)
 def estimate(
     output: Output,
-    names: Sequence[str] = given.components,
     seconds: float = given.seconds(1.0, "How long to watch the servers.", 0.1, most=60),
-    profile: str | None = given.choice(list(PROFILES), "Estimate for this profile."),
+    profile: str | None = given.choice(list(disks.PROFILES), "Estimate for this profile."),
     commands: float | None = given.number(
         None, "Write commands a second, instead of a measurement.", 0.0
     ),
@@ -322,14 +291,14 @@ def estimate(
         None, "Size of a command, with --commands.", 0.0, name="--bytes"
     ),
     data: int = given.number(0, "Size of the data in bytes, with --commands.", 0, unit="BYTES"),
-    where: str | None = given.config,
+    **servers: Any,
 ) -> int:
     """Estimate what servers write to their disks: AOF, rewrites and snapshots.
 
     They are measured, or estimated from --commands and --bytes for a future server.
     """
 
-    def lines(rate: DiskRate) -> None:
+    def lines(rate: disks.DiskRate) -> None:
         output.line(f"  {rate.commands:,.0f} writes a second of {rate.size:,.0f} bytes")
         output.line(
             f"  {rate.total / 1e6:,.2f} MB/s: AOF {rate.append / 1e6:,.2f}, its rewrites "
@@ -339,46 +308,35 @@ def estimate(
     if (commands is None) != (size is None):
         raise click.UsageError("give both --commands and --bytes, or none of them")
     if commands is not None and size is not None:
-        rate = estimate_disk_rate(commands, size, PROFILES[profile or "everysec"], data)
+        rate = disks.estimate_disk_rate(commands, size, disks.PROFILES[profile or "everysec"], data)
         if not output.wrote_json(_document(rate)):
             lines(rate)
         return 0
-    return _on_all(
-        output,
-        names,
-        where,
-        lambda client: measure_disk_rate(client, seconds, profile),
-        _document,
-        lines,
-        2.0 + seconds,
-    )
+    measure = partial(disks.measure_disk_rate, seconds=seconds, profile=profile)
+    return _on_all(output, measure, _document, lines, 2.0 + seconds, **servers)
 
 
-def _document(rate: DiskRate) -> dict[str, Any]:
+def _document(rate: disks.DiskRate) -> dict[str, Any]:
     return {**asdict(rate), "total": rate.total}
 
 
-def _timed(
-    output: Output,
-    names: Sequence[str],
-    where: str | None,
-    query: Callable[[Any], float],
-    wait: float,
-) -> int:
+def _timed(output: Output, query: Callable[..., float], wait: float, **servers: Any) -> int:
     def lines(seconds: float) -> None:
         output.good(f"  done in {seconds:.1f} s")
 
-    return _on_all(output, names, where, query, lambda seconds: {"seconds": seconds}, lines, wait)
+    asked, said = partial(query, wait=wait), lambda seconds: {"seconds": seconds}
+    return _on_all(output, asked, said, lines, wait, **servers)
 
 
 def _on_all(
     output: Output,
-    names: Sequence[str],
-    where: str | None,
     query: Callable[[Any], Any],
     as_document: Callable[[Any], dict[str, Any]],
     lines: Callable[[Any], None],
     timeout: float = 2.0,
+    *,
+    names: Sequence[str],
+    where: str | None,
 ) -> int:
     """Run a query on all servers; return the exit code."""
     with opened(where) as topology:
@@ -449,7 +407,7 @@ def rotate_command(
     if resume and abort:
         raise click.UsageError("--resume and --abort contradict each other")
     server = config_server(where)
-    login = login_as(user)
+    login = given.login_as(user)
     with config_client(server) as client:
         if abort:
             rotation = abort_rotation(client, server, name, timeout=timeout, login=login)

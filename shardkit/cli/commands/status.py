@@ -21,17 +21,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, counted, few
 from shardkit.kit.config_client import config_client
-from shardkit.network.rules import (
-    LOADING,
-    OK,
-    QUICK,
-    CheckFinding,
-    ConfigFacts,
-    JudgedEntry,
-    ServerProblem,
-    Severity,
-    judge,
-)
+from shardkit.network import rules
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import ServerFacts, survey, targets_of
 from shardkit.operations.commands import Shard
@@ -93,19 +83,20 @@ def status(
 class _Fleet:
     """The judged entries, and what is wrong with components and the config server."""
 
-    rows: Sequence[JudgedEntry]
-    findings: Sequence[CheckFinding]
+    rows: Sequence[rules.JudgedEntry]
+    findings: Sequence[rules.CheckFinding]
     broken: dict[str, ConfigError]
 
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong; there may be warnings."""
-        return not self.broken and self.severity < Severity.PROBLEM
+        return not self.broken and self.severity < rules.Severity.PROBLEM
 
     @property
     def severity(self) -> int:
         of_findings = (
-            Severity.WARNING if finding.warning else Severity.PROBLEM for finding in self.findings
+            rules.Severity.WARNING if finding.warning else rules.Severity.PROBLEM
+            for finding in self.findings
         )
         return max((*(row.severity for row in self.rows), *of_findings), default=0)
 
@@ -116,14 +107,14 @@ def _survey(
     with opened(where) as topology:
         chosen, broken = topology.components(names, sharding)
         server = topology.config_server
-        config = ConfigFacts() if server is None else _config_facts(server)
+        config = rules.ConfigFacts() if server is None else _config_facts(server)
         stale = [] if server is None else _stale_map(server, topology.shard_map)
     rows = survey(targets_of(chosen.values(), None if names else server), timeout)
-    judgement = judge(rows, config, QUICK)
+    judgement = rules.judge(rows, config, rules.QUICK)
     return _Fleet(judgement.entries, [*judgement.findings, *stale], broken)
 
 
-def _config_facts(server: Entry) -> ConfigFacts:
+def _config_facts(server: Entry) -> rules.ConfigFacts:
     """Read what the config server records; nothing if it cannot be read, as its row then shows."""
     try:
         with config_client(server) as client:
@@ -134,12 +125,12 @@ def _config_facts(server: Entry) -> ConfigFacts:
                     from shardkit.admin.check import config_facts  # loads all of admin/
 
                     return config_facts(client)
-            return ConfigFacts(epoch)
+            return rules.ConfigFacts(epoch)
     except ConfigError:
-        return ConfigFacts()
+        return rules.ConfigFacts()
 
 
-def _stale_map(server: Entry, shard_map: ShardMap | None) -> list[CheckFinding]:
+def _stale_map(server: Entry, shard_map: ShardMap | None) -> list[rules.CheckFinding]:
     if shard_map is None:
         return []
     from shardkit.admin.check import stale_map  # loads all of admin/
@@ -155,7 +146,7 @@ def _check(output: Output, fleet: _Fleet) -> int:
     if output.wrote_json(**_document(output, fleet), code=code):
         return code
     wrong = sorted(
-        (row for row in fleet.rows if row.severity > Severity.WARNING),
+        (row for row in fleet.rows if row.severity > rules.Severity.WARNING),
         key=lambda row: -row.severity,
     )
     texts = [
@@ -188,16 +179,16 @@ class _ServerStatus:
     """A server, and the shards that live on it."""
 
     server: ServerFacts
-    problems: tuple[ServerProblem, ...]
+    problems: tuple[rules.ServerProblem, ...]
     state: str
     shards: str
     keys: int | None
 
 
-_StatusRow: TypeAlias = JudgedEntry | _ServerStatus
+_StatusRow: TypeAlias = rules.JudgedEntry | _ServerStatus
 
 
-def _table(output: Output, rows: Sequence[JudgedEntry], servers: bool) -> Table:
+def _table(output: Output, rows: Sequence[rules.JudgedEntry], servers: bool) -> Table:
     wide = output.width >= _WIDE
     if not servers:
         return table_of(_shard_fields(output, rows, wide), rows)
@@ -210,8 +201,8 @@ def _table(output: Output, rows: Sequence[JudgedEntry], servers: bool) -> Table:
 
 
 def _shard_fields(
-    output: Output, rows: Sequence[JudgedEntry], wide: bool
-) -> tuple[Field[JudgedEntry], ...]:
+    output: Output, rows: Sequence[rules.JudgedEntry], wide: bool
+) -> tuple[Field[rules.JudgedEntry], ...]:
     # In a terminal, where nobody greps, a shard's name is shown once and not for each node.
     repeated = {
         id(entry)
@@ -219,13 +210,13 @@ def _shard_fields(
         if entry.row.target.shard == above.row.target.shard
     }
 
-    def name(entry: JudgedEntry) -> Cell:
+    def name(entry: rules.JudgedEntry) -> Cell:
         node = entry.row.node if wide else entry.row.node.removeprefix("slots ")
         if output.interactive and id(entry) in repeated:
             return Styled(f"  {node}", DIM)
         return " ".join(filter(None, [_name(entry), node]))
 
-    def shard(entry: JudgedEntry) -> Shard:
+    def shard(entry: rules.JudgedEntry) -> Shard:
         assert entry.row.target.shard is not None
         return entry.row.target.shard
 
@@ -286,31 +277,31 @@ def _health_fields(wide: bool) -> tuple[Field[_StatusRow], ...]:
 
 
 def _role(row: _StatusRow) -> Cell:
-    if row.state != OK:
+    if row.state != rules.OK:
         return Styled(row.state, _style(row.problems[0]))
     return Styled(row.server.role, DIM) if row.server.role == "replica" else row.server.role
 
 
-def _style(problem: ServerProblem) -> str:
-    mild = problem.severity < Severity.CRITICAL or problem.kind == LOADING
+def _style(problem: rules.ServerProblem) -> str:
+    mild = problem.severity < rules.Severity.CRITICAL or problem.kind == rules.LOADING
     return WARN if mild else BAD
 
 
-def _address(entry: JudgedEntry) -> str:
+def _address(entry: rules.JudgedEntry) -> str:
     """Return where a shard is: its server, with the database unless that is 0."""
     server = entry.server.address
     return f"{server}/{entry.row.number}" if entry.row.number else server
 
 
-_ADDRESS_FIELDS: tuple[Field[JudgedEntry], ...] = (
+_ADDRESS_FIELDS: tuple[Field[rules.JudgedEntry], ...] = (
     Field("address", lambda entry: entry.row.target.entry.address),
     Field("server", lambda entry: entry.server.address, Column("server"), _address),
     Field("database", lambda entry: entry.row.number),
 )
 
 
-def _by_server(rows: Sequence[JudgedEntry]) -> Iterator[_ServerStatus]:
-    groups: dict[tuple[str, str], list[JudgedEntry]] = {}
+def _by_server(rows: Sequence[rules.JudgedEntry]) -> Iterator[_ServerStatus]:
+    groups: dict[tuple[str, str], list[rules.JudgedEntry]] = {}
     for row in rows:
         groups.setdefault((row.server.address, row.state), []).append(row)
     for (_, state), group in groups.items():
@@ -321,21 +312,21 @@ def _by_server(rows: Sequence[JudgedEntry]) -> Iterator[_ServerStatus]:
         yield _ServerStatus(first.server, first.problems, state, _names(group), keys)
 
 
-def _names(rows: Sequence[JudgedEntry]) -> str:
+def _names(rows: Sequence[rules.JudgedEntry]) -> str:
     named = [row.row.target.shard for row in rows]
     shards = [shard for shard in named if shard is not None]
     config = [CONFIG_SERVER] if None in named else []
     return ", ".join([*config, shard_list(shards)] if shards else config)
 
 
-def _name(entry: JudgedEntry) -> str:
+def _name(entry: rules.JudgedEntry) -> str:
     shard = entry.row.target.shard
     return CONFIG_SERVER if shard is None else str(shard)
 
 
 def _summary(fleet: _Fleet) -> Iterator[Styled]:
     """Yield a line for each problem of a server, of components and of the config server."""
-    groups: dict[tuple[str, ServerProblem], list[JudgedEntry]] = {}
+    groups: dict[tuple[str, rules.ServerProblem], list[rules.JudgedEntry]] = {}
     for row in fleet.rows:
         for problem in row.problems:
             groups.setdefault((row.server.address, problem), []).append(row)
@@ -358,7 +349,7 @@ def _summary(fleet: _Fleet) -> Iterator[Styled]:
 
 def _document(output: Output, fleet: _Fleet) -> dict[str, Any]:
     config_server = next((row for row in fleet.rows if row.row.target.shard is None), None)
-    described: tuple[Field[JudgedEntry], ...] = (*_ADDRESS_FIELDS, *_health_fields(wide=True))
+    described: tuple[Field[rules.JudgedEntry], ...] = (*_ADDRESS_FIELDS, *_health_fields(wide=True))
     shards = [row for row in fleet.rows if row.row.target.shard is not None]
     return {
         "ok": fleet.ok,

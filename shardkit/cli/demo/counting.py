@@ -75,11 +75,7 @@ class VisitCounter:
         self._hits: Any = kit.client(HITS_COMPONENT)
 
     def count(self, batch: LogBatch) -> None:
-        """Count a batch of lines. Cost: one exchange, and two for each of its days.
-
-        Raises:
-            ShardErrors: some shards failed; visitors on the others are counted.
-        """
+        """Count a batch of lines. Cost: one exchange, and two for each of its days."""
         if batch.visits:
             self._count_hits(batch)
         for day in sorted(batch.visits):  # the count of a day is the plan of the next

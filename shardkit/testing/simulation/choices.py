@@ -39,9 +39,7 @@ class Choices:
         if options < 2:
             return 0
         if self._recorded is not None:
-            chosen = self._recorded.get(position, 0)
-            if chosen >= options:
-                chosen = options - 1
+            chosen = min(self._recorded.get(position, 0), options - 1)
         elif chance is None:
             chosen = int(self.random.random() * options)
         elif self.random.random() >= chance:
