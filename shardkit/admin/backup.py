@@ -489,16 +489,12 @@ def restore(
 ) -> dict[str, int]:
     """Copy the keys of a backup into the servers of a map.
 
-    Args:
-        directory: the backup.
-        shard_map: the target; its components need the same shards and placements.
-        to_origin: whether to allow writing to a server that the backup came from.
-        timeout: seconds for one answer of a server.
-        progress: is called with the number of keys copied so far.
-        leased: is called with the number of queue tasks that were leased at the moment of the cut:
-            they are handed out again when their leases end.
-        left_out: is called with a text about each part of the snapshots that is not restored: keys
-            of other databases, of the configuration, and those that have expired since.
+    The map's components need the same shards and placements. ``to_origin`` allows writing to a
+    server that the backup came from. ``timeout`` is in seconds for one answer of a server.
+    ``progress`` is called with the number of keys copied so far; ``leased`` with the number of
+    queue tasks that were leased at the moment of the cut: they are handed out again when their
+    leases end; ``left_out`` with a text about each part of the snapshots that is not restored: keys
+    of other databases, of the configuration, and those that have expired since.
 
     Returns:
         By shard, how many keys it received, counted afterwards.

@@ -102,7 +102,7 @@ def remove(config: redis.Redis, retirement: Retirement, message: str = "") -> No
 def still_used(
     component: Component, quiet: Seconds = QUIET, timeout: Seconds = TIMEOUT
 ) -> tuple[dict[str, int], dict[str, Exception]]:
-    """Return the processes that have used a component lately.
+    """Return the processes that used a component in the last ``quiet`` seconds.
 
     Returns:
         By process, ``web1/4711``, seconds since it last sent a command; and the servers that could
@@ -126,23 +126,19 @@ def delete_data(
     timeout: Seconds = TIMEOUT,
     progress: Callable[[int], object] = lambda keys: None,
 ) -> int:
-    """Delete all keys of a component that was removed.
+    """Delete all keys of a component that was removed; return their number.
 
-    Args:
-        retirement: the component, removed.
-        quiet: the seconds since its removal without any use.
-        timeout: seconds for one answer of a server.
-        progress: is called with the number of keys deleted so far.
-
-    Returns:
-        The number of keys deleted. Keys of the configuration stay, in case a config server is in
-        the same database. Cost: two exchanges for 500 keys to see when they were used, and five to
-        delete them; none holds a server for more than about a millisecond.
+    ``quiet`` are the seconds since its removal without any use; ``timeout`` is in seconds for one
+    answer of a server. ``progress`` is called with the number of keys deleted so far. Keys of the
+    configuration stay, in case a config server is in the same database.
 
     Raises:
         ConfigError: the component is not removed, or not for long enough; it is used; it shares a
             database with a component that stays; or a server cannot be asked. Nothing was deleted.
         GrowthError: a move, split or restore uses one of the databases. Nothing was deleted.
+
+    Cost: two exchanges for 500 keys to see when they were used, and five to delete them; none holds
+    a server for more than about a millisecond.
     """
     quiet = in_seconds(quiet)
     timeout = in_seconds(timeout)

@@ -127,14 +127,10 @@ class CityTotals(Structure[Face]):
 
     @operation
     def add(self, file: str, tally: LogTally) -> Operation[bool]:
-        """Add the counts of a file, unless they were added before.
+        """Add the counts of a file, unless they were added before; return whether anything was.
 
-        Args:
-            file: identifies the file, such as its name.
-            tally: all counts of the file: each day of a file is added only once.
-
-        Returns:
-            Whether anything was added.
+        ``file`` identifies the file, such as its name. ``tally`` has all its counts: each day of a
+        file is added only once.
 
         Raises:
             InvalidArgumentError: the file has no name.
@@ -177,12 +173,8 @@ class CityTotals(Structure[Face]):
     def top(self, kind: str, day: date | str, limit: int = 10) -> Operation[list[tuple[City, int]]]:
         """Return the places with the most lines on a day, and the number of their lines.
 
-        Args:
-            kind: country, region or city; a place's other names are empty.
-            day: a date, or its ISO form.
-            limit: the most places to return, up to 10,000.
-
-        Cost: one exchange.
+        ``kind`` is country, region or city; a place's other names are empty. ``day`` is a date, or
+        its ISO form. Cost: one exchange.
         """
         if kind not in KINDS:
             raise InvalidArgumentError(

@@ -199,15 +199,8 @@ def csv_cities(
 ) -> Iterator[Item]:
     """Read cities, which ranges then refer to by their ids, from lines with columns.
 
-    Args:
-        file: see the module.
-        id: the column of the id: its number from 0, or its name in the heading. With numbers, a
-            first line whose id is a word is the heading if the second line's id is a number.
-        city: the column of the city's name.
-        region: the column of the region's name.
-        country: the column of the country's name.
-        delimiter: the character between columns.
-        encoding: the encoding of bytes.
+    For the columns see `csv_ranges`. If they are given by numbers, a first line whose id is a word
+    is the heading if the second line's id is a number.
 
     Raises:
         OSError: the file cannot be read.
@@ -243,11 +236,9 @@ def _without_heading(rows: Rows) -> Iterator[tuple[int, list[str] | str]]:
 def geolite2(*blocks: File, locations: File) -> Iterator[Item]:
     """Read MaxMind's GeoLite2 City or GeoIP2 City as CSV.
 
-    A network without a city is located where it is registered: often only the country is known.
-
-    Args:
-        blocks: ``GeoLite2-City-Blocks-IPv4.csv`` and ``…-IPv6.csv``, or one of them.
-        locations: ``GeoLite2-City-Locations-en.csv``, or that of another language.
+    ``blocks`` are ``GeoLite2-City-Blocks-IPv4.csv`` and ``…-IPv6.csv``, or one of them;
+    ``locations`` is ``GeoLite2-City-Locations-en.csv``, or that of another language. A network
+    without a city is located where it is registered: often only the country is known.
     """
     cities = csv_cities(
         locations,
@@ -264,9 +255,7 @@ def geolite2(*blocks: File, locations: File) -> Iterator[Item]:
 def geolite_legacy(blocks: File, locations: File) -> Iterator[Item]:
     """Read the older GeoLiteCity as CSV: with numbers for addresses, codes for places, Latin 1.
 
-    Args:
-        blocks: ``GeoLiteCity-Blocks.csv``.
-        locations: ``GeoLiteCity-Location.csv``.
+    ``blocks`` is ``GeoLiteCity-Blocks.csv``, ``locations`` ``GeoLiteCity-Location.csv``.
     """
     cities = csv_cities(
         locations, id="locId", city="city", region="region", country="country", encoding="latin-1"
@@ -349,9 +338,7 @@ def _address(value: object) -> str:
 def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
     """Read a MaxMind database file, such as ``GeoLite2-City.mmdb``.
 
-    Args:
-        path: the file.
-        language: the language of the names; English for places without a name in it.
+    ``language`` is that of the names; English for places without a name in it.
 
     Raises:
         InvalidArgumentError: the file is not such a database, or the extra ``geo`` is not

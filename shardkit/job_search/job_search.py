@@ -307,14 +307,7 @@ class JobSearch(DocumentStructure[Face]):
 
     @operation
     def qualified(self, job_id: str, skills: Skills) -> Operation[bool]:
-        """Return whether a candidate meets all requirements of a job.
-
-        Args:
-            job_id: the job.
-            skills: what the candidate has; may be empty.
-
-        Returns:
-            Whether the job exists and the candidate meets all its requirements.
+        """Return whether a job exists, and a candidate meets all its requirements.
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used.

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -187,12 +187,8 @@ class SearchIndex(DocumentStructure[Face]):
         count = 0
         batch: list[PreparedDocument] = []
         sizes: dict[int, list[int]] = {}
-        for given in documents:
-            if not isinstance(given, list | tuple) or not 2 <= len(given) <= 3:
-                raise InvalidArgumentError(
-                    f"{self.name}: document {shown(given)}",
-                    "give (id, text) or (id, text, attributes)",
-                )
+        what = "(id, text) or (id, text, attributes)"
+        for given in rows_of(self.name, "documents", documents, what, 2, 3):
             document = prepare(self.schema, *given, *[None] * (3 - len(given)))
             batch.append(document)
             size = sizes.setdefault(self._parts.number(document.id), [0, 0])

@@ -118,11 +118,6 @@ class IndexPart:
         """Return the command that reads fields of the state."""
         return Command(self.to, self.state, ("HMGET", self.state, *fields))
 
-    def moves(self) -> Command:
-        """Return the command that reads which documents recently got other numbers."""
-        key = f"{self.tag}m:0"
-        return Command(self.to, key, ("LRANGE", key, 0, -1))
-
     def read_document(self, doc_id: str) -> Command:
         """Return the command that reads a document."""
         key = f"{self.tag}d:{doc_id}"
@@ -293,9 +288,9 @@ class IndexParts:
         added: list[tuple[int, Any]] = []
         before: dict[int, set[int]] = {number: set() for number in spans}
         for _ in range(_MOVES_FOLLOWED):
-            logs = yield from self.send(
-                [parts[number].moves() for number in spans], source=source, partial=partial
-            )
+            keys = {number: f"{parts[number].tag}m:0" for number in spans}
+            reads = [Command(parts[n].to, key, ("LRANGE", key, 0, -1)) for n, key in keys.items()]
+            logs = yield from self.send(reads, source=source, partial=partial)
             moved = {
                 number: _moved(spans[number], log)
                 for number, log in zip(spans, logs, strict=True)

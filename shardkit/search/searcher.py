@@ -238,9 +238,6 @@ def _spaced(text: str) -> str:
     return _SPACES.sub(" ", text)
 
 
-_ORDER_KINDS: Final = {"number": "number", "date": "number", "text": "text"}
-
-
 @dataclass(frozen=True)
 class SortOrder:
     """The order of hits."""
@@ -275,7 +272,7 @@ def sort_order(
             f"{schema.name}: sort={shown(sort)} is not an attribute",
             f"sort by {', '.join((RELEVANCE, *schema.attributes))}, with '-' for descending",
         )
-    kind = _ORDER_KINDS[schema.attributes[name]]
+    kind = "text" if schema.attributes[name] == "text" else "number"
     return SortOrder(sort, [kind, schema.place(name)], sort != name, False, kind == "text")
 
 
@@ -363,13 +360,6 @@ class QueryPlan:
             else:
                 required.append(self.node(part))
         return ["and", required or [["all"]], filters, unwanted]
-
-
-def compile_query(schema: Schema, tree: Node, expansions: Mapping[str, Iterable[str]]) -> QueryPlan:
-    """Return the plan of an analyzed tree."""
-    plan = QueryPlan(schema, expansions)
-    plan.tree = plan.node(tree)
-    return plan
 
 
 def scored_words(tree: Node) -> list[str]:
@@ -682,7 +672,8 @@ class Searcher:
     ) -> Operation[_Answers]:
         """Run a query on all parts of a source, with the weights of the pages before if known."""
         expansions, counts = yield from self._expansions(request, source, counts)
-        plan = compile_query(self._schema, request.tree, expansions)
+        plan = QueryPlan(self._schema, expansions)
+        plan.tree = plan.node(request.tree)
         self._check_words(len(plan.words))
         key = self._new_id() if request.cache else None
         cache_key = f"q:2:{key}" if key else None
