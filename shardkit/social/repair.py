@@ -2,9 +2,9 @@
 
 Every change that spans servers first records a note, in the script that begins it, and removes the
 note at the end (the ZSET ``pending``, one in each part of the users and of the relations).
-`Repair.finish` repeats the changes whose notes are older than some age; every step may be repeated.
+`finish` repeats the changes whose notes are older than some age; every step may be repeated.
 
-`Repair.account` recounts an account's relations and makes its timeline agree with them. It is for
+`account` recounts an account's relations and makes its timeline agree with them. It is for
 damage without a note: data that a server lost, or that was changed by hand.
 """
 
@@ -46,7 +46,7 @@ class PendingNote(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Repair:
+class NetworkRepair:
     """Finishes changes that left a note, and reconciles accounts with their relations."""
 
     layout: KeyLayout
