@@ -34,9 +34,8 @@ from shardkit.admin.growth.fence import OWN_KEYS, move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry, load_json
+from shardkit.config.entry import Entry, load_json, open_regular, read_regular
 from shardkit.config.fields import is_text
-from shardkit.config.regular_file import open_regular, read_regular
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import HISTORY_KEY, read_components, read_epoch
 from shardkit.errors import (

@@ -28,8 +28,7 @@ from shardkit.geo.blocks import (
     blocks,
     entries,
 )
-from shardkit.geo.models import IPV4, IPV6, Address, City, address_number
-from shardkit.geo.readers import ImportInput
+from shardkit.geo.readers import IPV4, IPV6, Address, City, ImportInput, address_number
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Columns, Command, Home, Locate
 from shardkit.operations.lua import lua_call

@@ -20,7 +20,7 @@ from typing import Final
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.block_store import LocalCities
-from shardkit.geo.models import City
+from shardkit.geo.readers import City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Transaction
 from shardkit.operations.lua import lua_call

@@ -27,8 +27,7 @@ from shardkit.geo.block_store import (
     Progress,
 )
 from shardkit.geo.blocks import IPV4_LEVELS, IPV6_LEVELS, NO_CITY, WHOLE, Level, search
-from shardkit.geo.models import IPV4, Address, City, Item, SkippedLine, address_number
-from shardkit.geo.readers import ImportInput
+from shardkit.geo.readers import IPV4, Address, City, ImportInput, Item, SkippedLine, address_number
 from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (
     Deferred,

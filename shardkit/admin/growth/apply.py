@@ -47,8 +47,7 @@ from shardkit.admin.growth.relocation import (
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, touched
 from shardkit.admin.growth.split_plan import new_split, plan_split_of
-from shardkit.admin.pushes import preflight, push
-from shardkit.admin.retire import last_known, remove
+from shardkit.admin.pushes import last_known, preflight, push, remove
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of

@@ -19,10 +19,11 @@ from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
-from shardkit.geo.models import City, Item
 from shardkit.geo.readers import (
     LONGEST_LINE,
+    City,
     CsvColumn,
+    Item,
     csv_cities,
     csv_ranges,
     geolite2,

@@ -31,7 +31,7 @@ from shardkit.cli.demo.access_log import AccessLogParser
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import FileLeaseLostError
 from shardkit.geo.block_store import LocalCities
-from shardkit.geo.models import City, IpRange
+from shardkit.geo.readers import City, IpRange
 from shardkit.kit.kit import ShardKit
 from shardkit.messaging import RecordTally, by_place
 
