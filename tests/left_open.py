@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from shardkit import AsyncShardKit, ShardKit
 from shardkit.local import process
@@ -24,22 +25,23 @@ from shardkit.network.connections.pool import live_pools
 from shardkit.network.topology import Topology
 
 _LOOP = asyncio.BaseEventLoop
+_opened: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # by which test, as sockets have slots
 
 
 @contextmanager
 def naming_who_opens() -> Iterator[None]:
-    """Have kits, event loops and threads know which test opened them."""
+    """Note of kits, event loops, threads and sockets which test opened them."""
 
     def noting(kind: type[Any]) -> Any:
         init = kind.__init__
 
         def noted(self: Any, *args: Any, **kwargs: Any) -> None:
-            self.opened_by = os.environ.get("PYTEST_CURRENT_TEST", "?").partition(" ")[0]
+            _opened[self] = os.environ.get("PYTEST_CURRENT_TEST", "?").partition(" ")[0]
             init(self, *args, **kwargs)
 
         return patch.object(kind, "__init__", noted)
 
-    with noting(Topology), noting(_LOOP), noting(threading.Thread):
+    with noting(Topology), noting(_LOOP), noting(threading.Thread), noting(socket.socket):
         yield
 
 
@@ -94,9 +96,15 @@ def left_open(known_sockets: dict[int, str], known_threads: set[threading.Thread
         elif isinstance(each, ShardKit | AsyncShardKit) and not each.topology.closed:
             found.append(f"a kit of {each.topology.source}, opened by {_opener(each.topology)}")
     found += [f"{each!r}, a server" for each in process._guarded]
-    new = {number: name for number, name in sockets().items() if number not in known_sockets}
-    return found + [f"socket {number}: {name}" for number, name in new.items()]
+    openers = {
+        each.fileno(): _opener(each) for each in list(_opened) if isinstance(each, socket.socket)
+    }
+    return found + [
+        f"socket {number}: {name}, made by {openers.get(number)}"
+        for number, name in sockets().items()
+        if number not in known_sockets
+    ]
 
 
 def _opener(found: Any) -> str:
-    return getattr(found, "opened_by", "somebody before the tests")
+    return _opened.get(found, "somebody before the tests")

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,14 +124,14 @@ def site(_servers: tuple[str, LocalServer], tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture
 def client(site: Site) -> Iterator[Callable[[str], Celery]]:
     """Make applications that send tasks to a component's workers."""
-    with ExitStack() as closing:
+    with ExitStack() as ends:
 
         def make(component: str) -> Celery:
             url = f"shardkit://{component}"
             app = Celery("client", broker=url, backend=url, set_as_current=False)
             app.conf.task_ignore_result = False
-            closing.callback(app.close)
-            closing.callback(pools.reset)
+            ends.callback(app.close)
+            ends.callback(pools.reset)
             return app
 
         yield make
@@ -168,11 +168,12 @@ def test_workers_return_results_groups_and_chords_and_answer_pings(
         receiver = app.events.Receiver(
             connection, handlers={"*": lambda event: events.append(event["type"])}
         )
-        listening = receiver.itercapture(limit=None, timeout=wait, wakeup=True)
-        next(listening)
-        double.delay(5)
-        while "task-succeeded" not in events:
+        # It has a connection of its own.
+        with closing(receiver.itercapture(limit=None, timeout=wait, wakeup=True)) as listening:
             next(listening)
+            double.delay(5)
+            while "task-succeeded" not in events:
+                next(listening)
     [answer] = app.control.inspect(timeout=3 * PATIENCE, limit=1).ping().values()
     assert answer == {"ok": "pong"}
     [worker] = site.workers

@@ -110,12 +110,13 @@ def _preferring(
                 _wait_for_priority(entry, where, wanted)
             yield
         finally:
-            for name, noted in lease.config.hgetall(_PRIORITIES_KEY).items():
-                address = ServerAddress.parse(str_if_bytes(name))
-                if address in servers and noted.isdigit():
-                    former = int(noted)
-                    with suppress(RedisError, OSError, GrowthError):  # the next one restores it
-                        _set_priority(lease, servers[address], where, address, former, back=True)
+            for _ in range(2):  # Sentinels that give a replica its new master close connections
+                for name, noted in lease.config.hgetall(_PRIORITIES_KEY).items():
+                    address = ServerAddress.parse(str_if_bytes(name))
+                    if address in servers and noted.isdigit():
+                        former = (where, address, int(noted))
+                        with suppress(RedisError, OSError, GrowthError):  # the next one restores it
+                            _set_priority(lease, servers[address], *former, back=True)
 
 
 def _set_priority(
