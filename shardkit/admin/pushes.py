@@ -550,17 +550,13 @@ def push(
 ) -> list[ComponentChange]:
     """Push a shard map, and have the servers of its components witness the push.
 
-    Args:
-        config: a client of the config server.
-        shard_map: the map to push; components that it does not describe stay unchanged.
-        timeout: seconds for one answer of a data server.
-        connector: connects to the data servers; with `shardkit.testing.MemoryServers`, pass these.
-        check: whether to refuse the push if an entry's new place lacks its data, or if keys on the
-            shards of new components live on other shards than those that the map gives them. An
-            unchanged address costs nothing, another one about ten exchanges.
-        force: components to push in spite of that, or True for all.
-        options: ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
-            and ``message``, as in `shardkit.config.store.push`.
+    Components that the map does not describe stay unchanged. ``timeout`` is in seconds for one
+    answer of a data server; ``connector`` connects to these: with `shardkit.testing.MemoryServers`,
+    pass them. ``check`` refuses the push if an entry's new place lacks its data, or if keys on the
+    shards of new components live on other shards than those that the map gives them; an unchanged
+    address costs nothing, another one about ten exchanges. ``force`` names components to push in
+    spite of that, or is True for all. ``options`` are ``prune``, ``has_data``, ``sample``,
+    ``epoch``, ``above``, ``author`` and ``message``, as in `shardkit.config.store.push`.
 
     Returns:
         The changes. A server that could not witness the push is logged as a warning.
