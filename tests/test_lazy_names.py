@@ -79,11 +79,11 @@ def test_a_process_imports_the_components_that_it_uses_and_no_others() -> None:
     # What renews locks and sends metrics, and what structures have in common.
     needed = {"coordination", "metrics", "structures"}
     assert components_in(connected) == needed
-    classes = {"coordination.locks", "metrics.logs", "structures.hash.sharded_hash"}
+    classes = {"coordination.holdable", "metrics.logs", "structures.hash.sharded_hash"}
     assert not classes & {name.removeprefix("shardkit.") for name in connected}
 
     with_lock = json.loads(in_a_process(CONNECTED + "kit.lock('l', component='c')" + LOADED))
-    assert "shardkit.coordination.locks" in with_lock
+    assert "shardkit.coordination.holdable" in with_lock
     assert components_in(with_lock) == needed
 
 

@@ -30,7 +30,8 @@ import redis
 from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
 from shardkit.admin.changes import RESTLESS, open_changes, working_on
-from shardkit.admin.growth.fence import OWN_KEYS, move_of
+from shardkit.admin.growth.exchange import OWN_KEYS
+from shardkit.admin.growth.gate import move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
@@ -48,7 +49,7 @@ from shardkit.errors import (
     naming,
 )
 from shardkit.local import LocalServer, find_server
-from shardkit.local.binary import ENVIRONMENT
+from shardkit.local.server import ENVIRONMENT
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.rules import closed, refused_copy

@@ -42,7 +42,7 @@ from shardkit.structures.base.check import (
     read_or_note,
 )
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.glob import escaped
+from shardkit.structures.base.members import escaped
 from shardkit.structures.hash.sharded_hash import ShardedHash
 
 IMPORT_AGAIN = "import again"

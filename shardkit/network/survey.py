@@ -304,7 +304,6 @@ def _ask(
     thorough: bool,
     written: bool,
 ) -> list[ServerFacts]:
-    """Ask one server; of a cluster, each node."""
     if fields.get("cluster"):
         return _ask_cluster(
             {name: value for name, value in fields.items() if name != "cluster"}, timeout, thorough
@@ -320,7 +319,6 @@ def _ask(
 
 
 def _ask_cluster(fields: Mapping[str, Any], timeout: float, thorough: bool) -> list[ServerFacts]:
-    """Ask one node for the others, and then each of them."""
     with client_of(fields, timeout) as client:
         nodes: Mapping[str, Any] = client.cluster("nodes")
     members = sorted(

@@ -42,7 +42,7 @@ from shardkit.search.schema import MAX_SHARDS, Schema
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.glob import escaped
+from shardkit.structures.base.members import escaped
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 from shardkit.structures.base.partitioned import open_to_delete, restore_parameters
 

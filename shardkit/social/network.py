@@ -66,7 +66,7 @@ from shardkit.social.models import (
     user_of,
 )
 from shardkit.social.relations import Relations, relation_note
-from shardkit.social.repair import NetworkRepair
+from shardkit.social.repair import PendingRepair
 from shardkit.social.status_cache import READ_AT_ONCE, WEEK, CachedStatuses, Statuses, StatusStore
 from shardkit.social.timelines import Timelines, newest_rows
 from shardkit.structures.base.arguments import check_integer
@@ -201,7 +201,7 @@ class SocialNetwork(Structure[Face]):
             queue or name,
             following_limit,
         )
-        self._repair = NetworkRepair(layout, self._relations, self._delivery)
+        self._repair = PendingRepair(layout, self._relations, self._delivery)
         self._check = NetworkCheck(layout, self._statuses, profile_limit)
 
     @property

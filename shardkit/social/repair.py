@@ -46,7 +46,7 @@ class PendingNote(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkRepair:
+class PendingRepair:
     """Finishes changes that left a note, and reconciles accounts with their relations."""
 
     layout: KeyLayout

@@ -19,7 +19,7 @@ from shardkit.admin.heat import hot_keys_of
 from shardkit.dashboard import application, fleet
 from shardkit.dashboard.app import METRICS, VIEWS
 from shardkit.dashboard.fleet import _shown_command
-from shardkit.dashboard.recorded import recorded_names
+from shardkit.dashboard.views import recorded_names
 from shardkit.operations.lua import script
 
 

@@ -22,9 +22,9 @@ from redis.exceptions import MovedError, NoPermissionError
 
 from shardkit.admin.conversion.forms import Conversion, Entry, Timed, decode_all, form_of
 from shardkit.admin.doctor.scan import Database, by_server
-from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
-from shardkit.admin.growth.cluster_nodes import moving_slots
 from shardkit.admin.growth.exchange import Slices, at_work
+from shardkit.admin.growth.gate import moving_slots
+from shardkit.admin.growth.shard_copy import KeyCapture, turn_on_notifications
 from shardkit.errors import GrowthError, counted
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import pages

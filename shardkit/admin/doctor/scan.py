@@ -27,13 +27,14 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.server_errors import meaning
 from shardkit.structures.base.parameters import meta_key
-from shardkit.structures.encodings.inspection import KEYS_AT_ONCE, inspect_keys
 from shardkit.structures.encodings.limits import (
+    KEYS_AT_ONCE,
     LIMITS_PATTERN,
     Excess,
     KeyEncoding,
     Limits,
     check,
+    inspect_keys,
     read_limits,
 )
 from shardkit.structures.layouts.growing import MOST_GROUPS, tags

@@ -419,7 +419,6 @@ class Topology:
     # ---- reading again, in the background
 
     def _refresh(self, name: str, cached: CacheEntry) -> None:
-        """Have the thread read a component again."""
         with self._lock:
             now = self._clock()
             if self._closed or now < cached.fresh_until:
@@ -452,7 +451,6 @@ class Topology:
                 logger.exception("%s cannot be read", self.source, extra=about)
 
     def _read_stale(self) -> None:
-        """Read stale components, except those that the next caller must read."""
         now = self._clock()
         stale = [
             name
@@ -826,7 +824,6 @@ class Topology:
             return self._away_until
 
     def _recovered(self, name: str) -> None:
-        """Note that the source, and a component, could be read."""
         with self._lock:
             self._failures, self._away_until, self._disk_error = 0, 0.0, None
             over = {"", self._problems.get(name, "")} & set(self._problems.values())

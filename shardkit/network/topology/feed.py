@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 import hiredis
-from redis.exceptions import ConnectionError, RedisError  # noqa: A004 - redis-py's own
+from redis.exceptions import ConnectionError, RedisError
 
 from shardkit.config.component import (
     EPOCH_KEY,
@@ -120,7 +120,6 @@ class ChangeFeed:
 
 
 def _component(key: bytes) -> str:
-    """Return a key's component, or the epoch's key."""
     text = key.decode(errors="replace")
     for prefix in _OF_COMPONENTS:
         if text.startswith(prefix):

@@ -153,7 +153,6 @@ class SavedEntries:
         return content
 
     def _report(self, problem: str) -> None:
-        """Log a problem once."""
         if problem != self._reported:
             self._reported = problem
             about = log_records.fields("saved-entries-doubtful", file=str(self.path))

@@ -1,19 +1,25 @@
-"""The blocking link: writes to every server first, then reads from every server.
+"""The links, which carry batches: blocking, and awaiting.
 
 ::
 
     server 0   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
     server 1   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
 
-All servers work in parallel, without threads, and each is read when it has answered. Shards that
-are databases of one server share a connection. Threads only open new connections, so that several
-unreachable servers cost the timeout of one. A large batch is sent in chunks, at most two in flight
-per server, so that buffers are bounded and nothing can deadlock. Each exchange borrows a connection
-from redis-py's pool. If it fails or is interrupted, the connection is closed before its release.
+The blocking link writes to every server first, and then reads from each when it has answered: all
+work in parallel, without threads. Shards that are databases of one server share a connection.
+Threads only open new connections, so that several unreachable servers cost the timeout of one. A
+large batch is sent in chunks, at most two in flight per server, so that buffers are bounded and
+nothing can deadlock. Each exchange borrows a connection from a pool. If it fails or is interrupted,
+the connection is closed before its release.
+
+The awaiting link sends the batches of all tasks of an event loop over one connection per server
+(see `multiplexer.py`). Only a command that may block gets a connection of its own, which is closed
+if the wait is cancelled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import select
 import threading
 import time
@@ -27,14 +33,20 @@ from itertools import accumulate
 from math import inf
 from operator import attrgetter
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
+import redis.asyncio as aioredis
+from redis.exceptions import RedisClusterException, RedisError
+
+from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.events import handlers, settled
+from shardkit.events import CommandsSent, handlers, settled
 from shardkit.network.connections import timeout_for
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.effects import ALONE, PackedCommands
+from shardkit.network.connections.connection import kept_to_deadline
+from shardkit.network.connections.databases import ClientDatabase, Steps
+from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import (
     ADDED,
@@ -45,19 +57,9 @@ from shardkit.network.connections.framing import (
     framed,
     has_selected,
 )
+from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import health_check_is_due, learn_slots, slot_owners
-from shardkit.network.links.dispatcher import (
-    Attempt,
-    Link,
-    Need,
-    NeedComponents,
-    NeedEndpoints,
-    NeedEntries,
-    NeedRefresh,
-    limited,
-    node_of_short,
-    turns_of,
-)
+from shardkit.network.links.dispatcher import Attempt, Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
     SEVERAL,
     components_of,
@@ -66,9 +68,17 @@ from shardkit.network.links.grouping import (
     place_short,
     target_of_short,
 )
-from shardkit.network.links.resp import Chunk
+from shardkit.network.links.multiplexer import (
+    ConnectionLost,
+    MultiplexedConnection,
+    Received,
+    exchange_alone,
+    multiplexed,
+    source_of,
+)
+from shardkit.network.links.resp import Chunk, pack_command
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
-from shardkit.network.links.wakeups import LONGEST_POLL, Subscription, Subscriptions
+from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     AwaitWakeup,
@@ -76,7 +86,6 @@ from shardkit.operations.commands import (
     Command,
     Key,
     Locate,
-    Pause,
     Replies,
     Shard,
     Subscribe,
@@ -84,8 +93,116 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
 from shardkit.operations.interruptions import reraise_handlers, tolerated
-from shardkit.operations.steps import run_steps
+from shardkit.operations.kept import kept_with
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 from shardkit.routing.placement import slots_of
+
+
+class Link(Dispatcher):
+    """What the blocking and the awaiting link have in common.
+
+    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
+    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
+    """
+
+    # Of each face.
+    run: Callable[[Steps[Any]], Any]
+    sleep: Callable[[float], Any]
+    subscriptions_of: Callable[[], Any]
+    send: Callable[..., Any]
+    _client: Callable[..., Any]
+    _source_of: Callable[..., Any]
+
+    def __init__(self, topology: Any, clients: Any, *, raw: bool = True, reads: Any = None) -> None:
+        self._raw = raw
+        self._reads = reads
+        self._topology: Topology = topology
+        self._clients: Clients = clients
+        super().__init__()
+
+        self._subscriptions = self.subscriptions_of()
+
+    def pause(self, seconds: float) -> Any:
+        """Wait, but not beyond the caller's deadline."""
+        return self.sleep(limited(seconds))
+
+    @run_by_face
+    def locate(self, request: Locate) -> Steps[list[tuple[Shard, int | None]]]:
+        """Return where keys live, without an exchange with their shards."""
+        found = {}
+        for name in components_of(to for to, _ in request.targets):
+            found[name] = yield partial(self._component, self._topology, name)
+        return locate(request, found)
+
+    @run_by_face
+    def subscribe(self, request: Subscribe) -> Steps[str]:
+        """Return the channel on which the server of a key wakes waiters; empty if there is none.
+
+        Cost: at the first call for a server, a connection that the kit keeps.
+        """
+        found = yield partial(self._subscription, request.to, request.key, request.connect)
+        return "" if found is None else found.channel
+
+    @run_by_face
+    def await_wakeup(self, request: AwaitWakeup) -> Steps[bytes | None]:
+        """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
+        seconds, started = limited(request.seconds), time.monotonic()
+        found, text = (yield partial(self._subscription, request.to, request.key, False)), None
+        if found is None:
+            yield partial(self.sleep, min(seconds, LONGEST_POLL))
+        else:
+            text = yield partial(found.wait, request.waiter.encode(), seconds)
+        extend(time.monotonic() - started)
+        return text
+
+    @run_by_face
+    def abandon(self, command: Command) -> Steps[None]:
+        """Try to send the command that undoes a wait, even beyond the caller's deadline."""
+        with tolerated(*ATTEMPT_ERRORS, ShardKitError), within(None):
+            yield partial(self.send, [command])
+
+    @run_by_face
+    def _subscription(self, to: To, key: Key, connect: bool) -> Steps[Any]:
+        try:
+            client, node = yield from self._holder_of(to, key)
+        except (*ATTEMPT_ERRORS, ShardFailure):
+            return None
+        source = self._source_of(client, node)
+        return (yield partial(self._subscriptions.get, client, source, node, connect=connect))
+
+    def _holder_of(self, to: To, key: Key) -> Steps[tuple[Any, Any]]:
+        name = to if isinstance(to, str) else to.component
+        component = yield partial(self._component, self._topology, name)
+        number = place(to, key, {name: component}).number
+        client = yield partial(self._client, component, number)
+        is_cluster = hasattr(client, "nodes_manager")
+        return client, client.get_node_from_key(key) if is_cluster else None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
+
+
+def endpoints_or_failures(
+    endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
+) -> list[Endpoint | ShardFailure]:
+    """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
+    try:
+        return list(map(endpoints.__getitem__, numbers))
+    except ShardFailure:
+        found: list[Endpoint | ShardFailure] = []
+    for number in numbers:
+        try:
+            found.append(endpoints[number])
+        except ShardFailure as failure:
+            found.append(failure)
+    return found
+
+
+def limited(seconds: float) -> float:
+    """Return the seconds to wait, but not beyond the caller's deadline."""
+    deadline = current.get()
+    return seconds if deadline is None else min(seconds, max(0.0, deadline.left()))
+
 
 MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
 CONNECT_THREADS = 32
@@ -96,9 +213,9 @@ _NUMBER, _UNTIL = attrgetter("pool.number"), attrgetter("until")
 class BlockingLink(Link):
     """Carries batches over blocking connections. Safe to use from many threads."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._subscriptions = Subscriptions()
+    run = staticmethod(run_steps)
+    subscriptions_of = Subscriptions
+    sleep = staticmethod(time.sleep)
 
     def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -123,28 +240,21 @@ class BlockingLink(Link):
         attempt = None if to is None else self._send_short(batch, to, topology, clients)
         if type(attempt) is Replies:
             return attempt
-        steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
-        return run_steps(steps, partial(self._provide, topology, clients))
+        return run_steps(self.dispatch(batch, topology, clients, attempt))  # type: ignore[arg-type]
 
-    def _provide(self, topology: Topology, clients: Clients, need: Need) -> Any:
-        """Carry out a step of the dispatcher."""
-        if isinstance(need, NeedComponents):
-            return {name: topology.component(name) for name in need.names}
-        if isinstance(need, NeedEndpoints):
-            endpoints = clients.endpoints(need.component, self._raw)
-            return endpoints_or_failures(endpoints, need.numbers)
-        if isinstance(need, NeedEntries):
-            for name in need.names:
-                with suppress(ShardKitError):  # the next attempt tells
-                    topology.reread(name)
-        elif isinstance(need, NeedRefresh):
-            with tolerated(*ATTEMPT_ERRORS):
-                learn_slots(need.client)  # if not, the next attempt tells
-        elif isinstance(need, Pause):
-            self.pause(need.seconds)
-        else:
-            return exchange_all(need, self._raw)
-        return None
+    def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        return topology.reread(name) if again else topology.component(name)
+
+    def _endpoints(
+        self, clients: Clients, component: Component, numbers: Sequence[int | None]
+    ) -> list[Endpoint | ShardFailure]:
+        return endpoints_or_failures(clients.endpoints(component, self._raw), numbers)
+
+    def _learn(self, client: Any) -> None:
+        learn_slots(client)
+
+    def _exchange(self, attempts: list[Attempt]) -> list[Attempt]:
+        return exchange_all(attempts, self._raw)
 
     def _send_short(
         self, batch: Batch, to: To, topology: Topology, clients: Clients
@@ -169,32 +279,18 @@ class BlockingLink(Link):
             if node is None:
                 return None
         name = "" if node is None else node.name
-        packed = pack_short(batch, self._dispatcher.loaded, owner, name)
+        packed = pack_short(batch, self.loaded, owner, name)
         if packed is None:
             return None
         data, does = packed
         holder = endpoint.pool if node is None else owner.get_redis_connection(node)
         pool = holder if node is None else holder.connection_pool
-        deadline = current.get()
-        if deadline is not None or pool.policy.deadline is not None:
-            deadline = earliest(pool.policy.deadline)
+        deadline = earliest(pool.policy.deadline)
         told = tell_short(pool.policy, batch) if handlers else None
-        connection: Any = None
-        error: Exception | None = None
-        sent = complete = False
+        error: Any = None
         replies: list[Any] = []
         try:
-            if deadline is None:
-                connection = pool.acquire()
-                sent = True
-                replies, refused = connection.round_trip(data, raw, None, len(batch), does)
-            else:
-                with within(deadline):
-                    connection = pool.acquire()
-                    deadline.require_left()
-                    sent = True
-                    replies, refused = connection.round_trip(data, raw, deadline, len(batch), does)
-            complete = True
+            replies, refused = pool.exchange(data, raw, deadline, len(batch), does)
             if not refused:
                 if told is not None:
                     settled(told, None)
@@ -202,24 +298,13 @@ class BlockingLink(Link):
         except ATTEMPT_ERRORS as failure:
             reraise_handlers(failure)
             error = failure
-        finally:
-            if connection is not None:
-                if not complete:
-                    connection.disconnect()
-                pool.release(connection)
         attempt = Attempt.of_all(batch, endpoint, node)
-        attempt.error, attempt.sent = error, sent and getattr(error, "maybe_executed", True)
-        if complete:
-            attempt.replies, attempt.refused = replies, True
+        attempt.error, attempt.sent = error, error is None or error.maybe_executed
+        attempt.replies, attempt.refused = replies, error is None
         if told is not None:
-            refusal = attempt.refusal
-            settled(told, error, maybe_executed=attempt.sent, refused=complete, refusal=refusal)
+            refused, refusal = attempt.refused, attempt.refusal
+            settled(told, error, maybe_executed=attempt.sent, refused=refused, refusal=refusal)
         return attempt
-
-    def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
-        """Return where keys live, without an exchange with their shards."""
-        names = components_of(to for to, _ in request.targets)
-        return locate(request, {name: self._topology.component(name) for name in names})
 
     def server_of(self, to: To, key: Key) -> Hashable:
         """Return what is the same for the keys on a server; for each key if it is not known."""
@@ -235,79 +320,21 @@ class BlockingLink(Link):
         except (*ATTEMPT_ERRORS, ShardKitError, AttributeError, LookupError):
             return name, key
 
-    def pause(self, seconds: float) -> None:
-        """Wait, but not beyond the caller's deadline."""
-        time.sleep(limited(seconds))
+    def _client(self, component: Component, number: int | None) -> Any:
+        return self._clients.get(component, number, self._raw)
 
-    def subscribe(self, request: Subscribe) -> str:
-        """Return the channel on which the server of a key wakes waiters; empty if there is none.
-
-        Cost: at the first call for a server, a connection that the kit keeps.
-        """
-        found = self._subscription(request.to, request.key, request.connect)
-        return "" if found is None else found.channel
-
-    def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
-        """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
-        seconds, started = limited(request.seconds), time.monotonic()
-        found = self._subscription(request.to, request.key, False)
-        text = None
-        if found is None:
-            time.sleep(min(seconds, LONGEST_POLL))
-        else:
-            text = found.wait(request.waiter.encode(), seconds)
-        extend(time.monotonic() - started)
-        return text
-
-    def abandon(self, command: Command) -> None:
-        """Try to send the command that undoes a wait, even beyond the caller's deadline."""
-        with tolerated(*ATTEMPT_ERRORS, ShardKitError), within(None):
-            self.send([command])
-
-    def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:
-        try:
-            client, pool, node = self._pool_of(to, key)
-        except (*ATTEMPT_ERRORS, ShardFailure) as error:
-            reraise_handlers(error)
-            return None
-        return self._subscriptions.get(client, pool, node, connect=connect)
-
-    def _pool_of(self, to: To, key: Key) -> tuple[Any, Any, Any]:
-        """Return the client of a key, the pool of its server, and on a cluster the node."""
-        name = to if isinstance(to, str) else to.component
-        component = self._topology.component(name)
-        client: Any = self._clients.get(
-            component, place(to, key, {name: component}).number, self._raw
-        )
-        if pool := getattr(client, "connection_pool", None):
-            return client, pool, None
-        node = client.get_node_from_key(key)
-        return client, client.get_redis_connection(node).connection_pool, node
+    def _source_of(self, client: Any, node: Any) -> Any:
+        holder = client if node is None else client.get_redis_connection(node)
+        return holder.connection_pool
 
     def pool_of(self, to: To, key: Key) -> Any:
         """Return the pool of the server on which a key lives; None on a cluster."""
-        _, pool, node = self._pool_of(to, key)
-        return pool if node is None else None
+        client, node = run_steps(self._holder_of(to, key))
+        return client.connection_pool if node is None else None
 
     def version_of(self, component: str) -> object:
         """Return what is the same object until the entries of a component change."""
         return self._topology.last_known(component)
-
-
-def endpoints_or_failures(
-    endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
-) -> list[Endpoint | ShardFailure]:
-    """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
-    try:
-        return list(map(endpoints.__getitem__, numbers))
-    except ShardFailure:
-        found: list[Endpoint | ShardFailure] = []
-    for number in numbers:
-        try:
-            found.append(endpoints[number])
-        except ShardFailure as failure:
-            found.append(failure)
-    return found
 
 
 def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]:
@@ -507,7 +534,6 @@ class Exchange:
         self._open()
 
     def _in_time(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call a function within the deadline."""
         if self.deadline is None:  # as mostly: a context manager would cost more than all the rest
             return call(*args)
         with within(self.deadline):
@@ -570,7 +596,6 @@ class Exchange:
         self._chunks = [Chunk(data, first.replies + ADDED[form]), *chunks[1:]]
 
     def _write(self) -> None:
-        """Write the next chunk."""
         n = self._written
         if self.deadline is not None:
             self.deadline.require_left()
@@ -668,3 +693,280 @@ class Exchange:
             with suppress(OSError):  # it is closed; its next use fails
                 self.connection.set_timeout(seconds)
             self.timeout_changed = True
+
+
+# ---- awaiting
+
+# The future of a batch's replies, and where it was sent: also the node of a cluster.
+Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint, Any]
+
+
+class AwaitingLink(Link):
+    """Carries batches over awaiting connections, of which each event loop has its own."""
+
+    run = staticmethod(arun_steps)
+    subscriptions_of = AsyncSubscriptions
+    sleep = staticmethod(asyncio.sleep)
+
+    async def send(
+        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
+    ) -> Replies:
+        """Carry a batch and return its replies in order; see `BlockingLink.send`.
+
+        Cost: one exchange with each server concerned, shared with other tasks' batches.
+        """
+        topology = topology or self._topology
+        if clients is None:
+            if in_use.any and self._reads is not None:
+                return await self._reads.asend(self, batch, topology)  # type: ignore[no-any-return]
+            clients = self._clients
+        started = self.start(batch, topology, clients)
+        if started is None:
+            return await arun_steps(self.dispatch(batch, topology, clients))
+        told = tell_short(started[1].policy, batch) if handlers else None
+        return await self.finish(batch, started, topology, clients, told)
+
+    def start(
+        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
+    ) -> Started | None:
+        """Send a few plain commands to one server, without the dispatcher: the fast path.
+
+        Return None if nothing was sent because the batch needs `send`; else the future of the
+        replies, with what `finish` needs. No events are emitted.
+        """
+        if topology is None or clients is None:
+            if in_use.any and self._reads is not None:
+                return None
+            topology, clients = self._topology, self._clients
+        plain = None  # one command without a script, as most batches are
+        if len(batch) == 1 and type(batch[0]) is Command:
+            to, key, args, script, _, block = batch[0]
+            if block is not None:
+                return None
+            if script is None:
+                plain = args
+        else:
+            target = target_of_short(batch)
+            if target is None:
+                return None
+            to, key = target, None
+        component = topology.fresh(to if type(to) is str else to.component)  # type: ignore[union-attr]
+        if component is None or component.splits_tags:  # it must be read first, or looked at
+            return None
+        if key is not None and type(to) is str:  # without further calls
+            number = component.number_of(key)
+        else:
+            number = place_short(batch, to, component)
+            if number == SEVERAL:
+                return None
+        try:
+            endpoint = clients.aendpoints(component, self._raw)[number]
+        except ShardFailure:
+            return None
+        database, access = endpoint.database, endpoint.access
+        owner, node, name = access.way, None, ""
+        if database is None:  # a cluster
+            owner = access.client
+            node = node_of_short(owner, batch)
+            if node is None:
+                return None
+            name = node.name
+            _, database, connection = self._connection_to(owner, node)
+        elif database.left or owner.draining:  # the entry has changed
+            return None
+        else:
+            connection = owner.multiplexed or multiplexed(owner)
+        if connection is None:
+            return None
+        try:
+            data = None if plain is None else pack_command(plain)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        if data is not None:
+            does = effects(plain)  # type: ignore[arg-type]
+            if does & (STATE | WATCHES):
+                return None  # it is refused
+        elif (packed := pack_short(batch, self.loaded, owner, name)) is not None:
+            data, does = packed
+        else:
+            return None
+        deadline = earliest(access.policy.deadline)
+        future = connection.submit(data, len(batch), database, self._raw, deadline, does)
+        return future, endpoint, node
+
+    async def finish(
+        self,
+        batch: Batch,
+        started: Started,
+        topology: Topology | None = None,
+        clients: Clients | None = None,
+        told: CommandsSent | None = None,
+    ) -> Replies:
+        """Return the replies to a started batch; needed only if those of its future are refused."""
+        received = await started[0]
+        if not received.refused:
+            if told is not None:
+                settled(told, None, written=received.written)
+            return received
+        attempt = await _attempt(batch, started)
+        if told is not None:
+            settled(
+                told,
+                attempt.error,
+                maybe_executed=attempt.sent,
+                refused=attempt.error is None,
+                refusal=attempt.refusal,
+                written=attempt.written,
+            )
+        topology, clients = topology or self._topology, clients or self._clients
+        return await arun_steps(self.dispatch(batch, topology, clients, attempt))
+
+    async def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        found = None if again else topology.fresh(name)
+        if found is None:
+            async with kept_to_deadline():
+                found = await (topology.areread(name) if again else topology.acomponent(name))
+        return found
+
+    async def _learn(self, client: Any) -> None:
+        async with kept_to_deadline():
+            await learn_slots(client)
+
+    async def _client(self, component: Component, number: int | None) -> Any:
+        client = self._clients.aget(component, number, self._raw)
+        await _initialized(client)
+        return client
+
+    def _source_of(self, client: Any, node: Any) -> Any:
+        return source_of(client.connection_pool if node is None else node)
+
+    async def _endpoints(
+        self, clients: Clients, component: Component, numbers: Sequence[int | None]
+    ) -> list[Endpoint | ShardFailure]:
+        endpoints = clients.aendpoints(component, self._raw)
+        found = endpoints_or_failures(endpoints, numbers)
+        for n, endpoint in enumerate(found):
+            if isinstance(endpoint, Endpoint) and endpoint.lane is None:
+                try:
+                    await _initialized(endpoint.access.client)
+                except (RedisError, RedisClusterException, OSError) as error:
+                    found[n] = ShardFailure("", error=error)
+        return found
+
+    async def _exchange(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Send attempts and wait for their ends; see `exchange_all`."""
+        # All, before anything is sent.
+        packed = [attempt.server_request.chunks() for attempt in attempts]
+        in_flight, alone = [], []
+        for attempt, chunks in zip(attempts, packed, strict=True):
+            request = attempt.server_request
+            endpoint = request.endpoints[0]
+            holder, databases = endpoint.access.way, request.databases
+            connection = None
+            confirms, attempt.confirms = attempt.confirms, False
+            if attempt.node is not None:
+                found = self._connection_to(endpoint.access.client, attempt.node)
+                holder, databases = found[0], [found[1]]
+                connection = found[2] if request.block is None else None
+            elif not (
+                request.block is not None or confirms or databases[0].left or holder.draining
+            ):
+                connection = multiplexed(holder)
+            else:
+                holder = endpoint.pool
+            if not chunks:  # each database's are sent alone
+                continue
+            if connection is None:
+                alone.append(_exchange_alone(source_of(holder), attempt, chunks, self._raw))
+            else:  # a future: a task for each would cost more than all the rest
+                deadline = attempt.deadline
+                future = connection.submit_chunks(
+                    chunks, databases, request.ends, self._raw, deadline, request.does
+                )
+                if attempt.told:
+                    future.add_done_callback(partial(_note_end, attempt))
+                in_flight.append((attempt, future))
+        if not alone:
+            await _await_replies(in_flight)
+        elif len(alone) == 1 and not in_flight:
+            await alone[0]
+        else:
+            await asyncio.gather(_await_replies(in_flight), *alone)
+        done, again = [], []
+        for attempt in attempts:
+            unopened = getattr(attempt.replies, "unopened", None)
+            if unopened is None:
+                ended, refused = attempt.outcomes()
+                done += ended
+                again += refused
+                continue
+            usable, failed, fenced = attempt.without(unopened)
+            done += failed
+            again += fenced if usable is None else [usable, *fenced]
+        confirming = [each for each in again if each.confirms]
+        again = [each for each in again if not each.confirms]
+        for turn in turns_of(confirming):
+            done += await self._exchange(turn)
+        return done + await self._exchange(again) if again else done
+
+    def _connection_to(
+        self, client: Any, node: Any
+    ) -> tuple[Any, ClientDatabase, MultiplexedConnection | None]:
+        """Return the pool of a cluster's node, its database, and the connection that all share.
+
+        That is None if its connections cannot be shared.
+        """
+        holder = getattr(node, "connection_pool", node)
+        database = getattr(holder, "database", None) or holder.connection_class.database
+        connections = kept_with(client, self)  # it belongs to one loop
+        known, connection = connections.get(node.name, (None, None))
+        if known is not holder and getattr(holder.connection_class, "direct", False):
+            connection = MultiplexedConnection(source_of(holder), policy_of(client))
+            connections[node.name] = holder, connection
+        return holder, database, connection
+
+
+def _note_end(attempt: Attempt, future: object) -> None:
+    attempt.ended = time.perf_counter()
+
+
+async def _initialized(client: Any) -> None:
+    if isinstance(client, aioredis.RedisCluster):
+        async with kept_to_deadline():
+            await client.initialize()
+
+
+async def _attempt(batch: Batch, started: Started) -> Attempt:
+    attempt = Attempt.of_all(batch, *started[1:])
+    await _await_replies([(attempt, started[0])])
+    return attempt
+
+
+async def _exchange_alone(source: Any, attempt: Attempt, chunks: list[Chunk], raw: bool) -> None:
+    try:
+        with within(attempt.deadline):
+            block = attempt.server_request.block
+            attempt.replies = await exchange_alone(source, chunks, raw, block)
+        attempt.refused = True
+    except ConnectionLost as lost:
+        attempt.error, attempt.sent = lost.error, lost.sent
+    _note_end(attempt, None)
+
+
+async def _await_replies(
+    in_flight: Sequence[tuple[Attempt, asyncio.Future[Received]]],
+) -> None:
+    """Wait for all replies; if cancelled, stop waiting for any of them."""
+    try:
+        for attempt, future in in_flight:
+            received = await future
+            attempt.written = received.written
+            if received.lost is None:
+                attempt.replies, attempt.refused = received, received.refused
+            else:
+                attempt.error, attempt.sent = received.lost.error, received.lost.sent
+                attempt.replies, attempt.refused = received, True
+    except BaseException:
+        for _, future in in_flight:
+            future.cancel()
+        raise
