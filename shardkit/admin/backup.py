@@ -176,15 +176,11 @@ def backup(
     Writes are held on all servers while each forks for its snapshot: for some ten milliseconds, and
     never longer than five seconds. Clients wait, and get no error.
 
-    Args:
-        components: the components.
-        directory: where to write; it must be empty or not exist. Only this user can read it.
-        config: a client of the config server, to include its objects and history. The components
-            are backed up as it has them. If their entries or the open changes of the fleet are not
-            the same before and after the cut, it is made again.
-        pause: whether to hold writes. Without a pause the snapshots are of different moments, so
-            data that is spread over servers may be inconsistent.
-        timeout: seconds for the next bytes of a snapshot.
+    The directory must be empty or not exist; only this user can read it. ``config`` is a client of
+    the config server, to include its objects and history, and the components as it has them; if
+    their entries or the open changes of the fleet are not the same before and after the cut, it is
+    made again. Without a ``pause`` of writes the snapshots are of different moments, so data that
+    is spread over servers may be inconsistent. ``timeout`` is for the next bytes of a snapshot.
 
     Returns:
         The manifest. Tasks that are leased from queues are leased in the backup too: they are

@@ -278,7 +278,6 @@ class Ads(DocumentStructure[Face]):
     """Ads, chosen by place and text. Made by ``kit.ads``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: where the keys live; if sharded, with as many shards as there are parts.
         shards: the number of parts.
         analyzer: turns texts into words.
@@ -373,9 +372,8 @@ class Ads(DocumentStructure[Face]):
     ) -> Operation[int]:
         """Index ads; return how many are new.
 
-        Args:
-            ads: any iterable, such as a generator, of tuples of the arguments of `index`. It is
-                read while ads are sent.
+        They are any iterable, such as a generator, of tuples of the arguments of `index`. It is
+        read while ads are sent.
 
         Raises:
             InvalidArgumentError: an ad cannot be indexed. Nothing of its batch of 500 was written.

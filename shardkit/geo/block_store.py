@@ -260,8 +260,7 @@ class LocalCities:
     def find(self, address: Address) -> City | None:
         """Return the city of an address; None if it is in no range.
 
-        Args:
-            address: text, bytes, or an address object of Python's ``ipaddress``.
+        An address is text, bytes, or an address object of Python's ``ipaddress``.
 
         Raises:
             InvalidArgumentError: it is not an address.

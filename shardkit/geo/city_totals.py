@@ -54,10 +54,7 @@ _TEMPORARY: Final = 3600  # seconds until temporary totals expire if they were n
 
 
 class LogTally:
-    """The number of lines of each day and city.
-
-    Args:
-        cities: finds the cities: ``ip.local()``.
+    """The number of lines of each day and city; ``cities`` finds these: ``ip.local()``.
 
     Attributes:
         counts: for each day, such as ``2015-05-17``, the number of lines of each city.
@@ -112,9 +109,6 @@ def _is_day(text: str) -> bool:
 
 class CityTotals(Structure[Face]):
     """Totals by day and place. Made by ``kit.city_totals``.
-
-    Args:
-        driver, component, name: see `shardkit.operations.Structure`.
 
     Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if a shard failed.
     """

@@ -425,9 +425,7 @@ def jsonl(file: File, *, names: Mapping[str, str] | None = None) -> Iterator[Ite
     ``{"first": "192.0.2.0", "last": "192.0.2.63", "id": 7}`` are ranges,
     ``{"id": 7, "city": "Bonn", "region": "NW", "country": "DE"}`` is a city.
 
-    Args:
-        file: see the module.
-        names: the file's names for these: ``{"country": "country_code"}``.
+    ``names`` has the file's names for these: ``{"country": "country_code"}``.
 
     Raises:
         InvalidArgumentError: ``names`` has an unknown name.

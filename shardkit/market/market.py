@@ -43,7 +43,6 @@ class Market(Structure[Face]):
     """A market. Made by ``kit.market``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: the component; the name of each user and each offer decides its shard.
 
     Attributes:

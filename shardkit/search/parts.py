@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
@@ -631,11 +631,11 @@ def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Wor
     while cursor != b"0":
         arguments = (cursor, _SCANNED, int(keep_words))
         [cursor] = yield [part.call("search/set_aside", arguments, key=rebuild, write=True)]
-    for starts in pages(lexicon.starts, _WORDS_AT_ONCE):
-        yield [part.call("search/drop_words", (len(starts), *starts), key=rebuild, write=True)]
-    for wrong in pages(lexicon.wrong, _WORDS_AT_ONCE):
-        flat = [text for pair in wrong for text in pair]
-        yield [part.call("search/drop_words", (0, *flat), key=rebuild, write=True)]
+    drops: list[tuple[Key, ...]]
+    drops = [(len(page), *page) for page in pages(lexicon.starts, _WORDS_AT_ONCE)]
+    drops += [(0, *chain(*page)) for page in pages(lexicon.wrong, _WORDS_AT_ONCE)]
+    for each in drops:
+        yield [part.call("search/drop_words", each, key=rebuild, write=True)]
     return lexicon.words
 
 
@@ -781,9 +781,8 @@ class DocumentStructure(Structure[Face]):
         After an interruption call it again: no document is lost. `check` reports the damage that it
         repairs.
 
-        Args:
-            lossy: delete documents that are lost or cannot be read, and continue.
-            progress: called with the numbers of indexed documents and of all documents.
+        ``lossy`` deletes documents that are lost or cannot be read, and continues. ``progress`` is
+        called with the numbers of indexed documents and of all documents.
 
         Raises:
             DamagedDataError: documents are lost or unreadable, and ``lossy`` is False; only lost

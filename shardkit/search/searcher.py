@@ -95,18 +95,12 @@ def snippet(
     query; of several the one with the most matches, then the first. It begins and ends between
     words where the text has spaces. White space, including line ends, becomes one space.
 
-    Args:
-        text: the text as it was indexed; matches are looked for in its first 100,000 characters.
-        query: the tree, analyzed by the same analyzer.
-        analyzer: the index's analyzer.
-        length: the maximum length in characters, without marks and ellipses: 20 to 10,000.
-        mark: what to put before and after a match, or a function that marks it.
-        escape: applied to all of the text before it is marked: ``html.escape`` makes a snippet safe
-            for a page.
-        field: the field that the text belongs to: words looked for in another one are not marked.
-
-    Returns:
-        The beginning of the text if nothing matches. An ellipsis shows where it was cut.
+    The index's analyzer has analyzed the query. Matches are looked for in the first 100,000
+    characters of the text. ``length`` is the maximum in characters, without marks and ellipses: 20
+    to 10,000. ``mark`` is what to put before and after a match, or a function that marks it.
+    ``escape`` is applied to all of the text before it is marked: ``html.escape`` makes a snippet
+    safe for a page. Words looked for in another field than ``field`` are not marked. If nothing
+    matches, it is the beginning of the text. An ellipsis shows where it was cut.
 
     Raises:
         InvalidArgumentError: the length is out of range.

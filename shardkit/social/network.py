@@ -334,10 +334,7 @@ class SocialNetwork(Structure[Face]):
     @operation
     @_writes
     def delete_status(self, uid: int | str, status: int | str) -> Operation[bool]:
-        """Delete a status of a user.
-
-        Returns:
-            False if it does not exist, is another user's, or is already deleted.
+        """Delete a status of a user; False if it is another's, deleted already, or does not exist.
 
         Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
         a status that readers fetch.
