@@ -35,7 +35,7 @@ from rich.progress import Progress
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.geo.models import City, IpRange, Item
+from shardkit.geo.readers import City, IpRange, Item
 from shardkit.local import LocalServer, find_server
 from shardkit.operations.operation import pages
 

@@ -35,9 +35,8 @@ from shardkit.admin.growth.gate import move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry, load_json
+from shardkit.config.entry import Entry, load_json, open_regular, read_regular
 from shardkit.config.fields import is_text
-from shardkit.config.regular_file import open_regular, read_regular
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import HISTORY_KEY, read_components, read_epoch
 from shardkit.errors import (
@@ -177,15 +176,11 @@ def backup(
     Writes are held on all servers while each forks for its snapshot: for some ten milliseconds, and
     never longer than five seconds. Clients wait, and get no error.
 
-    Args:
-        components: the components.
-        directory: where to write; it must be empty or not exist. Only this user can read it.
-        config: a client of the config server, to include its objects and history. The components
-            are backed up as it has them. If their entries or the open changes of the fleet are not
-            the same before and after the cut, it is made again.
-        pause: whether to hold writes. Without a pause the snapshots are of different moments, so
-            data that is spread over servers may be inconsistent.
-        timeout: seconds for the next bytes of a snapshot.
+    The directory must be empty or not exist; only this user can read it. ``config`` is a client of
+    the config server, to include its objects and history, and the components as it has them; if
+    their entries or the open changes of the fleet are not the same before and after the cut, it is
+    made again. Without a ``pause`` of writes the snapshots are of different moments, so data that
+    is spread over servers may be inconsistent. ``timeout`` is for the next bytes of a snapshot.
 
     Returns:
         The manifest. Tasks that are leased from queues are leased in the backup too: they are
@@ -490,16 +485,12 @@ def restore(
 ) -> dict[str, int]:
     """Copy the keys of a backup into the servers of a map.
 
-    Args:
-        directory: the backup.
-        shard_map: the target; its components need the same shards and placements.
-        to_origin: whether to allow writing to a server that the backup came from.
-        timeout: seconds for one answer of a server.
-        progress: is called with the number of keys copied so far.
-        leased: is called with the number of queue tasks that were leased at the moment of the cut:
-            they are handed out again when their leases end.
-        left_out: is called with a text about each part of the snapshots that is not restored: keys
-            of other databases, of the configuration, and those that have expired since.
+    The map's components need the same shards and placements. ``to_origin`` allows writing to a
+    server that the backup came from. ``timeout`` is in seconds for one answer of a server.
+    ``progress`` is called with the number of keys copied so far; ``leased`` with the number of
+    queue tasks that were leased at the moment of the cut: they are handed out again when their
+    leases end; ``left_out`` with a text about each part of the snapshots that is not restored: keys
+    of other databases, of the configuration, and those that have expired since.
 
     Returns:
         By shard, how many keys it received, counted afterwards.

@@ -34,26 +34,13 @@ CHANGES_KEY = "config:changes"
 FORMAT = 3  # 1 and 2 were those of moves alone
 LEASE = 10.0  # seconds that a change stays open after its process renewed it
 KEPT = 30 * 86400.0  # seconds for which changes that are over are kept
+_OF_THEIR_NAME = "apply split retire restore convert replan upgrade rotate doctor balance adopt"
 COMMANDS: Mapping[str, str] = {
-    "apply": "apply",
-    "move server": "move",
-    "move shards": "move",
-    "move reverse": "move",
-    "split": "split",
-    "retire": "retire",
-    "restore": "restore",
-    "convert": "convert",
-    "replan": "replan",
-    "upgrade": "upgrade",
+    **{name: name for name in f"{_OF_THEIR_NAME} failover backup".split()},
+    **dict.fromkeys(("move server", "move shards", "move reverse"), "move"),
     "replicas attach": "attach",
     "replicas detach": "detach",
-    "rotate": "rotate",
     "persistence apply": "persistence",
-    "doctor": "doctor",
-    "balance": "balance",
-    "adopt": "adopt",
-    "failover": "failover",
-    "backup": "backup",
 }
 """The kinds of changes that commands record."""
 
@@ -62,33 +49,17 @@ _PUSHED = "one transaction; refused if it leads entries to a closed database"
 _FILES = "changes no setting; a server writes one file at a time"
 _AS_CLIENTS = "writes as your own code does, which changes wait for or copy"
 WITHOUT: Mapping[str, str] = {
-    "move abort": _LEASED,
-    "move complete": _LEASED,
-    "move resume": _LEASED,
-    "move verify": _LEASED,
-    "changes end": _LEASED,
-    "changes open": _LEASED,
-    "changes repair": _LEASED,
-    "config push": _PUSHED,
-    "config rollback": _PUSHED,
+    **dict.fromkeys(("move abort", "move complete", "move resume", "move verify"), _LEASED),
+    **dict.fromkeys(("changes end", "changes open", "changes repair"), _LEASED),
+    **dict.fromkeys(("config push", "config rollback"), _PUSHED),
     "up": "starts servers of its own; refused if its map leads entries to a closed database",
-    "persistence rewrite": _FILES,
-    "persistence snapshot": _FILES,
+    **dict.fromkeys(("persistence rewrite", "persistence snapshot"), _FILES),
     "verify-replica": "writes one key and removes it",
     "exec": "does what you specify",
-    "files publish": _AS_CLIENTS,
-    "files read": _AS_CLIENTS,
-    "geo import": _AS_CLIENTS,
-    "locks break": _AS_CLIENTS,
-    "queues cancel": _AS_CLIENTS,
-    "queues purge": _AS_CLIENTS,
-    "queues revive": _AS_CLIENTS,
-    "search drop": _AS_CLIENTS,
-    "search index": _AS_CLIENTS,
-    "search rebuild": _AS_CLIENTS,
-    "search remove": _AS_CLIENTS,
-    "shell": _AS_CLIENTS,
-    "worker": _AS_CLIENTS,
+    **dict.fromkeys(("files publish", "files read", "geo import", "locks break"), _AS_CLIENTS),
+    **dict.fromkeys(("queues cancel", "queues purge", "queues revive"), _AS_CLIENTS),
+    **dict.fromkeys(("search drop", "search index", "search rebuild"), _AS_CLIENTS),
+    **dict.fromkeys(("search remove", "shell", "worker"), _AS_CLIENTS),
 }
 """Commands that write and have no record, and why. All others only read."""
 

@@ -373,11 +373,9 @@ def check(
 ) -> CheckReport:
     """Check the servers of components.
 
-    Args:
-        components: the components.
-        timeout: seconds to wait for one answer of a server.
-        config: a client of the config server, to find out whether it went back in time, and which
-            moves and failovers are unfinished; None if there is no config server.
+    ``timeout`` is in seconds for one answer of a server. By ``config``, a client of the config
+    server, it finds out whether that went back in time, and which moves and failovers are
+    unfinished.
 
     Returns:
         The findings, each with its remedy. Cost: about ten exchanges with each server and two with
@@ -485,10 +483,7 @@ def check_structures(
 ) -> tuple[list[CheckFinding], int]:
     """Read all structures of components, and compare their counts with what is there.
 
-    Args:
-        kit: a kit on their topology.
-        components: the components.
-        progress: called with a structure's name, how many are done, and how many there are.
+    ``progress`` is called with a structure's name, how many are done, and how many there are.
 
     Returns:
         What is damaged, and how many structures were read. Cost: all of it is read, in slices; see

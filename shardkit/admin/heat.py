@@ -58,11 +58,7 @@ class Heat:
 
 
 def read_heat(config: Any, top: int = 100) -> Heat:
-    """Return what is hot, of all processes together.
-
-    Args:
-        config: a client of the config server.
-        top: how many names of a kind to return.
+    """Return what is hot, of all processes together: at most ``top`` names of each kind.
 
     Cost: two exchanges; the server reads 200 names of each kind in each slot.
     """

@@ -57,19 +57,12 @@ def biggest_keys(
     timeout: Seconds = TIMEOUT,
     progress: Callable[[int], object] = lambda keys: None,
 ) -> list[BigKey]:
-    """Find the biggest keys of components.
+    """Return the biggest keys of components, in descending order.
 
-    Args:
-        components: the components.
-        count: how many to return.
-        by: rank by ``memory`` or by ``elements``.
-        match: a key pattern, as for SCAN.
-        timeout: seconds for one answer of a server.
-        progress: is called with the number of keys examined so far.
-
-    Returns:
-        The biggest, in descending order. Databases that several shards or components share are
-        examined once. Cost: two exchanges for 500 keys, O(keys); no single command takes long.
+    They are ranked ``by`` memory or elements; ``match`` is a key pattern, as for SCAN. ``timeout``
+    is in seconds for one answer of a server; ``progress`` is called with the number of keys
+    examined so far. Databases that several shards or components share are examined once. Cost: two
+    exchanges for 500 keys, O(keys); no single command takes long.
 
     Raises:
         InvalidArgumentError: count or by cannot be used.

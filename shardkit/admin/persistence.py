@@ -64,12 +64,9 @@ def estimate_disk_rate(
 ) -> DiskRate:
     """Estimate what a server writes to its disk. No I/O.
 
-    Args:
-        commands: write commands a second.
-        size: the size of a command in the AOF, in bytes: name and arguments, and about five bytes
-            for each.
-        settings: as in `PersistenceState.settings`, or of a profile.
-        data: the size of a snapshot, in bytes.
+    ``commands`` are write commands a second, each of ``size`` bytes in the AOF: name and arguments,
+    and about five bytes for each. ``settings`` are as in `PersistenceState.settings`, or of a
+    profile; ``data`` is the size of a snapshot in bytes.
 
     Example: 100,000 commands a second of 1 KB are 100 MB/s of AOF, and as much again for rewrites.
     """
@@ -92,15 +89,11 @@ def estimate_disk_rate(
 
 
 def measure_disk_rate(client: Any, seconds: Seconds = 1.0, profile: str | None = None) -> DiskRate:
-    """Estimate what a server writes to its disk from what it executes now.
+    """Estimate what a server writes to its disk from what it executes in some seconds.
 
     The size of a command is the AOF's growth by change; without an AOF, that of what replicas get,
-    or else the bytes that clients send by command, reads too.
-
-    Args:
-        client: a client of the server.
-        seconds: how long to watch the server.
-        profile: estimate for the settings of this profile.
+    or else the bytes that clients send by command, reads too. With a ``profile``, estimate for its
+    settings.
 
     Raises:
         InvalidArgumentError: there is no such profile.
@@ -234,17 +227,10 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
 
 
 def save_snapshot(client: Any, wait: Seconds = WAIT) -> float:
-    """Make a snapshot in the background, and wait for it. SAVE, which blocks clients, is not used.
+    """Make a snapshot in the background; return how many seconds it took.
 
     It has everything that was written before the call: a snapshot that is under way is awaited, and
-    another one made.
-
-    Args:
-        client: a client of the server.
-        wait: how long, in seconds.
-
-    Returns:
-        How long it took, in seconds.
+    another one made. SAVE, which blocks clients, is not used. ``wait`` is in seconds.
 
     Raises:
         PersistenceError: the snapshot failed or took longer.

@@ -43,12 +43,8 @@ class QueueStatus:
 def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str]:
     """Return the names of the queues that hold a task, or did in the last quarter of an hour.
 
-    Args:
-        kit: a kit.
-        component: the component of the queues.
-        name: the prefix of their keys.
-
-    Cost: a SCAN of the component's databases, 1,000 keys at a time.
+    ``name`` is the prefix of their keys. Cost: a SCAN of the component's databases, 1,000 keys at a
+    time.
     """
     described = kit.component(component)
     pattern = re.compile(
@@ -67,12 +63,7 @@ def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str
 def queue_status(
     queues: TaskQueues[Any], names: Iterable[str], *, watch: Seconds = 0
 ) -> list[QueueStatus]:
-    """Return the state of queues.
-
-    Args:
-        queues: the component's queues.
-        names: the queues' names.
-        watch: for how many seconds to watch their growth; 0 for not at all.
+    """Return the state of queues, after watching their growth for ``watch`` seconds, if any.
 
     Cost: six exchanges for each queue, one more if they are watched.
     """

@@ -148,14 +148,9 @@ def execute(
 ) -> dict[str, Any | Exception]:
     """Run a command on every server of components, or on every shard's database.
 
-    Args:
-        components: the components.
-        command: the command and its arguments, as they are sent.
-        each: ``server`` for once on each server (on a cluster, each node), ``shard`` for once in
-            the database of each shard.
-        shard: with ``shard``, only that one.
-        timeout: seconds for one answer of a server.
-        login: ``username`` and ``password`` to use instead of the entries'.
+    ``each`` is ``server`` for once on each server (on a cluster, each node), or ``shard`` for once
+    in the database of each shard, or only of shard number ``shard``. ``timeout`` is in seconds for
+    one answer of a server; ``login``, a ``username`` and ``password``, replaces the entries'.
 
     Returns:
         By server or shard, the reply as redis-py returns it, or the exception. All servers are
@@ -266,12 +261,8 @@ def connected_clients(
 ) -> tuple[list[ClientProcess], dict[str, Exception]]:
     """Return the processes connected to the servers of components, and to the config server.
 
-    Args:
-        components: the components.
-        config_server: the config server, if there is one.
-        timeout: seconds for one answer of a server.
-        login: ``username`` and ``password`` to use instead of the entries', except for the config
-            server.
+    ``timeout`` is in seconds for one answer of a server. ``login``, a ``username`` and
+    ``password``, replaces the entries', except for the config server.
 
     Returns:
         The processes, by host and process id, and the servers that did not answer. This call's own

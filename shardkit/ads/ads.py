@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -162,12 +162,8 @@ class CheckedAd(NamedTuple):
         return prepare(schema, self.id, self.text, attributes)
 
 
-def check_ad(schema: Schema, given: object) -> CheckedAd:
+def check_ad(schema: Schema, given: Sequence[Any]) -> CheckedAd:
     """Check an ad: its id, locations, text, type and value."""
-    if not isinstance(given, list | tuple) or len(given) != 5:
-        raise InvalidArgumentError(
-            f"{schema.name}: ad {shown(given)}", "give (id, locations, text, type, value)"
-        )
     ad_id, locations, text, kind, value = given
     check_id(schema, ad_id)
     where = f"{schema.name}: ad {shown(ad_id)}"
@@ -282,7 +278,6 @@ class Ads(DocumentStructure[Face]):
     """Ads, chosen by place and text. Made by ``kit.ads``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: where the keys live; if sharded, with as many shards as there are parts.
         shards: the number of parts.
         analyzer: turns texts into words.
@@ -377,9 +372,8 @@ class Ads(DocumentStructure[Face]):
     ) -> Operation[int]:
         """Index ads; return how many are new.
 
-        Args:
-            ads: any iterable, such as a generator, of tuples of the arguments of `index`. It is
-                read while ads are sent.
+        They are any iterable, such as a generator, of tuples of the arguments of `index`. It is
+        read while ads are sent.
 
         Raises:
             InvalidArgumentError: an ad cannot be indexed. Nothing of its batch of 500 was written.
@@ -388,7 +382,8 @@ class Ads(DocumentStructure[Face]):
         Cost: one exchange, a transaction a part, for 500 ads; sometimes one more for the averages.
         """
         new = 0
-        for page in pages(ads, ADS_PER_BATCH):
+        rows = rows_of(self.name, "ads", ads, "(id, locations, text, type, value)", 5, 5)
+        for page in pages(rows, ADS_PER_BATCH):
             new += yield from self._index(page)
         return new
 
@@ -415,10 +410,7 @@ class Ads(DocumentStructure[Face]):
     def averages(self) -> Operation[dict[str, float]]:
         """Return the clicks per 1,000 views of ``cpc`` ads, and the actions of ``cpa`` ads.
 
-        Returns:
-            Numbers by type; 1 where there are none yet.
-
-        Cost: one exchange.
+        By type, 1 where there are none yet. Cost: one exchange.
         """
         replies = yield from self._parts.send(
             [
@@ -518,15 +510,11 @@ class Ads(DocumentStructure[Face]):
 
     @operation
     def record_click(self, target: str, ad_id: str, *, action: bool = False) -> Operation[bool]:
-        """Record a click on an ad that was shown, or the action that followed it.
+        """Record a click on an ad that was shown, or the ``action`` that followed it.
 
-        One click and one action are counted for each target: repeated ones change nothing. A click
-        on a ``cpa`` ad keeps the target for another 15 minutes, for its action.
-
-        Args:
-            target: the target id that `target` returned.
-            ad_id: the ad that it returned.
-            action: whether it is an action, not a click.
+        ``target`` and ``ad_id`` are what `target` returned. One click and one action are counted
+        for each target: repeated ones change nothing. A click on a ``cpa`` ad keeps the target for
+        another 15 minutes, for its action.
 
         Returns:
             Whether it was counted; False if it had been already.
@@ -566,7 +554,7 @@ class Ads(DocumentStructure[Face]):
 
     # ---- steps
 
-    def _index(self, ads: Sequence[object]) -> Operation[int]:
+    def _index(self, ads: Sequence[Sequence[Any]]) -> Operation[int]:
         """Index ads; return how many are new."""
         checked = [check_ad(self.schema, ad) for ad in ads]
         cached = self._cached

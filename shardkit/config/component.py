@@ -111,44 +111,29 @@ _TAGGED = 32  # keys with a common tag, which show whether a placement obeys tag
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """One version of a component's entries. A link routes a whole batch by one such version.
+    """One version of a component's entries. A link routes a whole batch by one such version."""
 
-    Attributes:
-        name: ``unique``.
-        entry: the unsharded entry, if there is one.
-        shards: the shards' entries, shard 0 first; empty if the component is not sharded.
-        placement: how a key finds its shard; see `shardkit.routing.placement`.
-        epoch: grows with every push that changes the component.
-        by_hand: set if the shards' entries were written by hand; see `ByHand`.
-        problem: why keys cannot be placed, although the component can be read: a shard's entry is
-            broken, or no caller has yet given the count of entries written by hand. The unsharded
-            entry still works.
-        routes: the rules that find the routing key in the name of a stored key; see
-            `shardkit.routing.keys`. Only splits, and clients that follow them, use these.
-        version: grows with every component that is made in this process.
-        place: the function from a key to its shard's number; 0 if the component is not sharded.
-        number_of: the same, but None if the component is not sharded.
-        place_all: the function from many keys to their shards' numbers.
-        reads_apart: whether reads may go to other servers than writes: to replicas, or to shards
-            that are being moved.
-        held: whether one of its shards is being moved.
-        splits_tags: whether keys with a common hash tag may live on different shards.
-    """
-
-    name: str
-    entry: Entry | None = None
-    shards: tuple[Entry, ...] = ()
-    placement: str = DEFAULT
-    epoch: int = 0
-    by_hand: ByHand | None = None
+    name: str  # ``unique``
+    entry: Entry | None = None  # the unsharded entry, if there is one
+    shards: tuple[Entry, ...] = ()  # the shards' entries; empty if the component is not sharded
+    placement: str = DEFAULT  # how a key finds its shard; see `shardkit.routing.placement`
+    epoch: int = 0  # grows with every push that changes the component
+    by_hand: ByHand | None = None  # set if the shards' entries were written by hand
+    # Why keys cannot be placed, although the component can be read: a shard's entry is broken, or
+    # no caller has yet given the count of entries written by hand. The unsharded entry still works.
     problem: ConfigError | None = None
+    # The rules that find the routing key in the name of a stored key; see `KeyRoutes`. Only splits,
+    # and clients that follow them, use these.
     routes: tuple[str, ...] = ()
+    # Grows with every component that is made in this process.
     version: int = field(init=False, repr=False, default_factory=count(1).__next__)
-    place: Place = field(init=False, repr=False)
-    number_of: Callable[[Key], int | None] = field(init=False, repr=False)
+    place: Place = field(init=False, repr=False)  # from a key to a shard's number; 0 if unsharded
+    number_of: Callable[[Key], int | None] = field(init=False, repr=False)  # None if unsharded
     place_all: PlaceAll = field(init=False, repr=False)
+    # Whether reads may go to other servers than writes: to replicas, or to shards that are moved.
     reads_apart: bool = field(init=False, repr=False)
-    held: bool = field(init=False, repr=False)
+    held: bool = field(init=False, repr=False)  # whether one of its shards is being moved
+    # Whether keys with a common hash tag may live on different shards.
     splits_tags: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -24,6 +25,7 @@ from shardkit.config.problem import invalid
 from shardkit.errors import ConfigError, ConfigServerError, InvalidEntryError, MissingEntryError
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.server_errors import meaning
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.recent import Recent
 
 logger = logging.getLogger("shardkit")
@@ -53,11 +55,18 @@ class _DirectoryCache:
         self._cache: Recent[str, tuple[float, dict[str, Any]]] = Recent()
         self._failing: Recent[str, None] = Recent()  # keys whose failure has been logged
 
-    def _fresh(self, key: str, wait: float) -> dict[str, Any] | None:
+    def _read(
+        self, kind: str, component: str, wait: float
+    ) -> Generator[Callable[[], Any], Any, dict[str, Any]]:
+        key = directory_key(kind, component)
+        client = self._client()  # first: a closed kit has none
         cached = self._cache.get(key)
         if cached is not None and self._clock() < cached[0] + wait:
             return copy.deepcopy(cached[1])  # the caller's own, to change
-        return None
+        try:
+            return self._store(key, (yield partial(client.get, key)))
+        except (InvalidEntryError, RedisError, OSError) as error:
+            return self._last_good(key, error)
 
     def _store(self, key: str, text: Any) -> dict[str, Any]:
         if text is None:
@@ -148,15 +157,7 @@ class Directory(_DirectoryCache):
             InvalidEntryError: it is no JSON object, and this process has no earlier value.
             ConfigServerError: the config server is down, and this process has no earlier value.
         """
-        key = directory_key(kind, component)
-        client = self._client()  # first: a closed kit has none
-        value = self._fresh(key, wait)
-        if value is not None:
-            return value
-        try:
-            return self._store(key, client.get(key))
-        except (InvalidEntryError, RedisError, OSError) as error:
-            return self._last_good(key, error)
+        return run_steps(self._read(kind, component, wait))
 
     def set(self, kind: str, component: str, value: Mapping[str, Any]) -> None:
         """Store an object; other processes see it within their ``wait``.
@@ -185,15 +186,7 @@ class AsyncDirectory(_DirectoryCache):
 
     async def get(self, kind: str, component: str, wait: float = 1.0) -> dict[str, Any]:
         """Return an object; see `Directory.get`."""
-        key = directory_key(kind, component)
-        client = self._client()
-        value = self._fresh(key, wait)
-        if value is not None:
-            return value
-        try:
-            return self._store(key, await client.get(key))
-        except (InvalidEntryError, RedisError, OSError) as error:
-            return self._last_good(key, error)
+        return await arun_steps(self._read(kind, component, wait))
 
     async def set(self, kind: str, component: str, value: Mapping[str, Any]) -> None:
         """Store an object; see `Directory.set`."""

@@ -11,10 +11,13 @@ contain are masked in every repr, log line and error.
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import logging
 import os
+import stat
 from collections.abc import Hashable, Mapping
+from io import BufferedReader
 from typing import Any
 
 from shardkit import log_records
@@ -30,7 +33,6 @@ from shardkit.config.fields import (
 )
 from shardkit.config.problem import Problem as Problem, invalid as invalid, mask as mask, shown_name
 from shardkit.config.read_from import read_from_of
-from shardkit.config.regular_file import read_regular
 from shardkit.config.url import (
     DEFAULT_PORT as DEFAULT_PORT,
     REFERENCE,
@@ -44,6 +46,32 @@ from shardkit.config.url import (
     write_url,
 )
 from shardkit.errors import ConfigError, InvalidEntryError
+
+MOST_BYTES = 256 << 20  # of a manifest or map
+
+
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a file to read it. A FIFO, which may have no writer, and a device are refused.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    waits = getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | waits)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return open(descriptor, "rb")
+
+
+def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file; see `open_regular`. One of more than ``most`` is refused."""
+    with open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return data
+
 
 logger = logging.getLogger("shardkit.config")
 

@@ -29,10 +29,9 @@ from shardkit.config.component import (
     wrong_placement,
     wrong_routes,
 )
-from shardkit.config.entry import Entry
+from shardkit.config.entry import Entry, read_regular
 from shardkit.config.fields import LOCATION, check_entry, database_of, expanded, merged
 from shardkit.config.problem import NO_CLUSTER, Problem, invalid, mask, shown, shown_name
-from shardkit.config.regular_file import read_regular
 from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, counted
 from shardkit.operations.commands import Shard

@@ -85,29 +85,18 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class ComponentChange:
-    """What a push does, or did, to one component.
-
-    Attributes:
-        component: its name.
-        kind: whether the push adds, changes or removes it, or leaves it as it is.
-        fields: the fields of its entries that change.
-        shards_before, shards_after: how many shards it has; 0 if it is not sharded, -1 if what is
-            stored cannot be read.
-        placement_before, placement_after: its placement; empty if it is not sharded.
-        moved, sampled: how many keys the push assigns to another shard, and of how many.
-        epoch: the epoch that a push gave it; 0 if it has none, and in a diff.
-    """
+    """What a push does, or did, to one component."""
 
     component: str
     kind: Kind
-    fields: tuple[FieldChange, ...] = ()
-    shards_before: int = 0
+    fields: tuple[FieldChange, ...] = ()  # of its entries
+    shards_before: int = 0  # 0 if it is not sharded, -1 if what is stored cannot be read
     shards_after: int = 0
-    placement_before: str = ""
+    placement_before: str = ""  # empty if it is not sharded
     placement_after: str = ""
-    moved: int = 0
-    sampled: int = 0
-    epoch: int = 0
+    moved: int = 0  # how many keys the push assigns to another shard
+    sampled: int = 0  # of how many
+    epoch: int = 0  # that a push gave it; 0 if it has none, and in a diff
 
     @property
     def replaced(self) -> bool:
@@ -386,26 +375,19 @@ def push(
 ) -> list[ComponentChange]:
     """Write a shard map to the config server: all changes at once, or nothing.
 
-    A map that changes nothing writes nothing. Entries that cannot be read are replaced.
+    A map that changes nothing writes nothing. Entries that cannot be read are replaced. Components
+    that the map does not describe stay as they are; ``prune`` removes them.
 
-    Args:
-        client: a client of the config server, with any decoding.
-        shard_map: the new state. Components that it does not describe stay as they are.
-        force: push changes of the named components, or of all (True), even if they would strand
-            data or look like a typing error.
-        prune: remove the components that the map does not describe.
-        has_data: returns whether a component's shards hold data. Called with the stored component
-            if its count of shards or placement changes, or if it is removed. Without it, all
-            components count as holding data.
-        sample: see `diff`.
-        epoch: refuse the push unless this is `config:epoch`; by default the epoch that the map was
-            made from, if known.
-        above: after the config server was restored from an old snapshot: the epoch that clients
-            have seen, and report in their log. Every component of the map gets a higher one.
-        author: the author for the history; by default this process's user and host.
-        message: the reason, for the history.
-        guard: called with the transaction's pipeline; it watches keys, and raises an error if
-            nothing may be pushed.
+    ``force`` pushes changes of the named components, or of all (True), even if they would strand
+    data or look like a typing error. ``has_data`` returns whether a component's shards hold data.
+    It is called with the stored component if its count of shards or placement changes, or if it is
+    removed; without it, all components count as holding data. For ``sample`` see `diff`. The push
+    is refused unless ``epoch`` is `config:epoch`; by default the epoch that the map was made from,
+    if known. After the config server was restored from an old snapshot, ``above`` is the epoch that
+    clients have seen, and report in their log: every component of the map gets a higher one.
+    ``author``, by default this process's user and host, and ``message``, the reason, are for the
+    history. ``guard`` is called with the transaction's pipeline; it watches keys, and raises an
+    error if nothing may be pushed.
 
     Returns:
         The changes, one for each component of the map, the unchanged ones included.

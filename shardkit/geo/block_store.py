@@ -28,8 +28,7 @@ from shardkit.geo.blocks import (
     blocks,
     entries,
 )
-from shardkit.geo.models import IPV4, IPV6, Address, City, address_number
-from shardkit.geo.readers import ImportInput
+from shardkit.geo.readers import IPV4, IPV6, Address, City, ImportInput, address_number
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Columns, Command, Home, Locate
 from shardkit.operations.lua import lua_call
@@ -261,8 +260,7 @@ class LocalCities:
     def find(self, address: Address) -> City | None:
         """Return the city of an address; None if it is in no range.
 
-        Args:
-            address: text, bytes, or an address object of Python's ``ipaddress``.
+        An address is text, bytes, or an address object of Python's ``ipaddress``.
 
         Raises:
             InvalidArgumentError: it is not an address.

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from shardkit.errors import StructureError, counted
-from shardkit.geo.models import IPV4, IPV6
+from shardkit.geo.readers import IPV4, IPV6
 
 NO_CITY: Final = 2**32 - 1
 ENTRIES_A_PAGE: Final = 4096

@@ -20,7 +20,7 @@ from typing import Final
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.block_store import LocalCities
-from shardkit.geo.models import City
+from shardkit.geo.readers import City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Transaction
 from shardkit.operations.lua import lua_call
@@ -54,10 +54,7 @@ _TEMPORARY: Final = 3600  # seconds until temporary totals expire if they were n
 
 
 class LogTally:
-    """The number of lines of each day and city.
-
-    Args:
-        cities: finds the cities: ``ip.local()``.
+    """The number of lines of each day and city; ``cities`` finds these: ``ip.local()``.
 
     Attributes:
         counts: for each day, such as ``2015-05-17``, the number of lines of each city.
@@ -113,9 +110,6 @@ def _is_day(text: str) -> bool:
 class CityTotals(Structure[Face]):
     """Totals by day and place. Made by ``kit.city_totals``.
 
-    Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-
     Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if a shard failed.
     """
 
@@ -127,14 +121,10 @@ class CityTotals(Structure[Face]):
 
     @operation
     def add(self, file: str, tally: LogTally) -> Operation[bool]:
-        """Add the counts of a file, unless they were added before.
+        """Add the counts of a file, unless they were added before; return whether anything was.
 
-        Args:
-            file: identifies the file, such as its name.
-            tally: all counts of the file: each day of a file is added only once.
-
-        Returns:
-            Whether anything was added.
+        ``file`` identifies the file, such as its name. ``tally`` has all its counts: each day of a
+        file is added only once.
 
         Raises:
             InvalidArgumentError: the file has no name.
@@ -177,12 +167,8 @@ class CityTotals(Structure[Face]):
     def top(self, kind: str, day: date | str, limit: int = 10) -> Operation[list[tuple[City, int]]]:
         """Return the places with the most lines on a day, and the number of their lines.
 
-        Args:
-            kind: country, region or city; a place's other names are empty.
-            day: a date, or its ISO form.
-            limit: the most places to return, up to 10,000.
-
-        Cost: one exchange.
+        ``kind`` is country, region or city; a place's other names are empty. ``day`` is a date, or
+        its ISO form. Cost: one exchange.
         """
         if kind not in KINDS:
             raise InvalidArgumentError(

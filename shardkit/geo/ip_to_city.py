@@ -27,8 +27,7 @@ from shardkit.geo.block_store import (
     Progress,
 )
 from shardkit.geo.blocks import IPV4_LEVELS, IPV6_LEVELS, NO_CITY, WHOLE, Level, search
-from shardkit.geo.models import IPV4, Address, City, Item, SkippedLine, address_number
-from shardkit.geo.readers import ImportInput
+from shardkit.geo.readers import IPV4, Address, City, ImportInput, Item, SkippedLine, address_number
 from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -117,7 +116,6 @@ class IpToCity(Structure[Face]):
     """Finds the cities of addresses, over one server or many. Made by ``kit.ip_to_city``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: its shards hold the blocks and cities. Its unsharded entry, if it has one, holds
             the number of the current generation.
         clock: tells when to check for a new generation.
@@ -146,8 +144,7 @@ class IpToCity(Structure[Face]):
     def find(self, address: Address) -> Operation[City | None]:
         """Return the city of an address; None if it is in no range.
 
-        Args:
-            address: text, bytes, or an address object of Python's ``ipaddress``.
+        An address is text, bytes, or an address object of Python's ``ipaddress``.
 
         Raises:
             InvalidArgumentError: it is not an address.
@@ -241,8 +238,7 @@ class IpToCity(Structure[Face]):
     def local(self, copy: LocalCities | None = None) -> Operation[LocalCities]:
         """Load everything into this process, for millions of look-ups.
 
-        Args:
-            copy: a previous copy; it is returned if it is still current.
+        A previous ``copy`` is returned if it is still current.
 
         Raises:
             StructureError: nothing was imported yet.

@@ -20,8 +20,7 @@ from typing import Any
 
 import redis
 
-from shardkit.geo.models import IPV4, City, IpRange, Item, SkippedLine
-from shardkit.geo.readers import source_id
+from shardkit.geo.readers import IPV4, City, IpRange, Item, SkippedLine, source_id
 
 __all__ = ["redis_in_action"]
 

@@ -190,7 +190,6 @@ class JobSearch(DocumentStructure[Face]):
     """Jobs by the skills that they require. Made by ``kit.job_search``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: where the keys live; if sharded, with as many shards as there are parts.
         shards: the number of parts.
         measure: the kind of requirements: ``skills``, just the skill; ``levels``, 0 to 2;
@@ -235,9 +234,8 @@ class JobSearch(DocumentStructure[Face]):
     def index(self, job_id: str, skills: Skills) -> Operation[bool]:
         """Index a job, or replace its requirements; return whether it is new.
 
-        Args:
-            job_id: its id, any text of at most 1,024 bytes.
-            skills: its requirements, at most 1,000 skills; without any, all candidates qualify.
+        An id is any text of at most 1,024 bytes. A job requires at most 1,000 skills; if it
+        requires none, all candidates qualify.
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used; nothing was written.
@@ -251,9 +249,8 @@ class JobSearch(DocumentStructure[Face]):
     def index_many(self, jobs: Iterable[tuple[str, Skills]]) -> Operation[int]:
         """Index jobs; return how many are new.
 
-        Args:
-            jobs: any iterable, such as a generator, of pairs of an id and skills; see `index`. It
-                is read while jobs are sent.
+        They are any iterable, such as a generator, of pairs of an id and skills; see `index`. It is
+        read while jobs are sent.
 
         Raises:
             InvalidArgumentError: an id or a skill cannot be used. Nothing of its batch was written.
@@ -307,14 +304,7 @@ class JobSearch(DocumentStructure[Face]):
 
     @operation
     def qualified(self, job_id: str, skills: Skills) -> Operation[bool]:
-        """Return whether a candidate meets all requirements of a job.
-
-        Args:
-            job_id: the job.
-            skills: what the candidate has; may be empty.
-
-        Returns:
-            Whether the job exists and the candidate meets all its requirements.
+        """Return whether a job exists, and a candidate meets all its requirements.
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used.

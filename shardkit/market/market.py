@@ -43,7 +43,6 @@ class Market(Structure[Face]):
     """A market. Made by ``kit.market``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: the component; the name of each user and each offer decides its shard.
 
     Attributes:
@@ -173,11 +172,8 @@ class Market(Structure[Face]):
     ) -> Stream[Damage]:
         """Return what calls would refuse as damaged; change nothing.
 
-        Args:
-            users: the users to check.
-            offers: the offers, each as item and seller.
-
-        Cost: one exchange for each, and those of `Transfers.check`.
+        Offers are pairs of item and seller. Cost: one exchange for each, and those of
+        `Transfers.check`.
         """
         yield from check_reads(*(partial(Market.price.steps, self, *offer) for offer in offers))
         yield from Transfers.check.steps(self.transfers, *map(_user, users))

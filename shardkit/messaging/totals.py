@@ -29,7 +29,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
 from shardkit.geo.block_store import LocalCities
-from shardkit.geo.models import Address, City
+from shardkit.geo.readers import Address, City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.lua import lua_call

@@ -156,13 +156,10 @@ def installed_packages() -> list[Distribution]:
 
 
 def installed_documents(packages: Iterable[Distribution] | None = None) -> Iterator[FileDocument]:
-    """Yield packages' descriptions and their modules' docstrings.
+    """Yield packages' descriptions and their modules' docstrings; by default of all packages.
 
     Each package is a document, and so is each module with docstrings. Unreadable modules are
     skipped.
-
-    Args:
-        packages: the packages; by default all that are installed.
     """
     for package in installed_packages() if packages is None else packages:
         metadata = package.metadata.json

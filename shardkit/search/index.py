@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -174,9 +174,8 @@ class SearchIndex(DocumentStructure[Face]):
     def index_many(self, documents: Iterable[Sequence[Any]]) -> Operation[int]:
         """Index many documents; return their number.
 
-        Args:
-            documents: any iterable, such as a generator, of ``(id, text)`` or ``(id, text,
-                attributes)``; see `index`. It is read while documents are sent.
+        They are any iterable, such as a generator, of ``(id, text)`` or ``(id, text, attributes)``,
+        see `index`. It is read while documents are sent.
 
         Raises:
             InvalidArgumentError: something cannot be indexed. Nothing of its batch was written.
@@ -187,12 +186,8 @@ class SearchIndex(DocumentStructure[Face]):
         count = 0
         batch: list[PreparedDocument] = []
         sizes: dict[int, list[int]] = {}
-        for given in documents:
-            if not isinstance(given, list | tuple) or not 2 <= len(given) <= 3:
-                raise InvalidArgumentError(
-                    f"{self.name}: document {shown(given)}",
-                    "give (id, text) or (id, text, attributes)",
-                )
+        what = "(id, text) or (id, text, attributes)"
+        for given in rows_of(self.name, "documents", documents, what, 2, 3):
             document = prepare(self.schema, *given, *[None] * (3 - len(given)))
             batch.append(document)
             size = sizes.setdefault(self._parts.number(document.id), [0, 0])
@@ -215,10 +210,7 @@ class SearchIndex(DocumentStructure[Face]):
 
     @operation
     def get(self, doc_id: str) -> Operation[Document | None]:
-        """Return a document with its attributes and, if the index keeps it, its text.
-
-        Returns:
-            None if there is no such document.
+        """Return a document with its attributes and, if the index keeps it, its text; or None.
 
         Cost: one exchange.
         """
@@ -313,11 +305,8 @@ class SearchIndex(DocumentStructure[Face]):
     ) -> Stream[Hit]:
         """Iterate over all documents that match, in order, page by page; see `search`.
 
-        Args:
-            query: see `search`.
-            page_size: the number of documents that an exchange reads, at most 10,000.
-            cursor: where to begin: the cursor of a page.
-            options: see `search`.
+        ``page_size`` is the number of documents that an exchange reads, at most 10,000; ``cursor``,
+        that of a page, is where to begin.
 
         Cost: one exchange for each page (two with attributes or snippets), which reads the postings
         of everything that matches.
@@ -343,10 +332,8 @@ class SearchIndex(DocumentStructure[Face]):
     def words(self, prefix: str, limit: int = 100) -> Operation[list[tuple[str, int]]]:
         """Return the first words with a prefix, in order, with their numbers of documents.
 
-        Args:
-            prefix: the beginning of one word, spelled as in a query. Words are returned as stored:
-                without accents, in lower case, stemmed with a stemmer.
-            limit: the number of words to return, at most 1,000.
+        The prefix is spelled as in a query. Words are returned as stored: without accents, in lower
+        case, stemmed with a stemmer. ``limit`` is at most 1,000.
 
         Raises:
             InvalidArgumentError: the prefix is not that of one word, or the limit out of range.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
@@ -117,11 +117,6 @@ class IndexPart:
     def read_state(self, *fields: str) -> Command:
         """Return the command that reads fields of the state."""
         return Command(self.to, self.state, ("HMGET", self.state, *fields))
-
-    def moves(self) -> Command:
-        """Return the command that reads which documents recently got other numbers."""
-        key = f"{self.tag}m:0"
-        return Command(self.to, key, ("LRANGE", key, 0, -1))
 
     def read_document(self, doc_id: str) -> Command:
         """Return the command that reads a document."""
@@ -293,9 +288,9 @@ class IndexParts:
         added: list[tuple[int, Any]] = []
         before: dict[int, set[int]] = {number: set() for number in spans}
         for _ in range(_MOVES_FOLLOWED):
-            logs = yield from self.send(
-                [parts[number].moves() for number in spans], source=source, partial=partial
-            )
+            keys = {number: f"{parts[number].tag}m:0" for number in spans}
+            reads = [Command(parts[n].to, key, ("LRANGE", key, 0, -1)) for n, key in keys.items()]
+            logs = yield from self.send(reads, source=source, partial=partial)
             moved = {
                 number: _moved(spans[number], log)
                 for number, log in zip(spans, logs, strict=True)
@@ -636,11 +631,11 @@ def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Wor
     while cursor != b"0":
         arguments = (cursor, _SCANNED, int(keep_words))
         [cursor] = yield [part.call("search/set_aside", arguments, key=rebuild, write=True)]
-    for starts in pages(lexicon.starts, _WORDS_AT_ONCE):
-        yield [part.call("search/drop_words", (len(starts), *starts), key=rebuild, write=True)]
-    for wrong in pages(lexicon.wrong, _WORDS_AT_ONCE):
-        flat = [text for pair in wrong for text in pair]
-        yield [part.call("search/drop_words", (0, *flat), key=rebuild, write=True)]
+    drops: list[tuple[Key, ...]]
+    drops = [(len(page), *page) for page in pages(lexicon.starts, _WORDS_AT_ONCE)]
+    drops += [(0, *chain(*page)) for page in pages(lexicon.wrong, _WORDS_AT_ONCE)]
+    for each in drops:
+        yield [part.call("search/drop_words", each, key=rebuild, write=True)]
     return lexicon.words
 
 
@@ -786,9 +781,8 @@ class DocumentStructure(Structure[Face]):
         After an interruption call it again: no document is lost. `check` reports the damage that it
         repairs.
 
-        Args:
-            lossy: delete documents that are lost or cannot be read, and continue.
-            progress: called with the numbers of indexed documents and of all documents.
+        ``lossy`` deletes documents that are lost or cannot be read, and continues. ``progress`` is
+        called with the numbers of indexed documents and of all documents.
 
         Raises:
             DamagedDataError: documents are lost or unreadable, and ``lossy`` is False; only lost

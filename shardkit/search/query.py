@@ -355,17 +355,12 @@ def parse(
     *,
     plain: bool = False,
 ) -> Node:
-    """Parse a query.
+    """Parse a query; an empty one is `Nothing`.
 
     If a field and an attribute have the same name, ``name:word`` means the field, and
     ``name:=value``, ``name:low..high``, ``name:>value`` and so on mean the attribute.
-
-    Args:
-        text: the query, in the language that the module describes. An empty one is `Nothing`.
-        fields: the names of the text fields.
-        attributes: the kind of each attribute: ``"number"``, ``"date"`` or ``"text"``.
-        plain: whether to take the text literally, as from a search box: all its words are
-            required, and no character is a sign.
+    ``attributes`` has the kind of each: ``"number"``, ``"date"`` or ``"text"``. ``plain`` takes the
+    text literally, as from a search box: all its words are required, and no character is a sign.
 
     Raises:
         QuerySyntaxError: it cannot be parsed; the error has the position.
@@ -624,9 +619,6 @@ def quote(text: str) -> str:
     """Return text in quotes, for a place in a query: no character in it is a sign.
 
     As a term it means its consecutive words, also after ``title:``; after ``lang:=`` it is a value.
-
-    Raises:
-        InvalidArgumentError: it is not text.
     """
     if not isinstance(text, str):
         raise InvalidArgumentError(f"quote({shown(text)})", "give text")

@@ -95,18 +95,12 @@ def snippet(
     query; of several the one with the most matches, then the first. It begins and ends between
     words where the text has spaces. White space, including line ends, becomes one space.
 
-    Args:
-        text: the text as it was indexed; matches are looked for in its first 100,000 characters.
-        query: the tree, analyzed by the same analyzer.
-        analyzer: the index's analyzer.
-        length: the maximum length in characters, without marks and ellipses: 20 to 10,000.
-        mark: what to put before and after a match, or a function that marks it.
-        escape: applied to all of the text before it is marked: ``html.escape`` makes a snippet safe
-            for a page.
-        field: the field that the text belongs to: words looked for in another one are not marked.
-
-    Returns:
-        The beginning of the text if nothing matches. An ellipsis shows where it was cut.
+    The index's analyzer has analyzed the query. Matches are looked for in the first 100,000
+    characters of the text. ``length`` is the maximum in characters, without marks and ellipses: 20
+    to 10,000. ``mark`` is what to put before and after a match, or a function that marks it.
+    ``escape`` is applied to all of the text before it is marked: ``html.escape`` makes a snippet
+    safe for a page. Words looked for in another field than ``field`` are not marked. If nothing
+    matches, it is the beginning of the text. An ellipsis shows where it was cut.
 
     Raises:
         InvalidArgumentError: the length is out of range.
@@ -238,9 +232,6 @@ def _spaced(text: str) -> str:
     return _SPACES.sub(" ", text)
 
 
-_ORDER_KINDS: Final = {"number": "number", "date": "number", "text": "text"}
-
-
 @dataclass(frozen=True)
 class SortOrder:
     """The order of hits."""
@@ -275,7 +266,7 @@ def sort_order(
             f"{schema.name}: sort={shown(sort)} is not an attribute",
             f"sort by {', '.join((RELEVANCE, *schema.attributes))}, with '-' for descending",
         )
-    kind = _ORDER_KINDS[schema.attributes[name]]
+    kind = "text" if schema.attributes[name] == "text" else "number"
     return SortOrder(sort, [kind, schema.place(name)], sort != name, False, kind == "text")
 
 
@@ -363,13 +354,6 @@ class QueryPlan:
             else:
                 required.append(self.node(part))
         return ["and", required or [["all"]], filters, unwanted]
-
-
-def compile_query(schema: Schema, tree: Node, expansions: Mapping[str, Iterable[str]]) -> QueryPlan:
-    """Return the plan of an analyzed tree."""
-    plan = QueryPlan(schema, expansions)
-    plan.tree = plan.node(tree)
-    return plan
 
 
 def scored_words(tree: Node) -> list[str]:
@@ -682,7 +666,8 @@ class Searcher:
     ) -> Operation[_Answers]:
         """Run a query on all parts of a source, with the weights of the pages before if known."""
         expansions, counts = yield from self._expansions(request, source, counts)
-        plan = compile_query(self._schema, request.tree, expansions)
+        plan = QueryPlan(self._schema, expansions)
+        plan.tree = plan.node(request.tree)
         self._check_words(len(plan.words))
         key = self._new_id() if request.cache else None
         cache_key = f"q:2:{key}" if key else None

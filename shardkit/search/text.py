@@ -142,10 +142,8 @@ class Unicode:
     (which a query turns them into) only these characters in a row. Korean has spaces, but its words
     carry particles.
 
-    Args:
-        fold_accents: whether accents make no difference either: "naive" is "naïve", "ø" is "o".
-            This concerns accents of Latin, Greek and Cyrillic, not marks that are vowels in other
-            scripts.
+    With ``fold_accents`` accents make no difference either: "naive" is "naïve", "ø" is "o". This
+    concerns accents of Latin, Greek and Cyrillic, not marks that are vowels in other scripts.
     """
 
     fold_accents: bool = True

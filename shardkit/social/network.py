@@ -217,12 +217,10 @@ class SocialNetwork(Structure[Face]):
 
     @operation
     def open(self, *, create: bool = False) -> Operation[None]:
-        """Compare the parameters with those stored. Every other method does so on its first call.
+        """Compare the parameters with those stored; ``create`` stores them if none are.
 
-        Args:
-            create: store them if none are stored.
-
-        Cost: one exchange; none once they have been compared.
+        Every other method does so on its first call. Cost: one exchange; none once they have been
+        compared.
         """
         yield from self._open(create=create)
 
@@ -336,10 +334,7 @@ class SocialNetwork(Structure[Face]):
     @operation
     @_writes
     def delete_status(self, uid: int | str, status: int | str) -> Operation[bool]:
-        """Delete a status of a user.
-
-        Returns:
-            False if it does not exist, is another user's, or is already deleted.
+        """Delete a status of a user; False if it is another's, deleted already, or does not exist.
 
         Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
         a status that readers fetch.
@@ -477,14 +472,10 @@ class SocialNetwork(Structure[Face]):
     def followers(
         self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
     ) -> Operation[RelationPage]:
-        """Return a page of a user's followers, latest first.
+        """Return a page of a user's followers, latest first, at most 10,000.
 
-        Args:
-            uid: the user.
-            limit: the most to return, up to 10,000.
-            cursor: the previous page's ``cursor``.
-
-        Cost: one exchange with all shards of the relations, sometimes two.
+        ``cursor`` is the previous page's. Cost: one exchange with all shards of the relations,
+        sometimes two.
         """
         return (yield from self._related(USER.incoming, uid, limit, cursor))
 
@@ -590,13 +581,10 @@ class SocialNetwork(Structure[Face]):
     def create_list(
         self, uid: int | str, name: str, *, idempotency_key: str | None = None
     ) -> Operation[int | None]:
-        """Create a list of a user.
+        """Create a list of a user, and return its id.
 
-        Args:
-            uid: the user.
-            name: the list's name.
-            idempotency_key: text that identifies this call: for a day, another call with the same
-                key creates nothing more, and returns the id.
+        Another call within a day with the same ``idempotency_key``, text that identifies the call,
+        creates nothing more, and returns the id.
 
         Returns:
             The list's id; None if there is no such user, or it has ``following_limit`` lists.
@@ -654,10 +642,9 @@ class SocialNetwork(Structure[Face]):
     @operation
     @_writes
     def resume_fan_out(self, *job: Any) -> Operation[None]:
-        """Do the next passes of a job; tasks on the queue call this. Cost: three exchanges a pass.
+        """Do the next passes of a job, given its fields; tasks on the queue call this.
 
-        Args:
-            job: the job's fields, as the task has them.
+        Cost: three exchanges a pass.
 
         Raises:
             NewerFormatError: a later release queued this, in a form that this one cannot read.
@@ -669,18 +656,13 @@ class SocialNetwork(Structure[Face]):
     def backfill(
         self, kind: str, owner: int, places: Sequence[Any] = (), *further: Any
     ) -> Operation[None]:
-        """Fill a timeline from further profiles; tasks on the queue call this.
+        """Fill a timeline of a ``user`` or ``list`` from further profiles; tasks call this.
 
-        Args:
-            kind: ``user`` or ``list``.
-            owner: the user or list.
-            places: the progress so far; empty to begin.
-            further: ignored; later releases may add arguments.
+        ``places`` is the progress so far; empty to begin. ``further`` is ignored; later releases
+        may add arguments. Cost: four exchanges.
 
         Raises:
             NewerFormatError: a later release queued this, in a form that this one cannot read.
-
-        Cost: four exchanges.
         """
         self._delivery.check_backfill(kind, places)
         owner = self.layout.id("owner", owner)
@@ -700,17 +682,10 @@ class SocialNetwork(Structure[Face]):
     @operation
     @_writes
     def repair(self, older_than: Seconds = OLDER_THAN) -> Operation[int]:
-        """Finish changes that a dead process or a failed shard left half done.
+        """Finish changes that a dead process or a failed shard left half done; return their number.
 
-        Call it from time to time, from one process or several.
-
-        Args:
-            older_than: ignore changes that began less than this number of seconds ago.
-
-        Returns:
-            The number of posts, deletions, relations and changes of delivery that were finished.
-
-        Cost: as `pending`, and the cost of each change.
+        Call it from time to time, from one process or several. Changes that began less than
+        ``older_than`` seconds ago are left alone. Cost: as `pending`, and the cost of each change.
         """
         older_than = in_seconds(older_than)
         notes = yield from self._repair.notes(older_than, claim=True)

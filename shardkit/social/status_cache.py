@@ -126,17 +126,12 @@ class StatusStore(Protocol):
 
 
 class CachedStatuses:
-    """Steps that read and write statuses through Redis and a store on disk.
+    """Steps that read and write statuses through Redis and a store on disk, which has all.
 
-    Its methods return steps, for ``yield from`` in an operation, on either face.
-
-    Args:
-        store: has all statuses.
-        to: the component of the copies.
-        key: returns the key of a copy for a status's id.
-        ttl: the seconds after which a copy expires, 60 or more.
-        limit: the most copies, of which the newest are kept; by default any number.
-        index: with a ``limit``, the key of the ZSET that counts copies, about 76 bytes each.
+    Its methods return steps, for ``yield from`` in an operation, on either face. The copies are in
+    the component ``to``, under a ``key`` for each id, and expire after ``ttl`` seconds, 60 or more.
+    With a ``limit``, the newest copies are kept, and the ZSET ``index`` counts them, about 76 bytes
+    each.
 
     Raises:
         InvalidArgumentError: a number is out of range.
@@ -164,10 +159,7 @@ class CachedStatuses:
         self._index = index
 
     def read(self, ids: Iterable[int]) -> Operation[dict[int, dict[str, str]]]:
-        """Return the fields of existing statuses by id, in the order of the ids.
-
-        Args:
-            ids: some thousands at most; duplicates are read once.
+        """Return the fields of existing statuses by id, in the order of some thousand ids.
 
         Raises:
             ShardErrors: a shard with copies is down. A shard that refuses a new copy is no error:
@@ -190,10 +182,8 @@ class CachedStatuses:
     def write(self, statuses: Mapping[int, Fields]) -> Operation[None]:
         """Write new statuses, to disk and then to Redis. May be repeated.
 
-        A status that is removed in the meantime is not written.
-
-        Args:
-            statuses: fields by id; see `StatusStore.put_many`. To change statuses, use `replace`.
+        They are fields by id; see `StatusStore.put_many`. A status that is removed in the meantime
+        is not written. To change statuses, use `replace`.
 
         Raises:
             InvalidArgumentError: a status is malformed; nothing was written.

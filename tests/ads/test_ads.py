@@ -255,7 +255,9 @@ def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
         ads.index(*ad)
     with pytest.raises(InvalidArgumentError, match=said):
         ads.index_many([("good", BERLIN, "", "cpm", 1), ad])
-    with pytest.raises(InvalidArgumentError, match="give \\(id, locations, text, type, value\\)"):
+    with pytest.raises(
+        InvalidArgumentError, match="give tuples \\(id, locations, text, type, value\\)"
+    ):
         ads.index_many([ad[:4]])
     assert keys_of(kit, "few") == set()
 

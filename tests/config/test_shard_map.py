@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from resources import bounded
 
 import shardkit
-from shardkit.config import yaml_text
+from shardkit.config import shard_map as shard_maps
 from shardkit.config.component import MAX_SHARDS
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap, load_yaml
@@ -334,7 +334,7 @@ def test_both_loaders_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyYAML may be built with libyaml or not."""
     text = "base: &base {a: 1}\nmore: {<<: *base, day: 2020-01-01}\ntwice: 1\ntwice: [2]\n"
     fast = load_yaml(text, "map.yaml")
-    monkeypatch.setattr(yaml_text, "_FastLoader", yaml_text._Loader)
+    monkeypatch.setattr(shard_maps, "_FastLoader", shard_maps._Loader)
     slow = load_yaml(text, "map.yaml")
     assert fast == slow == {"base": {"a": 1}, "more": {"a": 1, "day": "2020-01-01"}, "twice": [2]}
     assert (fast.lines, fast.twice) == (slow.lines, slow.twice)

@@ -9,8 +9,7 @@ from socket import AF_INET, AF_INET6, inet_ntop
 from shardkit.geo import City, IpRange, LocalCities
 from shardkit.geo.block_store import Generation, RangeTables
 from shardkit.geo.blocks import blocks
-from shardkit.geo.models import IPV4, IPV6, Item
-from shardkit.geo.readers import ImportInput
+from shardkit.geo.readers import IPV4, IPV6, ImportInput, Item
 
 BONN = City("Bonn", "North Rhine-Westphalia", "Germany", 2946447)
 OSLO = City("Oslo", "Oslo", "Norway", 3143244)

@@ -8,7 +8,7 @@ from geo_helpers import address_text
 from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.models import (
+from shardkit.geo.readers import (
     IPV4,
     IPV6,
     address_number,

@@ -23,8 +23,7 @@ from shardkit.geo.blocks import (
     blocks,
     search,
 )
-from shardkit.geo.models import IPV4, IPV6, address_number
-from shardkit.geo.readers import SKIPPED_KEPT, ImportInput
+from shardkit.geo.readers import IPV4, IPV6, SKIPPED_KEPT, ImportInput, address_number
 
 Stored = dict[tuple[int, int, int], bytes]
 

@@ -21,7 +21,7 @@ from shardkit import ServerClock, ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
 from shardkit.geo import City, IpRange, IpToCity, block_store
 from shardkit.geo.ip_to_city import LEAST_GRACE
-from shardkit.geo.models import Item
+from shardkit.geo.readers import Item
 from shardkit.geo.redis_in_action import redis_in_action
 from shardkit.local import LocalServers
 

@@ -27,7 +27,7 @@ from shardkit.geo import City, IpRange, SkippedLine, block_store
 from shardkit.geo.block_store import portions
 from shardkit.geo.blocks import ENTRIES_A_PAGE, Block
 from shardkit.geo.ip_to_city import CACHED_CITIES
-from shardkit.geo.models import Item
+from shardkit.geo.readers import Item
 
 COMPONENTS = ["one", "both"]
 

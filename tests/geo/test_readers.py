@@ -25,8 +25,7 @@ from shardkit.geo import (
     jsonl,
     mmdb,
 )
-from shardkit.geo.models import Item
-from shardkit.geo.readers import _from_record
+from shardkit.geo.readers import Item, _from_record
 
 BONN = City("Bonn", "NW", "DE", 7)
 

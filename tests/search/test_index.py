@@ -325,8 +325,8 @@ def test_an_index_may_have_eight_fields(face: Face) -> None:
         (("a", "x", {"lang": ["en", 7]}), "attribute lang"),
         (("a", "x", {"lang": "\ud800"}), "attribute lang"),
         (("a", "x", 7), "attributes=7"),
-        ("ab", "give \\(id, text\\)"),
-        (("a",), "give \\(id, text\\)"),
+        ("ab", "give tuples \\(id, text\\)"),
+        (("a",), "give tuples \\(id, text\\)"),
     ],
 )
 def test_a_document_that_cannot_be_indexed_is_refused_before_anything_is_written(

@@ -26,7 +26,7 @@ from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import RecentContacts
 from shardkit.geo.block_store import LocalCities
 from shardkit.geo.ip_to_city import Imported, IpToCity
-from shardkit.geo.models import City
+from shardkit.geo.readers import City
 from shardkit.job_search.job_search import JobSearch
 from shardkit.kit.lua_script import LuaScript
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline

@@ -73,18 +73,12 @@ def convert(
     share: float = SHARE,
     progress: Progress = lambda step, entries: None,
 ) -> Converted:
-    """Copy a family of keys into a structure, and verify the copy.
+    """Copy a family of keys into a structure of a component, and verify the copy.
 
-    Args:
-        kit: the kit of the structure.
-        component: where the structure lives.
-        conversion: the family and the structure.
-        databases: the databases with the family's keys.
-        offline: no client writes the family; it is not watched for changes.
-        stopped: tells whether all clients have stopped writing the family; called until then, once
-            both are equal.
-        share: the share of the time in which the family is read.
-        progress: called with the current step and how many entries it has read.
+    ``databases`` are those with the family's keys. Unless ``offline``, clients may write the
+    family, which is watched for changes; ``stopped`` tells whether all have stopped, and is called
+    until then, once both are equal. ``share`` is that of the time in which the family is read.
+    ``progress`` is called with the current step and how many entries it has read.
 
     Raises:
         InvalidArgumentError: the structure cannot store an entry; it names the key.

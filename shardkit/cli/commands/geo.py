@@ -21,7 +21,7 @@ from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
 from shardkit.geo import readers
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
-from shardkit.geo.models import City, Item
+from shardkit.geo.readers import City, Item
 from shardkit.kit.kit import ShardKit
 
 FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")

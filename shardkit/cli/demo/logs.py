@@ -24,7 +24,7 @@ import shardkit
 from shardkit.cli.demo.access_log import AccessLogParser
 from shardkit.errors import FileLeaseLostError
 from shardkit.geo.block_store import LocalCities
-from shardkit.geo.models import City, IpRange
+from shardkit.geo.readers import City, IpRange
 from shardkit.kit.kit import ShardKit
 from shardkit.messaging import RecordTally, by_place
 

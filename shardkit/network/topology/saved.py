@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 from shardkit import log_records
 from shardkit.config.component import EPOCH_KEY, Stored
-from shardkit.config.regular_file import open_regular
+from shardkit.config.entry import open_regular
 from shardkit.errors import ConfigServerError
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread

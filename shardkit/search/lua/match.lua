@@ -534,28 +534,7 @@ WORK['and'] = function(node, most)
   return work, least
 end
 
--- Roughly how many documents match a node.
-local SIZES, MATCHES = {}, {}
-local function size_of(node) return SIZES[node[1]](node) end
-
-function SIZES.word(node) return count_of(node[2]) end
-function SIZES.all() return CHUNK end
-function SIZES.none() return 0 end
-function SIZES.phrase(node)
-  local least = CHUNK
-  for _, n in ipairs(node[2]) do least = math.min(least, count_of(n)) end
-  return least + 1
-end
-SIZES['or'] = function(node)
-  local sum = 0
-  for _, part in ipairs(node[2]) do sum = sum + size_of(part) end
-  return sum
-end
-SIZES['and'] = function(node)
-  local least = CHUNK
-  for _, part in ipairs(node[2]) do least = math.min(least, size_of(part)) end
-  return least
-end
+local MATCHES = {}
 
 -- The places of the documents that match a node; if there are candidates, of those among them.
 local function match(node, candidates)
@@ -587,8 +566,13 @@ MATCHES['or'] = function(node, candidates)
 end
 MATCHES['and'] = function(node, candidates)
   local parts = {}
-  for i, part in ipairs(node[2]) do parts[i] = {part = part, size = size_of(part)} end
-  table.sort(parts, function(a, b) return a.size < b.size end)
+  for i, part in ipairs(node[2]) do
+    local work, size = work_of(part, CHUNK)
+    parts[i] = {part = part, work = work, size = size}
+  end
+  table.sort(parts, function(a, b)
+    return a.size < b.size or a.size == b.size and a.work < b.work
+  end)
   for _, one in ipairs(parts) do candidates = match(one.part, candidates) end
   for _, filter in ipairs(node[3]) do candidates = match(filter, candidates) end
   for _, unwanted in ipairs(node[4]) do

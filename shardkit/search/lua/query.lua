@@ -125,11 +125,9 @@ end
 local function complete(places)
   for _, source in ipairs(query.sort[2]) do
     if source[1] > 0 and source[3] == cjson.null then
-      local left, size = {}, 0
-      local of, base = column(source[1], 8, places)
+      local left, size, values = {}, 0, numbers_in(source[1], places, nil)
       for i = 1, #places do
-        local value = struct.unpack('<d', of, 8 * (places[i] - base) + 1)
-        if value == value then
+        if values[i] then
           size = size + 1
           left[size] = places[i]
         end

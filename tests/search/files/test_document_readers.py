@@ -13,10 +13,11 @@ from shardkit.search import (
     FileDocument,
     SkippedFile,
     documents_of,
+    files,
     files_below,
     installed_documents,
 )
-from shardkit.search.files import MAX_FILE_BYTES, installed_packages, readers
+from shardkit.search.files import MAX_FILE_BYTES, installed_packages
 
 
 def written(path: Path, content: str) -> Path:
@@ -161,7 +162,7 @@ def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_pat
 def test_a_line_is_skipped_as_a_whole_however_long_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    monkeypatch.setattr(readers, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
     path = tmp_path / "long.jsonl"
     line = b'{"text": "' + b"x" * (length - 12) + b'"}\n{"text": "next"}'
     path.write_bytes(line)
