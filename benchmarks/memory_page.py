@@ -40,18 +40,6 @@ def sizes() -> str:
     return table(heads, ([f"{size:,}", *row] for size, row in rows.items()))
 
 
-def lengths() -> str:
-    servers = figures("packed_lengths")["all"]
-    heads = ["entries"]
-    rows: dict[int, list[str]] = {}
-    for kinds in zip(*(each["kinds"] for each in servers.values()), strict=True):
-        heads.append(kinds[0]["kind"])
-        for speeds in zip(*(kind["speeds"] for kind in kinds), strict=True):
-            row = rows.setdefault(speeds[0]["length"], [])
-            row.append(" / ".join(f"{speed['a_second']:,}" for speed in speeds))
-    return table(heads, ([f"{length:,}", *row] for length, row in rows.items()))
-
-
 def cases() -> str:
     parts = []
     for name, servers in figures("memory").items():
@@ -89,7 +77,7 @@ def times(call: dict[str, Any] | None) -> str:
     return "-" if call is None or call["times_plain"] is None else f"{call['times_plain']:.1f}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"sizes": sizes, "lengths": lengths, "cases": cases}
+TABLES: dict[str, Callable[[], str]] = {"sizes": sizes, "cases": cases}
 
 
 def main() -> None:

@@ -25,11 +25,7 @@ def makes(function: object) -> Unrun:
 
 
 def check_runs(owner: str, field: str, function: object) -> None:
-    """Check that a call of a function runs it.
-
-    Raises:
-        InvalidArgumentError: the call only makes a coroutine or a generator.
-    """
+    """Raise InvalidArgumentError if a call of a function only makes a coroutine or a generator."""
     if made := makes(function):
         raise InvalidArgumentError(
             f"{owner}: {field} makes {made}, which would not run", "give a plain function"
@@ -37,11 +33,7 @@ def check_runs(owner: str, field: str, function: object) -> None:
 
 
 def check_ran(result: object) -> None:
-    """Check that a call ran its function, by what it returned.
-
-    Raises:
-        InvalidArgumentError: it returned something to be awaited, or a generator.
-    """
+    """Raise InvalidArgumentError if what a call returned must still be awaited or iterated over."""
     made = "a generator" if inspect.isgenerator(result) or inspect.isasyncgen(result) else ""
     if inspect.isawaitable(result):
         made = "an awaitable"

@@ -1,54 +1,6 @@
-"""Every error that shardkit raises, in one tree.
+"""Every error that shardkit raises, in one tree; docs/errors.md has the contract.
 
-::
-
-    ShardKitError
-    ├── ConfigError                entries, the shard map or the config server
-    │   ├── InvalidEntryError      an entry that cannot be used (also a shard map's)
-    │   ├── MissingEntryError      a missing entry
-    │   │   └── RetiredError       a push removed the component
-    │   ├── ShardCountError        a caller's shard count is not the map's
-    │   ├── ConfigServerError      the config server is down and nothing is cached
-    │   └── PushRefusedError       a push that would strand data
-    ├── RoutingError               a command without a shard
-    │   ├── InvalidKeyError        not a key (also a TypeError)
-    │   └── CrossShardError        one command, keys on several shards
-    ├── StructureError             arguments and content of structures
-    │   ├── InvalidArgumentError   a member, field, id or size out of range (also a ValueError)
-    │   │   └── QuerySyntaxError   a search query that cannot be read, with the position
-    │   ├── ParameterMismatchError opened with other parameters than it was created with
-    │   ├── NewerFormatError       a later release wrote it, in a form that this one cannot read
-    │   └── DamagedDataError       stored data differs from what was written
-    ├── CoordinationError          locks and structures built like them
-    │   ├── LockTimeoutError       a lock was not free in time (also a TimeoutError)
-    │   ├── LockLostError          a lock ended before its holder released it
-    │   │   └── StaleTokenError    a guarded write after the lock went to another holder
-    │   ├── NotHolderError         a release or extension by a caller that is not the holder
-    │   └── NotDurableError        too few replicas acknowledged an acquisition
-    ├── MessagingError             files for many readers
-    │   ├── ChannelError           a channel of files is missing, closed, or has no such reader
-    │   ├── FileLeaseLostError     the lease of a file has ended, and others have it now
-    │   ├── FileStalledError       a file whose publisher or readers have stopped
-    │   └── UnreadableFileError    a published file is truncated or damaged
-    ├── ShardFailure               one command on one shard (also a redis.RedisError)
-    │   ├── ShardUnavailable       not reached, or lost (also a redis.ConnectionError)
-    │   │   ├── BreakerOpenError   nothing was sent: the server's circuit breaker is open
-    │   │   ├── OverloadError      nothing was sent: too many commands wait for the server
-    │   │   └── ShardTimeout       no answer in time (also a redis.TimeoutError)
-    │   │       └── DeadlineExceeded
-    │   └── CommandRefused         the server answered with an error (also a redis.ResponseError)
-    ├── ShardErrors                the ShardFailures of a call (also an ExceptionGroup)
-    │   ├── ShardsUnavailable      all are ShardUnavailable, and so is this
-    │   ├── CommandsRefused        all are CommandRefused, and so is this
-    │   └── OperationErrors        operations of ``together`` failed
-    ├── ClosedError                a call of a closed kit
-    ├── GrowthError                a failover or a move cannot continue
-    │   └── MissedChangesError     keys may have changed unseen: a copy starts again
-    ├── PersistenceError           a server could not save its data
-    └── LocalServerError           an embedded server did not start or stop
-
-docs/errors.md has the contract. Each error has a ``message``, the thing concerned and why, and a
-``remedy``. Every error pickles. No
+Each error has a ``message``, the thing concerned and why, and a ``remedy``. Every error pickles. No
 error contains a password: secrets are masked before a message is built.
 """
 
@@ -156,7 +108,6 @@ class QuerySyntaxError(InvalidArgumentError):
     """A search query cannot be read. As text the error marks the position below the message.
 
     Attributes:
-        query: the query.
         position: the first wrong character, from 0.
     """
 
@@ -258,10 +209,7 @@ class StaleTokenError(LockLostError):
 
 
 class NotDurableError(CoordinationError):
-    """Too few replicas acknowledged a write in time, or it is not on disk.
-
-    An acquisition was undone.
-    """
+    """Too few replicas acknowledged a write in time, or it is not on disk; no lock was acquired."""
 
 
 class MessagingError(ShardKitError):
@@ -320,10 +268,7 @@ class ShardFailure(ShardKitError, RedisError):
 
 
 class ShardUnavailable(ShardFailure, ConnectionError):
-    """The shard could not be reached, or the connection broke before its answer came.
-
-    In the second case, ``maybe_executed`` is set.
-    """
+    """The shard was not reached, or its connection broke: then ``maybe_executed`` is set."""
 
 
 class BreakerOpenError(ShardUnavailable):

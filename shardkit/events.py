@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
@@ -35,30 +35,17 @@ from shardkit import log_records
 from shardkit.callbacks import check_runs
 from shardkit.recent import Recent
 
-__all__ = [
-    "BreakerClosed",
-    "BreakerOpened",
-    "CallFinished",
-    "CallStarted",
-    "CommandsFailed",
-    "CommandsFinished",
-    "CommandsRetried",
-    "CommandsSent",
-    "ConnectionClosed",
-    "ConnectionOpened",
-    "EntryChanged",
-    "Event",
-    "FunctionCalled",
-    "ScriptLoaded",
-    "log",
-    "subscribe",
-]
-
 logger = logging.getLogger("shardkit")
 
 
+class Event:
+    """An event; its kinds are the classes below."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, eq=False)
-class CallStarted:
+class CallStarted(Event):
     """A call of an operation, a pipeline or a router starts; its commands follow.
 
     Attributes:
@@ -77,14 +64,14 @@ class CallStarted:
 
 
 @dataclass(slots=True, eq=False)
-class FunctionCalled:
+class FunctionCalled(Event):
     """A decorated function is called; ``name`` is ``shop.views.cart``."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
-class CallFinished:
+class CallFinished(Event):
     """A call has ended; ``started`` is the event of its start."""
 
     started: CallStarted = field(repr=False)
@@ -94,13 +81,12 @@ class CallFinished:
 
 
 @dataclass(slots=True, eq=False)
-class CommandsSent:
+class CommandsSent(Event):
     """Commands are about to be sent to one server.
 
     Attributes:
         shard: ``unique:7``.
         address: the server, ``a.internal:6379/1``.
-        count: the number of commands.
         names_of: returns their names; see ``name``.
         commands_of: returns the commands, each a name and its arguments.
         begun: the time, by `time.perf_counter`.
@@ -126,11 +112,10 @@ class CommandsSent:
 
 
 @dataclass(slots=True, eq=False)
-class CommandsFinished:
+class CommandsFinished(Event):
     """The replies to commands have arrived.
 
     Attributes:
-        sent: the event of sending them.
         seconds: the time since then.
         refused: whether an error may be among the replies.
         error: the first error among the replies, unless shardkit sends its command again.
@@ -146,13 +131,11 @@ class CommandsFinished:
 
 
 @dataclass(slots=True, eq=False)
-class CommandsFailed:
+class CommandsFailed(Event):
     """Commands have failed: there are no replies.
 
     Attributes:
-        sent: the event of sending them.
         seconds: the time since then.
-        error: the reason.
         maybe_executed: whether the server may have executed them.
     """
 
@@ -163,7 +146,7 @@ class CommandsFailed:
 
 
 @dataclass(slots=True, eq=False)
-class CommandsRetried:
+class CommandsRetried(Event):
     """Commands are sent again: ``count`` of them, for the ``attempt``-th time."""
 
     count: int
@@ -171,7 +154,7 @@ class CommandsRetried:
 
 
 @dataclass(slots=True, eq=False)
-class ConnectionOpened:
+class ConnectionOpened(Event):
     """A connection to a server was made in ``seconds`` seconds."""
 
     shard: str
@@ -180,7 +163,7 @@ class ConnectionOpened:
 
 
 @dataclass(slots=True, eq=False)
-class ConnectionClosed:
+class ConnectionClosed(Event):
     """A connection to a server was closed, or lost."""
 
     shard: str
@@ -188,7 +171,7 @@ class ConnectionClosed:
 
 
 @dataclass(slots=True, eq=False)
-class BreakerOpened:
+class BreakerOpened(Event):
     """A server's circuit breaker has opened; ``reason`` is the last failure."""
 
     address: str
@@ -196,7 +179,7 @@ class BreakerOpened:
 
 
 @dataclass(slots=True, eq=False)
-class BreakerClosed:
+class BreakerClosed(Event):
     """A server's circuit breaker has closed after ``seconds`` seconds."""
 
     address: str
@@ -204,7 +187,7 @@ class BreakerClosed:
 
 
 @dataclass(slots=True, eq=False)
-class EntryChanged:
+class EntryChanged(Event):
     """A component has new entries."""
 
     component: str
@@ -212,7 +195,7 @@ class EntryChanged:
 
 
 @dataclass(slots=True, eq=False)
-class ScriptLoaded:
+class ScriptLoaded(Event):
     """A script was loaded into a server."""
 
     shard: str
@@ -220,21 +203,6 @@ class ScriptLoaded:
     script: str
 
 
-Event: TypeAlias = (
-    CallStarted
-    | CallFinished
-    | FunctionCalled
-    | CommandsSent
-    | CommandsFinished
-    | CommandsFailed
-    | CommandsRetried
-    | ConnectionOpened
-    | ConnectionClosed
-    | BreakerOpened
-    | BreakerClosed
-    | EntryChanged
-    | ScriptLoaded
-)
 Handler: TypeAlias = Callable[[Event], object]
 
 handlers: list[Handler] = []
@@ -268,10 +236,7 @@ def emit(event: Event) -> None:
 
 
 def log(level: int = logging.DEBUG) -> Callable[[], None]:
-    """Log every event with the logger ``shardkit``; return a function to stop.
-
-    Failures are warnings; all other events have the given level.
-    """
+    """Log every event by ``shardkit``, failures as warnings; return a function to stop."""
 
     def write(event: Event) -> None:
         failed = isinstance(event, CommandsFailed) or (
@@ -415,3 +380,7 @@ def settled(
         emit(CommandsFinished(event, seconds, refused or refusal is not None, waited, refusal))
     else:
         emit(CommandsFailed(event, seconds, error, maybe_executed))
+
+
+if not TYPE_CHECKING:
+    __all__ = sorted({*(k.__name__ for k in Event.__subclasses__()), "Event", "log", "subscribe"})

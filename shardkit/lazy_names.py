@@ -5,7 +5,7 @@ others. The package says once where its names are, by imports for type checkers:
 
     if TYPE_CHECKING:
         from shardkit.ads.ads import Ads as Ads
-        from shardkit.ads.records import Ad as Ad, Served as Served
+        from shardkit.ads.ads import Ad as Ad, Served as Served
     else:
         __getattr__, __dir__ = lazy_names(__name__)
 

@@ -53,8 +53,7 @@ NOT_MERGED_TRANSACTION = NOT_MERGED["WATCH UNWATCH MULTI EXEC DISCARD"][0]
 def _by_doc(merges: Mapping[str, Any]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name, merge in merges.items():
-        doc = merge.__doc__.rstrip(".")
-        groups.setdefault(doc[0].lower() + doc[1:], []).append(name)
+        groups.setdefault(merge.text, []).append(name)
     return groups
 
 

@@ -16,7 +16,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import NamedTuple
 
-from shardkit.search.files.readers import installed_documents
+from shardkit.search.files import installed_documents
 
 MOST_WORDS = 150
 _PARAGRAPHS = re.compile(r"\n\s*\n")

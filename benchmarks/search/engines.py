@@ -25,7 +25,7 @@ from shardkit import ShardMap
 from shardkit.local import LocalServer, LocalServers, find_server
 from shardkit.local.server import Setting
 from shardkit.operations.operation import pages
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.text import Analyzer
 
 WANTED: Final = 20
 AT_ONCE: Final = 1_000

@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from search.corpus import Passage
-from shardkit.search.text.analyzer import ENGLISH
+from shardkit.search.text import ENGLISH
 
 _WORD = re.compile(r"\w+")
 _PLAIN = re.compile(r"[a-z]{3,}", re.ASCII)

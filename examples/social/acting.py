@@ -24,9 +24,8 @@ from typing import Any, Final
 from examples.social.people import People, message
 from shardkit.errors import ShardKitError
 from shardkit.operations.operation import Awaiting
-from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.queues.worker_base import WorkerSummary
+from shardkit.queues.worker import AsyncWorker, WorkerSummary
 from shardkit.social.network import SocialNetwork
 
 PAGE: Final = 30

@@ -13,13 +13,12 @@ from shardkit.admin.backup import (
     verify,
 )
 from shardkit.admin.check import CheckReport, check, check_structures
-from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.conversion.convert import Converted, convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.scan import databases_with
 from shardkit.admin.heat import Heat, HotName, read_heat
 from shardkit.admin.keys import BigKey, biggest_keys
-from shardkit.admin.locks import LockState, lock_states
+from shardkit.admin.locate import LockState, lock_states
 from shardkit.admin.persistence import (
     DiskRate,
     PersistenceState,
@@ -31,11 +30,11 @@ from shardkit.admin.persistence import (
     save_snapshot,
 )
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
-from shardkit.admin.push import push
+from shardkit.admin.pushes import push
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 from shardkit.admin.rotate import PasswordRotation, PendingProcess, abort_rotation, rotate
-from shardkit.admin.servers import execute
+from shardkit.admin.servers import ClientProcess, connected_clients, execute
 from shardkit.kit.config_client import config_client
 from shardkit.network.rules import CheckFinding
 from shardkit.structures.upgrade import Upgrade

@@ -1,15 +1,9 @@
 """Backups: snapshots of all servers at one moment, fetched over the network, and their restoration.
 
-::
-
-    all servers      CLIENT PAUSE WRITE ─► SYNC: each forks ─► CLIENT UNPAUSE    one cut over all
-    each server      ◄── its snapshot, as a replica receives it ──► server-0.rdb
-    DIR              server-0.rdb, server-1.rdb, …, map.yaml (with passwords), manifest.json,
-                     config.json: other keys of the config server
-
-A cluster has a snapshot for each of its primaries. SYNC fetches a snapshot as a replica does, so no
-access to a server's files is needed. To restore, an embedded server loads each snapshot, and its
-keys are copied by DUMP and RESTORE, into servers of any kind.
+Writes are paused on all servers while each forks for its snapshot: one cut over all. A cluster has
+a snapshot for each of its primaries. SYNC fetches a snapshot as a replica does, so no access to a
+server's files is needed. To restore, an embedded server loads each snapshot, and its keys are
+copied by DUMP and RESTORE, into servers of any kind.
 """
 
 from __future__ import annotations
@@ -36,16 +30,16 @@ import redis
 from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
 from shardkit.admin.changes import RESTLESS, open_changes, working_on
-from shardkit.admin.growth.fence import OWN_KEYS, move_of
+from shardkit.admin.growth.exchange import OWN_KEYS
+from shardkit.admin.growth.gate import move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.fields import is_text
-from shardkit.config.history import HISTORY_KEY
 from shardkit.config.regular_file import open_regular, read_regular
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import read_components, read_epoch
+from shardkit.config.store import HISTORY_KEY, read_components, read_epoch
 from shardkit.errors import (
     ConfigError,
     GrowthError,
@@ -56,7 +50,7 @@ from shardkit.errors import (
     naming,
 )
 from shardkit.local import LocalServer, find_server
-from shardkit.local.binary import ENVIRONMENT
+from shardkit.local.server import ENVIRONMENT
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.rules import closed, refused_copy
@@ -216,8 +210,10 @@ def backup(
                 state, restless = _state(config)
                 if restless:
                     continue
-                components = _current(config, components)
                 if config is not None:
+                    with suppress(MissingEntryError):
+                        known = read_components(config)
+                        components = [known.get(each.name, each) for each in components]
                     _require_data(config, components, timeout)
                 with ExitStack() as stack:
                     feeds = _feeds(stack, components, target, timeout)
@@ -269,15 +265,6 @@ def _state(config: redis.Redis | None) -> tuple[object, str]:
     return (epoch, [(each.id, each.phase) for each in changes]), next(iter(at_work), "")
 
 
-def _current(config: redis.Redis | None, components: list[Component]) -> list[Component]:
-    """Return components as the config server has them, if it has them whole."""
-    known: dict[str, Component] = {}
-    if config is not None:
-        with suppress(MissingEntryError):
-            known = dict(read_components(config))
-    return [known.get(component.name, component) for component in components]
-
-
 def _require_data(config: redis.Redis, components: Iterable[Component], timeout: float) -> None:
     """Refuse a database that a move or split has left, to which old entries lead."""
     entries = {each: each[1] for each in entries_of(components)}
@@ -317,22 +304,20 @@ def _write(path: Path, text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass
 class _Feed:
     """The snapshot of one server while it is made and fetched."""
 
-    def __init__(
-        self, client: Any, server: str, path: Path, shards: dict[str, int], timeout: float
-    ) -> None:
-        self.client = client
-        self.timeout = timeout
-        self.server = server
-        self.path = path
-        self.shards = shards
-        self.connection: Any = None
-        self.received = b""
-        self.keys: dict[str, int] = {}
-        self.size = 0
-        self.digest = hashlib.sha256()
+    client: Any
+    server: str
+    path: Path
+    shards: dict[str, int]
+    timeout: float
+    connection: Any = None
+    received: bytes = b""
+    keys: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
 
     def is_saving(self) -> bool:
         info = self.client.info("persistence")

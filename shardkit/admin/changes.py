@@ -1,11 +1,4 @@
-"""The record of what changes in a fleet, and which changes may overlap.
-
-::
-
-    config:changes    one field for each change, by its id:
-        4be0…         {"format": 3, "kind": "split", "name": "users", "phase": "fenced", "owner": …,
-                       "started": …, "databases": ["10.0.0.1:6379/1", "<run id>/1", …], …}
-        91c7…         {"format": 3, "kind": "retire", "name": "old", "until": …, …}
+"""The record of what changes in a fleet, ``config:changes``, and which changes may overlap.
 
 A change is written here before its first step, and only if no open change that it must not overlap
 (`APART`) touches one of its databases: one transaction checks and writes. So of two commands that
@@ -105,10 +98,8 @@ _PAIRS = (
     # As a copy, these rewrite what the others copy.
     ("convert replan upgrade", "move split apply retire restore"),
     ("attach detach", "move split apply restore"),
-    (
-        "rotate",
-        "move split apply restore attach detach rotate",
-    ),  # these log in as entries said at first
+    # These log in as entries said at first.
+    ("rotate", "move split apply restore attach detach rotate"),
     ("persistence doctor", "move split apply restore"),  # CONFIG SET has a move copy again
     ("balance", "move split apply restore balance"),  # its plan is one for servers as they are
     ("adopt", "move split apply restore"),  # it looks for keys where entries lead
@@ -130,36 +121,26 @@ RESTLESS = frozenset({"failover", "restore"})
 """Changes during which entries do not tell which server has the data."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Change:
     """A change of a fleet, or work that relies on it standing still.
 
-    Attributes:
-        kind: the command, as ``move`` or ``retire``.
-        name: what it works on: a component, a shard or a server.
-        id: identifies it.
-        phase: how far it is; see `Move` for moves.
-        databases: what it touches: the address, run id or replication id of a server, each with
-            ``/`` and the number of a database, or ``*`` for all; ``*/*`` for all servers.
-        owner: the process that started it, ``host/pid``.
-        started: when, in seconds since 1970, by the config server's clock.
-        ended: when it ended; 0 while it is open.
-        until: when it ends unless its process renews it; 0 for never.
-        undoes: the id of the change that it reverses.
-        within: the id of the change that it is a step of.
+    ``databases`` is what it touches: the address, run id or replication id of a server, each with
+    ``/`` and the number of a database, or ``*`` for all; ``*/*`` for all servers. Times are in
+    seconds since 1970, by the config server's clock.
     """
 
-    kind: str = field(default="", kw_only=True)
-    name: str = field(kw_only=True)
-    id: str = field(default_factory=lambda: secrets.token_hex(8), kw_only=True)
-    phase: str = field(default="", kw_only=True)
-    databases: list[str] = field(default_factory=list, kw_only=True)
-    owner: str = field(default_factory=lambda: f"{gethostname()}/{os.getpid()}", kw_only=True)
-    started: float = field(default=0.0, kw_only=True)
-    ended: float = field(default=0.0, kw_only=True)
-    until: float = field(default=0.0, kw_only=True)
-    undoes: str = field(default="", kw_only=True)
-    within: str = field(default="", kw_only=True)
+    kind: str = ""  # the command, as ``move`` or ``retire``
+    name: str  # what it works on: a component, a shard or a server
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    phase: str = ""  # how far it is; see `Move` for moves
+    databases: list[str] = field(default_factory=list)
+    owner: str = field(default_factory=lambda: f"{gethostname()}/{os.getpid()}")  # the process
+    started: float = 0.0
+    ended: float = 0.0  # 0 while it is open
+    until: float = 0.0  # when it ends unless its process renews it; 0 for never
+    undoes: str = ""  # the id of the change that it reverses
+    within: str = ""  # the id of the change that it is a step of
 
     def is_open(self, now: float) -> bool:
         """Whether it is not over, by the config server's clock."""

@@ -120,7 +120,7 @@ def _sizes(client: Any, keys: Sequence[bytes], shard: Shard, by: str) -> Iterato
         pipe.execute_command("TYPE", key)
         pipe.execute_command("MEMORY USAGE", key)
     replies = pipe.execute(raise_on_error=False)
-    kinds = [_text(reply) for reply in replies[::2]]
+    kinds = [kind.decode() if isinstance(kind, bytes) else str(kind) for kind in replies[::2]]
     for key, kind in zip(keys, kinds, strict=True):
         if kind in _COUNTED_BY:
             pipe.execute_command(_COUNTED_BY[kind], key)
@@ -133,7 +133,3 @@ def _sizes(client: Any, keys: Sequence[bytes], shard: Shard, by: str) -> Iterato
         size = memory if by == "memory" else elements
         if kind != "none":
             yield BigKey(size, memory, elements, kind, key, str(shard))
-
-
-def _text(reply: Any) -> str:
-    return reply.decode() if isinstance(reply, bytes) else str(reply)

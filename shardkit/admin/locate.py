@@ -7,12 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from crcmod.predefined import mkPredefinedCrcFun
 
 from shardkit.config.component import Component, entry_key
+from shardkit.coordination import Holder
 from shardkit.errors import ParameterMismatchError, ShardFailure, ShardUnavailable, StructureError
 from shardkit.kit.kit import ShardKit
 from shardkit.network.server_queries import ServerErrors, client_of
@@ -217,3 +218,45 @@ def _why(number: int | None, data: bytes, value: int, found: str) -> Why:
     is_tag = hashed != data
     tag = f"tag {hashed.decode(errors='backslashreplace')}: " if is_tag else ""
     return Why(number, hashed, is_tag, value, f"{tag}{found}")
+
+
+KINDS = ("lock", "semaphore", "rwlock", "election", "quorum")
+_KEY = re.compile(rb"(\w+):\{([^{}]+)\}:(?:holders|waiters)")
+
+
+class LockState(NamedTuple):
+    """A client that holds a lock or waits for it.
+
+    Attributes:
+        component: where the lock lives.
+        kind: one of `KINDS`.
+        name: the lock's name.
+        state: ``holds`` or ``waits``.
+        holder: the client.
+    """
+
+    component: str
+    kind: str
+    name: str
+    state: str
+    holder: Holder
+
+
+def lock_states(kit: ShardKit, component: Component) -> list[LockState]:
+    """Return the holders and waiters of a component's locks, by kind and name.
+
+    Cost: a SCAN of the component's databases, 1,000 keys at a time, and an exchange for each lock.
+    """
+    named: set[tuple[str, str]] = set()
+    for shard, _ in component.entries():
+        client: Any = kit.client(component.name, shard.number)
+        for key in client.scan_iter(match="*:{*}:*", count=1000):
+            match = _KEY.fullmatch(key.encode() if isinstance(key, str) else key)
+            if match and match[1].decode() in KINDS:
+                named.add((match[1].decode(), match[2].decode(errors="replace")))
+    states: list[LockState] = []
+    for kind, name in sorted(named):
+        found = kit.lock(name, component=component.name, kind=kind).inspect()
+        states += [LockState(component.name, kind, name, "holds", each) for each in found.holders]
+        states += [LockState(component.name, kind, name, "waits", each) for each in found.waiters]
+    return states

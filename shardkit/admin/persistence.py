@@ -1,13 +1,5 @@
 """How servers keep their data: settings, profiles, snapshots and rewrites of AOFs.
 
-::
-
-    profile      save                      appendonly   appendfsync
-    none         (nothing)                 no
-    snapshot     60 1000                   no
-    everysec     (unchanged)               yes          everysec    loses at most a second
-    always       (unchanged)               yes          always      loses nothing acknowledged
-
 `save_snapshot` waits until the snapshot has succeeded or failed. `estimate_disk_rate` adds up what
 a disk has to write: the AOF, its rewrites (all data each time that it has grown by a percentage),
 and snapshots (all data each time).

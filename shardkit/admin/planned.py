@@ -12,9 +12,8 @@ from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.check import KEYS_CHECKED, contents
 from shardkit.structures.base.parameters import Metadata, deciding, meta_key, open_all
-from shardkit.structures.layouts.base import Layout
-from shardkit.structures.layouts.fixed import FixedLayout
-from shardkit.structures.layouts.numbered import NumberedLayout
+from shardkit.structures.layouts.base import FixedLayout
+from shardkit.structures.layouts.numbered import Layout, NumberedLayout
 from shardkit.structures.layouts.replan import plan_anew
 
 _TYPES = {"set": "SET", "hash": "HASH"}

@@ -1,10 +1,4 @@
-"""The task queues of a component and their state.
-
-::
-
-    SCAN queues:{*}     of every shard ─► the names
-    counts, oldest      of every queue ─► once, and once more to see whether it grows
-"""
+"""The task queues of a component and their state."""
 
 from __future__ import annotations
 

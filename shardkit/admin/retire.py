@@ -1,15 +1,9 @@
 """Retires a component in two steps: a push removes it; its data is deleted after a quiet time.
 
-::
-
-    remove        a push without the component; running clients stop using it within a second
-    still_used    by the names of connections: which process used it last, and when
-    delete_data   refused until all of these are true, then SCAN and UNLINK, 500 keys at a time:
-                  the push is as old as the quiet time, by the config server's clock
-                  no remaining component has one of the databases, by any name of the server
-                  no open move, split or restore uses one (see `shardkit.admin.changes`)
-                  no connection of the component was used within the quiet time
-                  no key was used within it, by OBJECT IDLETIME of every key, on replicas too
+The data is deleted only if the push is as old as the quiet time, by the config server's clock; no
+remaining component has one of the databases, by any name of the server; no open move, split or
+restore uses one (see `shardkit.admin.changes`); and within the quiet time no connection of the
+component was used, nor any key, by OBJECT IDLETIME of every key, on replicas too.
 """
 
 from __future__ import annotations
@@ -25,14 +19,12 @@ import redis
 from redis.exceptions import ResponseError
 
 from shardkit.admin.changes import Change, now_of, numbered, require_open, taking_part
-from shardkit.admin.client_list import connected_clients
-from shardkit.admin.push import push
-from shardkit.admin.servers import entries_of, identify_databases
-from shardkit.config.component import Component, entry_key
+from shardkit.admin.pushes import push
+from shardkit.admin.servers import connected_clients, entries_of, identify_databases
+from shardkit.config.component import Component, entry_key, whole_component_of
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch, read_history
-from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, GrowthError, MissingEntryError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.server_queries import TIMEOUT, client_of

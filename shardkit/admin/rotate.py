@@ -1,21 +1,13 @@
 """Rotates a password: servers accept both, clients change over, the old one is removed.
 
-::
+The steps: add the new password on every server; publish it, by a push of the entries that have it
+inline, or in the password_file; wait until no process is left that may still log in with the old
+one; tell all Sentinels that log in to servers as this user; remove the old one, which is undone if
+a client is refused. No client is refused at any step: open connections stay logged in, and new ones
+have a valid password. If something cannot be known from here (a file on another host, a process
+that does not report its push), the rotation stops, and continues once an operator has checked that.
 
-    add       ACL SETUSER app >new on every server       both passwords are accepted from now on
-    publish   a push of the entries that have it inline, or the password_file
-    wait      until no process is left that may still log in with the old password
-    tell      SENTINEL SET … auth-pass, on all Sentinels that log in to servers as this user
-    remove    ACL SETUSER app !<hash of the old>         undone if a client is refused
-
-No client is refused at any step: open connections stay logged in, and new ones have a valid
-password. If something cannot be known from here (a file on another host, a process that does not
-report its push), the rotation stops, and continues once an operator has checked that::
-
-    config:rotation:app    {"format": 1, "user": "app", "hash": "9f86d0…", "epoch": 18,
-                            "published": 1767312000.5, "processes": [["web1", 4711]]}
-
-The state has no password, only the hash of the new one.
+Its state, ``config:rotation:<user>``, has no password, only the hash of the new one.
 """
 
 from __future__ import annotations
@@ -35,11 +27,17 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.changes import Change, taking_part
-from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole, role_of
-from shardkit.admin.push import push
-from shardkit.admin.servers import entries_of, query_servers, sentinels_of, servers_of_service
+from shardkit.admin.pushes import push
+from shardkit.admin.servers import (
+    ClientProcess,
+    connected_clients,
+    entries_of,
+    query_servers,
+    sentinels_of,
+    servers_of_service,
+)
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.fields import is_text
@@ -173,7 +171,8 @@ def rotate(
         if "published" not in state:
             run.add(state)
             state = run.publish(state, message)
-        run.adopt(state)
+        run.rotation.epoch = int(state.get("epoch") or 0)
+        run.reached("published")
         if run.await_clients(state, wait, settled):
             run.tell_sentinels(state)
             run.remove(state, settled)
@@ -204,9 +203,7 @@ def abort_rotation(
             "the new password was published: clients log in with it", "continue: --resume"
         )
     with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
-        run.on_servers(
-            lambda client: _drop(client, user, [state["hash"]]), "the rotation stays started"
-        )
+        run.on_servers("the rotation stays started", _drop, [state["hash"]])
         run.forget()
     return run.rotation
 
@@ -242,7 +239,7 @@ class _OngoingRotation:
         for where, entry in self.places:
             source = _source(entry, where)
             self.rotation.entries.setdefault(source, []).append(where)
-        found = self.on_servers(lambda client: _hashes(client, user), _UNCHANGED)
+        found = self.on_servers(_UNCHANGED, _hashes)
         self.rotation.servers = sorted(found)
 
     def read_entries(self) -> None:
@@ -316,9 +313,7 @@ class _OngoingRotation:
     def begin(self) -> dict[str, Any]:
         self._require_readable()
         new = self._hash_of_new()
-        for server, hashes in self.on_servers(
-            lambda client: _hashes(client, self.user), _UNCHANGED
-        ).items():
+        for server, hashes in self.on_servers(_UNCHANGED, _hashes).items():
             others = [each for each in hashes if each != new]
             if len(others) > 1:
                 raise ConfigError(
@@ -361,9 +356,7 @@ class _OngoingRotation:
         """Add the new password on every server, and log in with it everywhere."""
         self._hash_of_new(state["hash"])
         password = str(self.password)
-        unsaved = self.on_servers(
-            lambda client: _add(client, self.user, password), "nothing was published"
-        )
+        unsaved = self.on_servers("nothing was published", _add, password)
         lost = sorted(server for server, saved in unsaved.items() if not saved)
         if lost:
             self.rotation.warnings.append(
@@ -378,7 +371,7 @@ class _OngoingRotation:
         own = {"username": self.user, "password": password}
         answers = query_servers(self.servers, lambda client: client.ping(), self.timeout, **own)
         _raise_first(answers, "does not take the new password, and nothing was published")
-        self._reached("added")
+        self.reached("added")
 
     def publish(self, state: dict[str, Any], message: str) -> dict[str, Any]:
         """Push the entries that have the password inline, and write password files."""
@@ -427,11 +420,6 @@ class _OngoingRotation:
             if inline and self._is_users(where, replica):
                 each["password"] = self.password
         return entry if fields == entry.fields else Entry(fields, where)
-
-    def adopt(self, state: Mapping[str, Any]) -> None:
-        """Continue from what this or an earlier call has published."""
-        self.rotation.epoch = int(state.get("epoch") or 0)
-        self._reached("published")
 
     def await_clients(self, state: Mapping[str, Any], wait: float, settled: float) -> bool:
         """Wait until no process may use the old password; return False if that took too long."""
@@ -531,24 +519,15 @@ class _OngoingRotation:
 
     def remove(self, state: Mapping[str, Any], settled: float) -> None:
         """Remove the old passwords; restore them if a client is refused."""
-        new = state["hash"]
         began = time.monotonic()
-        removed = self.on_servers(
-            lambda client: _drop_others(client, self.user, new), "both passwords are taken there"
-        )
+        removed = self.on_servers("both passwords are taken there", _drop_others, state["hash"])
         while True:
             elapsed = time.monotonic() - began
-            refused = self.on_servers(
-                lambda client, s=elapsed: _refused(client, self.user, s),  # type: ignore[misc]
-                "the old password is removed",
-            )
+            refused = self.on_servers("the old password is removed", _refused, elapsed)
             names = sorted({name for each in refused.values() for name in each})
             if names:
                 hashes = sorted({each for others in removed.values() for each in others})
-                self.on_servers(
-                    lambda client, old=hashes: _restore(client, self.user, old),  # type: ignore[misc]
-                    "it is not taken there",
-                )
+                self.on_servers("it is not taken there", _restore, hashes)
                 self.rotation.pending = [
                     PendingProcess(name, "was refused with the old password, which is taken again")
                     for name in names
@@ -558,17 +537,22 @@ class _OngoingRotation:
                 break
             time.sleep(_INTERVAL)
         self.forget()
-        self._reached("removed")
+        self.reached("removed")
 
-    def _reached(self, step: str) -> None:
+    def reached(self, step: str) -> None:
+        """Report a step."""
         self.rotation.step = step
         self.progress(self.rotation)
 
     # ---- the servers
 
-    def on_servers(self, query: Callable[[Any], Any], consequence: str) -> dict[str, Any]:
-        """Query every server that has the user; raise the first failure."""
-        answers = query_servers(self.servers, query, self.timeout, **self.login)
+    def on_servers(self, consequence: str, query: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """Query every server that has the user, about the user; raise the first failure."""
+
+        def ask(client: Any) -> Any:
+            return query(client, self.user, *args)
+
+        answers = query_servers(self.servers, ask, self.timeout, **self.login)
         _raise_first(answers, f"cannot be changed, and {consequence}")
         return answers
 
@@ -594,11 +578,11 @@ def _raise_first(answers: Mapping[str, Any], what: str) -> None:
 
 def _source(entry: Entry, where: str) -> str:
     """Return where an entry's password comes from: ``entry``, ``file`` or ``environment``."""
-    fields = entry.fields
-    texts = [str(fields.get(name, "")) for name in ("username", "password", "url")]
-    if any(REFERENCE.search(text) for text in texts) or where == "config server":
-        return "file" if _files([(where, entry)]) else "environment"
-    return "file" if _files([(where, entry)]) else "entry"
+    if _files([(where, entry)]):
+        return "file"
+    texts = [str(entry.fields.get(name, "")) for name in ("username", "password", "url")]
+    refers = any(REFERENCE.search(text) for text in texts)
+    return "environment" if refers or where == "config server" else "entry"
 
 
 def _files(places: Iterable[tuple[str, Entry]]) -> set[str]:

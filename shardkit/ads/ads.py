@@ -1,21 +1,13 @@
 """Ad targeting: the ad with the highest expected income for a location and a page.
 
 An ad is a document of the search index (`shardkit.search.index`), whole on one part. Its words come
-from its text and its locations, and a column has its expected income (its eCPM, see
-`shardkit.ads.records`). Its counts and the bonuses of its words have keys of their own::
+from its text and its locations, and a column has its expected income (its eCPM). Its counts and the
+bonuses of its words have keys of their own: see docs/ads.md. Each part replies with its best ad;
+the view of the best of these is recorded on its part, under a new target id.
 
-    {ads:0}:d:shoes-1        STRING the document: type, value, locations, words
-    {ads:0}:a:1:0            STRING the eCPM of ads 0, 1, 2 … of the part, 8 bytes each
-    {ads:0}:ad:shoes-1       HASH   v=1200 c=31 v:running=80 c:running=9 …
-    {ads:0}:bonus:0:17       HASH   of word 17: 0=86.7 …     only of words that were clicked
-    {ads:0}:types            HASH   cpc:v=51200 cpc:c=1100 …
-    {ads:0}:target:9f2c…     HASH   ad=shoes-1 words=["running"]     for 15 minutes
-
-    target(["Berlin"], "Running in the park")
-      ├─► part 0   ads for Berlin: eCPM + half the smallest and half the largest bonus
-      ├─► part 1   of the words that ad and text share          ─► each part's best
-      └─► part 2
-      ──► the best of these: its view is recorded on its part, under a new target id
+The expected income from 1,000 views, eCPM, is the value of a ``cpm`` ad; of others it is 1,000 x
+value x clicks (``cpc``) or actions (``cpa``) / views. A new ad starts as if it had had 1,000 views,
+and the clicks or actions that these bring its type on average, or one if there are none yet.
 
 A bonus is the ad's income from 1,000 views on pages with the word, less its income overall. It can
 be negative; it is 0 for a word whose views have earned nothing yet.
@@ -23,27 +15,16 @@ be negative; it is 0 for a word whose views have earned nothing yet.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from shardkit.ads.records import (
-    ATTRIBUTES,
-    Ad,
-    CachedAverages,
-    Served,
-    ad_of,
-    averages_of,
-    check_ad,
-    check_locations,
-    location_word,
-    read_ad,
-    recovered_ad,
-    utf8,
-)
-from shardkit.errors import InvalidArgumentError, counted
+from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
@@ -58,15 +39,235 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.search.check import Documents, attributes_in, check_parts, chunks_with_documents
-from shardkit.search.documents import DocumentStructure
-from shardkit.search.model.documents import check_id, write_arguments
-from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import WORK_PER_CALL, DocumentForm, IndexPart
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.documents import (
+    PreparedDocument,
+    check_id,
+    prepare,
+    terms_in,
+    unpack,
+    value_term,
+    write_arguments,
+)
+from shardkit.search.parts import WORK_PER_CALL, DocumentForm, DocumentStructure, IndexPart
+from shardkit.search.schema import CHUNK, Schema
+from shardkit.search.text import Analyzer
 from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
+
+TYPES: Final = ("cpm", "cpc", "cpa")
+MAX_VALUE: Final = 1e9
+_PAID: Final = {"cpm": "v", "cpc": "c", "cpa": "a"}
+_VIEWS: Final = 1_000
+_UNKNOWN: Final = 1.0
+
+
+def averages_of(replies: Iterable[Sequence[bytes]]) -> dict[str, float]:
+    """Return how many clicks 1,000 views of ``cpc`` ads bring, and actions of ``cpa`` ads.
+
+    ``replies`` are the counts of each part, names and numbers in turn. Without any clicks or
+    actions, a type has 1.
+    """
+    counts: Counter[str] = Counter()
+    for flat in replies:
+        for name, count in zip(flat[::2], flat[1::2], strict=True):
+            counts[name.decode()] += int(count)
+    averages = {}
+    for kind in ("cpc", "cpa"):
+        views, paid = counts[f"{kind}:v"], counts[f"{kind}:{_PAID[kind]}"]
+        averages[kind] = 1000 * paid / views if views and paid else _UNKNOWN
+    return averages
+
+
+# The columns of ads. The document has the eCPM that was estimated when the ad was indexed; the
+# current one is in the column alone.
+ATTRIBUTES: Final = {"ecpm": "number", "value": "number", "type": "text", "location": "text"}
+MAX_LOCATIONS: Final = 1_000
+MAX_LOCATION_BYTES: Final = 256
+
+
+class Served(NamedTuple):
+    """The ad to show.
+
+    Attributes:
+        target: the id under which clicks on it are recorded.
+        ad: the ad's id.
+    """
+
+    target: str
+    ad: str
+
+
+@dataclass(frozen=True, slots=True)
+class WordCounts:
+    """The counts of a word of an ad, from pages that had the word too.
+
+    Attributes:
+        views, clicks, actions: how many.
+        bonus: how much more such views earn than others, in eCPM.
+    """
+
+    views: int
+    clicks: int
+    actions: int
+    bonus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ad:
+    """The current state of an ad.
+
+    Attributes:
+        id: its id.
+        type: ``cpm``, ``cpc`` or ``cpa``.
+        value: the price of 1,000 views, a click, or an action.
+        locations: where it is shown.
+        ecpm: the expected income from 1,000 views.
+        views, clicks, actions: its counts.
+        words: the counts of those of its words that were on a page with it.
+    """
+
+    id: str
+    type: str
+    value: float
+    locations: tuple[str, ...]
+    ecpm: float
+    views: int
+    clicks: int
+    actions: int
+    words: Mapping[str, WordCounts]
+
+
+class CheckedAd(NamedTuple):
+    """An ad whose arguments were checked, not yet estimated."""
+
+    id: str
+    locations: list[str]
+    text: str
+    type: str
+    value: float
+
+    def prepared(self, schema: Schema, averages: Mapping[str, float]) -> PreparedDocument:
+        """Return the ad as a document."""
+        ecpm = (
+            self.value if self.type == "cpm" else 1000 * self.value * averages[self.type] / _VIEWS
+        )
+        attributes = {
+            "ecpm": ecpm,
+            "value": self.value,
+            "type": self.type,
+            "location": self.locations,
+        }
+        return prepare(schema, self.id, self.text, attributes)
+
+
+def check_ad(schema: Schema, given: object) -> CheckedAd:
+    """Check an ad: its id, locations, text, type and value."""
+    if not isinstance(given, list | tuple) or len(given) != 5:
+        raise InvalidArgumentError(
+            f"{schema.name}: ad {shown(given)}", "give (id, locations, text, type, value)"
+        )
+    ad_id, locations, text, kind, value = given
+    check_id(schema, ad_id)
+    where = f"{schema.name}: ad {shown(ad_id)}"
+    if kind not in TYPES:
+        raise InvalidArgumentError(
+            f"{where}: type={shown(kind)}", f"give one of {', '.join(TYPES)}"
+        )
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 <= value <= MAX_VALUE:
+        raise InvalidArgumentError(
+            f"{where}: value={shown(value)}", f"give a price, 0 to {MAX_VALUE:,.0f}"
+        )
+    places = check_locations(where, locations)
+    if not places:
+        raise InvalidArgumentError(f"{where} has no locations", "give at least one")
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"{where}: text={shown(text)}", "give text")
+    return CheckedAd(ad_id, places, text, kind, float(value))
+
+
+def check_locations(where: str, given: object) -> list[str]:
+    """Return locations, each once; messages start with ``where``."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidArgumentError(f"{where}: locations={shown(given)}", "give a list of locations")
+    places = list(given)
+    for place in places:
+        if not isinstance(place, str) or not 0 < len(utf8(place)) <= MAX_LOCATION_BYTES:
+            raise InvalidArgumentError(
+                f"{where}: location {shown(place)}",
+                f"give text, 1 to {MAX_LOCATION_BYTES} bytes of UTF-8",
+            )
+    places = list(dict.fromkeys(places))
+    if len(places) > MAX_LOCATIONS:
+        raise InvalidArgumentError(
+            f"{where}: {counted(len(places), 'location')}", f"give at most {MAX_LOCATIONS:,}"
+        )
+    return places
+
+
+def location_word(place: str) -> bytes:
+    """Return the word that stands for a location in the index."""
+    return value_term(list(ATTRIBUTES).index("location") + 1, place.encode())
+
+
+def utf8(text: str) -> bytes:
+    """Return a text's UTF-8; empty if it cannot be encoded."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b""
+
+
+def read_ad(stored: bytes, key: str) -> tuple[float, str, tuple[str, ...]]:
+    """Return an ad's value, type and locations, from the attributes that are stored of it."""
+    try:
+        _, value, kind, locations = json.loads(stored)
+        if not isinstance(value, int | float) or kind not in TYPES:
+            raise ValueError("no value, or no type")
+        return value, kind, tuple(locations)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamagedDataError(key, f"{shown(stored)} ({error})", "an ad") from None
+
+
+def recovered_ad(
+    schema: Schema, ad_id: str, stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool
+) -> PreparedDocument:
+    """Return an ad as it was indexed, from the value of its key; see `rebuild_parts`."""
+    attributes = unpack(schema, ad_id, stored, key).attributes
+    [terms] = terms_in(stored, key, words, lossy, 1)
+    text = [term for term in terms if not term.startswith("\1")]  # else it is of a value
+    try:
+        ad = prepare(schema, ad_id, "", attributes)
+    except InvalidArgumentError as error:
+        raise DamagedDataError(key, str(error), "an ad") from None
+    return ad._replace(fields=[text], size=len(text))
+
+
+def ad_of(
+    ad_id: str, tag: str, stored: bytes, ecpm: bytes, flat: Sequence[Any], bonuses: Sequence[bytes]
+) -> Ad:
+    """Return an ad from what the script ``ads/get`` replied."""
+    value, kind, locations = read_ad(stored, f"{tag}d:{ad_id}")
+    counts = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
+    try:
+        worth = {w.decode(): float(b) for w, b in zip(bonuses[::2], bonuses[1::2], strict=True)}
+    except ValueError as error:
+        raise DamagedDataError(f"{tag}bonus", str(error), f"those of {shown(ad_id)}") from None
+    seen = sorted(field[2:] for field in counts if field.startswith("v:"))
+    words = {
+        word: WordCounts(
+            counts[f"v:{word}"],
+            counts.get(f"c:{word}", 0),
+            counts.get(f"a:{word}", 0),
+            worth.get(word, 0.0),
+        )
+        for word in seen
+    }
+    views, clicks, actions = (counts.get(what, 0) for what in "vca")
+    return Ad(ad_id, kind, value, locations, float(ecpm), views, clicks, actions, words)
+
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0
@@ -137,7 +338,8 @@ class Ads(DocumentStructure[Face]):
         )
         super().__init__(driver, component, schema, parameters, form)
         self._clock = clock or ServerClock()
-        self._averages = CachedAverages(ttl, self._clock.monotonic)
+        self._ttl = ttl
+        self._cached: tuple[dict[str, float], float] | None = None  # averages, and until when
 
     # ---- ads
 
@@ -225,7 +427,7 @@ class Ads(DocumentStructure[Face]):
             ]
         )
         averages = averages_of(replies)
-        self._averages.set(dict(averages))
+        self._cached = dict(averages), self._clock.monotonic() + self._ttl
         return averages
 
     @stream
@@ -286,7 +488,12 @@ class Ads(DocumentStructure[Face]):
         that its server serves others in between.
         """
         places = check_locations(f"{self.name}: target", locations)
-        words = self._words(text)
+        words = list(dict.fromkeys(self.schema.analyzer.terms(text)))
+        if len(words) > MAX_TERMS:
+            raise InvalidArgumentError(
+                f"{self.name}: target: a text of {counted(len(words), 'different word')}",
+                f"give at most {MAX_TERMS:,}: the page's main topics",
+            )
         wanted = [location_word(place) for place in places]
         arguments: list[Argument] = [len(wanted), *wanted, *words]
         parts = self._parts.primary
@@ -362,8 +569,10 @@ class Ads(DocumentStructure[Face]):
     def _index(self, ads: Sequence[object]) -> Operation[int]:
         """Index ads; return how many are new."""
         checked = [check_ad(self.schema, ad) for ad in ads]
-        averages = self._averages.get()
-        if averages is None:
+        cached = self._cached
+        if cached is not None and self._clock.monotonic() < cached[1]:
+            averages = cached[0]
+        else:
             averages = yield from Ads.averages.steps(self)
         prepared = [ad.prepared(self.schema, averages) for ad in checked]
         return (yield from self._parts.write(prepared)).new
@@ -371,15 +580,6 @@ class Ads(DocumentStructure[Face]):
     def _record(self, name: str, target: str, ad_id: str, more: Sequence[Argument]) -> Command:
         key = f"target:{target}"
         return self._parts.of(ad_id).call(name, [ad_id, *more], key=key, write=True)
-
-    def _words(self, text: str) -> list[str]:
-        words = list(dict.fromkeys(self.schema.analyzer.terms(text)))
-        if len(words) > MAX_TERMS:
-            raise InvalidArgumentError(
-                f"{self.name}: target: a text of {counted(len(words), 'different word')}",
-                f"give at most {MAX_TERMS:,}: the page's main topics",
-            )
-        return words
 
 
 def _refresh(part: IndexPart, ids: Sequence[str]) -> Command:

@@ -1,15 +1,4 @@
-"""The decorator of cached functions.
-
-::
-
-    @kit.cached("cache", ttl=60, stale=30, key="user:{user_id}", tags=("users",))
-    def load_user(user_id): ...            # or async def
-
-    load_user(7)                           # computed by one caller of all processes
-    load_user.invalidate(7)
-    load_user.refresh(7)                   # computes it now
-    load_user.invalidate_tag("users")
-"""
+"""The decorator of cached functions; see docs/cached.md."""
 
 from __future__ import annotations
 
@@ -40,6 +29,7 @@ from shardkit.errors import (
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.deadlines import within
 from shardkit.operations.drivers import shielded
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
 from shardkit.structures.codecs.compression import Compressed
@@ -49,51 +39,40 @@ from shardkit.structures.codecs.plain import Codec
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+N_co = TypeVar("N_co", covariant=True)
 
 _VALUE, _NONE, _ERROR = b"v", b"n", b"e"  # what a stored value begins with
 _SHORTEST = 0.001  # seconds
 _SCALARS = (str, int, float, Decimal, UUID, date, Enum)
 
 
-class CachedFunction(Protocol[P, T_co]):
-    """A cached function: called like the function that it decorates."""
+class _Cached(Protocol[P, T_co, N_co]):
+    """What a decorated function can do, whose calls return values or coroutines for them."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """Return the value; compute it if there is none, and nobody else does.
-
-        Cost: one exchange for a hit, two for a computation.
-        """
+        """Return the value; one caller of all computes a missing one. One exchange, or two."""
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Compute the value now, store and return it. Cost: two exchanges."""
 
-    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> N_co:
         """Remove the value of these arguments; one being computed is not stored. One exchange."""
 
-    def invalidate_tag(self, *tags: str) -> None:
+    def invalidate_tag(self, *tags: str) -> N_co:
         """Invalidate all values with one of these tags, of all functions. One exchange."""
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the key on the server; no exchange."""
 
 
-class AsyncCachedFunction(Protocol[P, T_co]):
-    """The same of an ``async def`` function; see `CachedFunction`."""
+class CachedFunction(_Cached[P, T_co, None], Protocol[P, T_co]):
+    """A cached function: called like the function that it decorates."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
-        """Return the value."""
 
-    def refresh(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
-        """Compute the value now."""
-
-    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
-        """Remove a value."""
-
-    def invalidate_tag(self, *tags: str) -> Coroutine[Any, Any, None]:
-        """Invalidate all values with one of these tags."""
-
-    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Return the key on the server."""
+class AsyncCachedFunction(
+    _Cached[P, Coroutine[Any, Any, T_co], Coroutine[Any, Any, None]], Protocol[P, T_co]
+):
+    """The same of an ``async def`` function, all but ``key`` awaited; see `CachedFunction`."""
 
 
 class CachingOptions(TypedDict, total=False):
@@ -171,11 +150,7 @@ class Caching:
     @overload
     def __call__(self, function: Callable[P, T], /) -> CachedFunction[P, T]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        """Decorate a function.
-
-        Raises:
-            InvalidArgumentError: it is a generator, or its key or a tag names no parameter of it.
-        """
+        """Decorate a function that has the key's and the tags' parameters, and is no generator."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidArgumentError(
                 f"{self.owner}: {_name(function)} is a generator", "return a list instead"
@@ -327,51 +302,30 @@ class _Function:
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return _run(self.steps(key, args, kwargs, anew))
+            return run_steps(self.steps(key, args, kwargs, anew), _provide, BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return await _arun(self.steps(key, args, kwargs, anew))
+            return await arun_steps(self.steps(key, args, kwargs, anew), _aprovide, BaseException)
 
         return acall if self.awaits else call
 
 
-def _run(steps: Generator[Any, Any, Any]) -> Any:
-    """Run a function's steps; what ends a lease runs to its end."""
-    resume, answer = steps.send, None
-    try:
-        while True:
-            call, ends = resume(answer)
-            try:
-                if ends:
-                    with within(None), suppress(ShardKitError):
-                        answer = call()
-                    resume = steps.send
-                else:
-                    resume, answer = steps.send, call()
-            except BaseException as error:
-                resume, answer = steps.throw, error
-    except StopIteration as done:
-        return done.value
+def _provide(step: tuple[Callable[[], Any], bool]) -> Any:
+    """Make a call of a function's steps; what ends a lease runs to its end."""
+    call, ends = step
+    if not ends:
+        return call()
+    with within(None), suppress(ShardKitError):
+        return call()
 
 
-async def _arun(steps: Generator[Any, Any, Any]) -> Any:
-    """Run them, awaiting their calls; see `_run`."""
-    resume, answer = steps.send, None
-    try:
-        while True:
-            call, ends = resume(answer)
-            try:
-                resume, answer = steps.send, await (shielded(call()) if ends else call())
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                resume, answer = steps.throw, error
-    except StopIteration as done:
-        return done.value
+def _aprovide(step: tuple[Callable[[], Any], bool]) -> Any:
+    call, ends = step
+    return shielded(call()) if ends else call()
 
 
 def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[str]], Any]) -> Any:

@@ -21,7 +21,6 @@ component do all that. After the caching clients of RESP3, which trust a connect
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 import weakref
 from collections import OrderedDict
@@ -32,11 +31,10 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import hiredis
-from redis.exceptions import RedisError
 
 from shardkit.errors import ShardKitError
 from shardkit.network.connections.databases import FENCE_KEY
-from shardkit.network.connections.redis_private import socket_of
+from shardkit.network.connections.listening import FAILURES, ListeningConnection
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
 
@@ -44,10 +42,7 @@ VALUES, TAGS = "cached:{", "cached:tag:{"
 SHORTEST_AGE, LONGEST_AGE = 0.01, 60.0  # seconds
 _BEATS = 3  # in the longest age
 _OVERHEAD = 400  # bytes of a copy beside its value
-_RECEIVE, _READS = 64 * 1024, 64  # bytes, and how often in a turn: other servers wait
 _PAUSE = 1.0  # seconds before a server is connected to again
-_NOTHING = object()
-_FAILURES = (RedisError, ShardKitError, OSError, hiredis.ProtocolError)
 
 
 class NearCopy(NamedTuple):
@@ -79,21 +74,18 @@ class PendingRead(NamedTuple):
     feeds: tuple[_Tracker, ...]
 
 
-class _Tracker:
+class _Tracker(ListeningConnection):
     """What a server tells of changes."""
 
     def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
         self.confirmed = float("-inf")  # when what it has answered was sent
-        self._pool = pool
-        self._connection = connection = pool.get_connection()
         self._asked: float | None = None
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         prefixes = [word for prefix in (VALUES, TAGS, FENCE_KEY) for word in ("PREFIX", prefix)]
         self._answers = 2  # before those to its questions
         try:
-            connection.send_command("HELLO", "3")
-            connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
-            self.socket: socket.socket = socket_of(connection)
+            self.send("HELLO", "3")
+            self.send("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
             self.ask(monotonic(), 0)
         except BaseException:
             self.close()
@@ -103,7 +95,7 @@ class _Tracker:
         """Ask for its role, unless that has not been answered; raise when that takes too long."""
         if self._asked is None:
             self._asked = now
-            self._connection.send_command("HELLO")
+            self.send("HELLO")
         elif now - self._asked > patience:
             raise OSError("no answer")
 
@@ -112,15 +104,9 @@ class _Tracker:
 
         Copies must be dropped before that is noted, or another thread would use an old one.
         """
-        self.socket.setblocking(False)
-        with suppress(BlockingIOError, InterruptedError, ssl.SSLWantReadError):
-            for _ in range(_READS):
-                if not (data := self.socket.recv(_RECEIVE)):
-                    raise OSError("closed")
-                self._reader.feed(data)
         changed: list[bytes] | None = []
         confirmed = self.confirmed
-        while (said := self._reader.gets()) is not _NOTHING:
+        for said in self.replies():
             if isinstance(said, hiredis.PushNotification):
                 if said[0] == b"invalidate":
                     changed = None if said[1] is None or changed is None else changed + said[1]
@@ -136,18 +122,11 @@ class _Tracker:
 
     def close(self) -> None:
         self.confirmed = float("-inf")
-        with suppress(*_FAILURES):
-            self._connection.disconnect()
-            self._pool.release(self._connection)
+        super().close()
 
 
 class NearCopies:
-    """The near copies of a component's values in this process; for threads and for tasks.
-
-    Args:
-        link: a blocking link, which knows where keys live.
-        component: the component.
-    """
+    """The near copies of a component's values in this process; for threads and for tasks."""
 
     def __init__(self, link: Any, component: str) -> None:
         self._link, self._component = link, component
@@ -193,14 +172,7 @@ class NearCopies:
         return note
 
     def keep(self, note: PendingRead, value: Any, size: int, fresh: float) -> None:
-        """Keep a value that was read since it was noted, unless it has changed since.
-
-        Args:
-            note: the note.
-            value: the value.
-            size: its bytes.
-            fresh: for how many seconds it is fresh.
-        """
+        """Keep a value of ``size`` bytes for ``fresh`` seconds, unless it has changed since."""
         size += len(note.key) + _OVERHEAD
         with self._lock:
             if self._notes.get(note.key) is not note:
@@ -265,7 +237,7 @@ class NearCopies:
 
     def _connect(self, server: Hashable, key: str) -> None:
         """Connect to the server of a key, in a thread, as it may hang."""
-        with suppress(*_FAILURES):
+        with suppress(*FAILURES):
             pool = self._link.pool_of(self._component, key)
             if pool is None:  # slots of clusters move without a fence
                 return
@@ -307,7 +279,7 @@ class NearCopies:
                     feed.confirmed = confirmed
                 if now - feed.confirmed >= self.max_age / _BEATS:
                     feed.ask(now, max(1.0, 2 * self.max_age))
-            except _FAILURES:
+            except FAILURES:
                 self._leave(server, now + _PAUSE)
 
     def _leave(self, server: Hashable, until: float) -> None:

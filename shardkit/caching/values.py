@@ -88,13 +88,7 @@ class Taken(NamedTuple):
 
 
 class CachedValues(Structure[Face]):
-    """The values of a cached function.
-
-    Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        ttl: the seconds for which a value is fresh.
-        stale: the seconds after that in which it is used while it is computed again.
-    """
+    """The values of a cached function: fresh for ``ttl`` seconds, then used for ``stale`` more."""
 
     def __init__(
         self,
@@ -149,15 +143,7 @@ class CachedValues(Structure[Face]):
 
     @operation
     def put(self, lease: ComputingLease, value: bytes, took: float) -> Operation[bool]:
-        """Store a value and wake who waits; return whether it was not removed meanwhile.
-
-        Args:
-            lease: the lease.
-            value: the value.
-            took: the seconds in which it was computed.
-
-        Cost: one exchange.
-        """
+        """Store a value and wake who waits; False if it was removed meanwhile. One exchange."""
         times = (self._fresh, self._kept, round(1000 * took))
         put = self.settle(lease.key, lease.id, "put", value, lease.tags, *times)
         [stored] = yield from surely([put])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 
@@ -24,16 +25,15 @@ from shardkit.cli.groups import (
 from shardkit.cli.output import DIM, Output
 from shardkit.cli.text import reason
 from shardkit.config.component import MAX_SHARDS, Component
-from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry, entries_of_url
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import SAMPLE_SIZE
 from shardkit.errors import ConfigError, ConfigServerError, counted
 from shardkit.kit.config_client import first_master
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.network.server_queries import ServerErrors
 from shardkit.routing.placement import DEFAULT
 
-F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S")
 
 
@@ -49,13 +49,100 @@ json_option = click.option(
 )
 
 
+@dataclass(frozen=True)
+class Given:
+    """What the command line gives for a parameter of a command's function: the default of that."""
+
+    make: Callable[[str], click.Parameter]  # returns the option or argument of a name
+    parts: Mapping[str, Given] = field(default_factory=dict)  # of several options, by name,
+    gather: Callable[..., Any] = lambda value: value  # of which this makes the value
+
+
+def option(metavar: str | None, about: str, *, name: str = "", short: str = "", **more: Any) -> Any:
+    """Return an option with a value, ``more`` being settings of `click.Option`.
+
+    It is named after the parameter of which it is the default, or ``name`` (``--from``).
+    """
+
+    def make(parameter: str) -> click.Parameter:
+        names = [short, name or f"--{parameter.replace('_', '-')}", parameter]
+        more.setdefault("show_default", more.get("default", "") != "")
+        return click.Option([*filter(None, names)], metavar=metavar, help=about, **more)
+
+    return Given(make)
+
+
+def flag(about: str, **more: Any) -> Any:
+    """Return an option without a value; see `option`."""
+    return option(None, about, is_flag=True, **more)
+
+
+def repeated(metavar: str | None, about: str, **more: Any) -> Any:
+    """Return an option that may be given several times; see `option`."""
+    return option(metavar, about, multiple=True, **more)
+
+
+def choice(values: Sequence[str], about: str, **more: Any) -> Any:
+    """Return an option with one of some values; see `option`."""
+    return option(None, about, type=click.Choice(values), **more)
+
+
+def number(
+    default: float | None, about: str, least: float = 1, *, most: float | None = None, **more: Any
+) -> Any:
+    """Return an option of a number: of a whole one if ``least`` is an int; see `option`."""
+    kind: Any = click.IntRange if isinstance(least, int) else click.FloatRange
+    if default is not None:
+        more["default"] = default
+    return option(more.pop("unit", "N"), about, type=kind(least, most), **more)
+
+
+def seconds(default: float | None, about: str, least: float = 0.0, **more: Any) -> Any:
+    """Return an option of a time; see `number`."""
+    return number(default, about, least, unit="SECONDS", **more)
+
+
+def argument(metavar: str | None = None, **more: Any) -> Any:
+    """Return an argument, ``more`` being settings of `click.Argument`."""
+    return Given(lambda parameter: click.Argument([parameter], metavar=metavar, **more))
+
+
+def _together(gather: Callable[..., Any], **parts: Given) -> Any:
+    """Return several options that make one value."""
+    return Given(click.Parameter, parts, gather)
+
+
 def command(
-    *lines: str, name: str | None = None, group: click.Group | None = None, **attributes: Any
-) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a function a command with examples, ``--json`` (``output``) and ``--debug``."""
+    *lines: str,
+    name: str | None = None,
+    group: click.Group | None = None,
+    kind: type[click.Command] = click.Command,
+    **more: Any,
+) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function a command with examples, ``--json`` (``output``) and ``--debug``.
+
+    The defaults of its parameters say what else the command line gives; ``more`` are options that
+    it takes as ``**options``, and settings of `click.Command`.
+    """
+    given = {name: more.pop(name) for name in [*more] if isinstance(more[name], Given)}
 
     def make(function: Callable[..., Any]) -> click.Command:
-        made = click.command(name, click.Command, epilog=examples(*lines), **attributes)(function)
+        defaults = {n: p.default for n, p in signature(function).parameters.items()}
+        every = {n: each for n, each in defaults.items() if isinstance(each, Given)} | given
+        composed = {n: each for n, each in every.items() if each.parts}
+
+        @functools.wraps(function)
+        def run(*args: Any, **values: Any) -> Any:
+            for into, each in composed.items():
+                values[into] = each.gather(**{part: values.pop(part) for part in each.parts})
+            return function(*args, **values)
+
+        params = [
+            each.make(parameter)
+            for into, several in every.items()
+            for parameter, each in (several.parts or {into: several}).items()
+        ]
+        made = click.command(name, kind, epilog=examples(*lines), params=params, **more)(run)
         json_option(made)  # the last in its help
         debug_option(made)
         if group is not None:
@@ -65,38 +152,24 @@ def command(
     return make
 
 
-def number_option(
-    name: str,
-    default: float | None,
-    help: str,  # noqa: A002 - click's word
-    *,
-    least: float = 1,
-    most: float | None = None,
-    unit: str = "N",
-    short: str = "",
-    parameter: str = "",
-) -> Callable[[F], F]:
-    """Give a command an option of a number: of a whole one if ``least`` is an int."""
-    kind: Any = click.IntRange if isinstance(least, int) else click.FloatRange
-    return click.option(
-        *filter(None, [short, name, parameter]),
-        type=kind(least, most),
-        default=default,
-        show_default=default is not None,
-        metavar=unit,
-        help=help,
-    )
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+EXISTING = click.Path(path_type=Path, dir_okay=False, exists=True)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
+components = argument("[COMPONENT]...", nargs=-1)
+shard_map = argument("MAP", type=PATH)
+yes = flag("Do not ask.")
+dry_run = flag("Show what would be done; change nothing.")
 
-# ``--config`` (``where``): a shard map's path or a config server's URL.
-config_option = click.option(
-    "-c",
-    "--config",
-    "where",
-    metavar="MAP|URL",
+# ``where``: a shard map's path or a config server's URL.
+config = option(
+    "MAP|URL",
+    "A shard map, or the URL of the config server.",
+    name="--config",
+    short="-c",
     envvar=ENVIRONMENT,
     show_envvar=True,
-    help="A shard map, or the URL of the config server.",
 )
 
 
@@ -115,54 +188,47 @@ class StructureOptions:
             yield kind(topology.kit, self.name, component=self.component)
 
 
-def structure_options(component: str, name: str) -> Callable[[F], F]:
-    """Give a command `StructureOptions` (``at``), with this default component and name."""
-
-    def give(function: F) -> F:
-        @functools.wraps(function)
-        def run(*args: Any, where: str | None, component: str, name: str, **options: Any) -> Any:
-            return function(*args, at=StructureOptions(where, component, name), **options)
-
-        named = click.option(
-            "--name", default=name, show_default=True, help="The prefix of its keys."
-        )
-        placed = click.option(
-            "--component", default=component, show_default=True, help="Where the data lives."
-        )
-        return cast("F", config_option(placed(named(run))))
-
-    return give
+def structure(component: str, name: str) -> Any:
+    """Return `StructureOptions` with this default component and name."""
+    return _together(
+        StructureOptions,
+        where=config,
+        component=option(None, "Where the data lives.", default=component),
+        name=option(None, "The prefix of its keys.", default=name),
+    )
 
 
-def shards_options(function: F) -> F:
-    """Give a command ``--shards`` and ``--placement`` (``sharding``, a `ShardOptions`).
+@dataclass(frozen=True)
+class ShardOptions:
+    """``--shards`` and ``--placement``: how a component with entries written by hand is sharded.
 
     They are what ``shards=`` and ``placement=`` are in code.
     """
 
-    @functools.wraps(function)
-    def read(*args: Any, shards: int | None, placement: str | None, **options: Any) -> Any:
-        if placement is not None and shards is None:
-            raise click.UsageError("--placement needs --shards: use both")
-        return function(*args, sharding=ShardOptions(shards, placement), **options)
+    shards: int | None = None  # None to infer it from the entries
+    placement: str | None = None  # None for crc32
 
-    count = number_option(
-        "--shards",
+    def __post_init__(self) -> None:
+        if self.placement is not None and self.shards is None:
+            raise click.UsageError("--placement needs --shards: use both")
+
+
+sharding = _together(
+    ShardOptions,
+    shards=number(
         None,
         "How many shards the component has, if its entries were written by hand.",
         most=MAX_SHARDS,
-    )
-    placed = click.option(
-        "--placement", metavar="RULE", help="Likewise: how keys find their shard.  [default: crc32]"
-    )
-    return cast("F", count(placed(read)))
+    ),
+    placement=option("RULE", "Likewise: how keys find their shard.  [default: crc32]"),
+)
 
 
-# ``--user`` (``user``), for `login_as`.
-login_option = click.option(
-    "--user",
-    metavar="NAME",
-    help=f"Log in as this user; the password is read from ${LOGIN_PASSWORD}, or asked for.",
+# ``user``, for `login_as`.
+login = option(
+    "NAME",
+    f"Log in as this user; the password is read from ${LOGIN_PASSWORD}, or asked for.",
+    name="--user",
 )
 
 
@@ -176,43 +242,33 @@ def login_as(user: str | None) -> dict[str, str]:
     return {"username": user, "password": password}
 
 
-def timeout_option(default: float) -> Callable[[F], F]:
-    """Give a command ``--timeout``."""
-    return number_option(
-        "--timeout", default, "How long to wait for a server.", least=0.01, unit="SECONDS"
-    )
+def timeout(default: float) -> Any:
+    """Return ``--timeout``."""
+    return seconds(default, "How long to wait for a server.", least=0.01)
 
 
-message_option = click.option(
-    "-m", "--message", default="", metavar="TEXT", help="Why, for `shardkit config history`."
+message = option(
+    "TEXT", "Why, for `shardkit config history`.", name="--message", short="-m", default=""
 )
 
 
-# ``--sample N`` (``size``).
-sample_option = number_option(
-    "--sample", SAMPLE_SIZE, "How many keys of a component to sample.", parameter="size"
+# ``size``
+sample = number(SAMPLE_SIZE, "How many keys of a component to sample.", name="--sample")
+
+
+# ``written``, for an answer with secrets.
+file = option(
+    "FILE", "Write a file that only you can read.", name="--output", short="-o", type=FILE
 )
 
 
-# ``--output FILE`` (``written``), for an answer with secrets.
-file_option = click.option(
-    "-o",
-    "--output",
-    "written",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write a file that only you can read.",
-)
-
-
-# ``--config`` (``where``) of a command on a map: a config server other than the map's own.
-target_option = click.option(
-    "-c",
-    "--config",
-    "where",
-    metavar="MAP|URL",
-    help="The config server: its URL, or a map that names it. By default the one that MAP "
+# ``where`` of a command on a map: a config server other than the map's own.
+target = option(
+    "MAP|URL",
+    "The config server: its URL, or a map that names it. By default the one that MAP "
     f"names, or else ${ENVIRONMENT}.",
+    name="--config",
+    short="-c",
 )
 
 
@@ -308,14 +364,6 @@ def topology_of(where: str | None) -> Entry | ShardMap:
     if "://" in where:
         return first_master(entries_of_url(where))
     return ShardMap.load(where)
-
-
-@dataclass(frozen=True)
-class ShardOptions:
-    """``--shards`` and ``--placement``: how a component with entries written by hand is sharded."""
-
-    shards: int | None = None  # None to infer it from the entries
-    placement: str | None = None  # None for crc32
 
 
 def note_by_hand(name: str, count: int, remedy: str) -> None:

@@ -17,9 +17,10 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partialmethod
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from rich.cells import cell_len
@@ -28,7 +29,7 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from shardkit.cli.text import one_line, printable
+from shardkit.cli.text import one_line, printable, reason
 
 PROGRAM = "shardkit"
 _SELDOM = 10.0  # seconds between two lines about progress, where they are not replaced
@@ -53,7 +54,7 @@ class Styled(NamedTuple):
     style: str
 
 
-Cell: TypeAlias = "str | int | float | Styled | None"
+Cell: TypeAlias = "str | bytes | int | float | Styled | Sequence[str] | None"
 
 
 class Column(NamedTuple):
@@ -102,7 +103,7 @@ class Table:
         kept = [
             n
             for n in range(len(self.columns))
-            if any(row[n] not in (None, "") for row in self.rows)
+            if any(row[n] not in (None, "", []) for row in self.rows)
         ]
         rows = [[row[n] for n in kept] for row in self.rows]
         return Table([self.columns[n] for n in kept], rows)
@@ -128,21 +129,30 @@ class Output:
 
     # ---- the answer
 
-    def document(self, value: Any, *, indent: int | None = 2) -> None:
-        """Write the answer as JSON; dataclasses in it become objects of their fields."""
-        sys.stdout.write(json.dumps(value, indent=indent, default=asdict) + "\n")
+    def document(self, value: Any = None, /, *, indent: int | None = 2, **fields: Any) -> None:
+        """Write the answer, or an object of these fields, as JSON."""
+        sys.stdout.write(json.dumps(fields or value, indent=indent, default=_plain) + "\n")
         sys.stdout.flush()
+
+    def wrote_json(self, value: Any = None, /, **fields: Any) -> bool:
+        """Write the answer as JSON if that is asked for; return whether it is."""
+        if self.as_json:
+            self.document(value, **fields)
+        return self.as_json
 
     def answer(self, document: Any, text: str, style: str = "") -> None:
         """Write an answer of one line, or the same as JSON."""
-        if self.as_json:
-            self.document(document)
-        else:
+        if not self.wrote_json(document):
             self.line(text, style)
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write a line of the answer."""
         self._out.print(Text(printable(text), style), soft_wrap=not self.interactive)
+
+    good = partialmethod(line, style=GOOD)
+    bad = partialmethod(line, style=BAD)
+    warn = partialmethod(line, style=WARN)
+    dim = partialmethod(line, style=DIM)
 
     def text(self, text: str) -> None:
         """Write text of any number of lines as it is."""
@@ -193,6 +203,15 @@ class Output:
             return
         with self._err.status(Text(text)) as status:
             yield lambda text: status.update(Text(text))
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON lacks as what it has: keys as text, errors as their reasons."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, set | frozenset):
+        return list(value)
+    return reason(value) if isinstance(value, Exception) else asdict(value)
 
 
 def now_and_then(write: Callable[[str], object]) -> Callable[[str], object]:
@@ -285,13 +304,15 @@ def _longest(texts: Iterable[str]) -> int:
 def _cell(cell: Cell, column: Column) -> Text:
     if isinstance(cell, Styled):
         return Text("\n".join(map(printable, cell.text.split("\n"))), cell.style)
-    if cell is None or cell == "":
+    if cell is None or (not cell and isinstance(cell, str | list)):
         return Text("-", DIM)
     if isinstance(cell, int):
         return Text(str(cell) if column.identifies else f"{cell:,}")
     if isinstance(cell, float):
         return Text(f"{cell:.2f}")
-    return Text("\n".join(map(printable, cell.split("\n"))))
+    text = _plain(cell) if isinstance(cell, bytes) else cell
+    text = text if isinstance(text, str) else ", ".join(text)
+    return Text("\n".join(map(printable, text.split("\n"))))
 
 
 def _console(stream: TextIO) -> Console:

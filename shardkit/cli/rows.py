@@ -1,14 +1,7 @@
 """The fields of a command's rows, described once and rendered twice: as a table, and as JSON.
 
-::
-
-    FIELDS = (
-        Field("key", lambda row: row.key, wordy("key")),
-        Field("memory", lambda row: row.memory, number("memory"), lambda row: size(row.memory)),
-        Field("hash", lambda row: row.hash),                          # in JSON only
-        column_only("text", lambda row: row.text),                    # in the table only
-    )
-    table_of(FIELDS, rows)            json_rows(FIELDS, rows)
+A `Field` with a column is in both, one without a column in JSON only, and one of `column_only` in
+the table only.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from shardkit.completion.address_book import AddressBook as AddressBook
-    from shardkit.completion.contacts import RecentContacts as RecentContacts
-    from shardkit.completion.names import fold as fold
+    from shardkit.completion.contacts import RecentContacts as RecentContacts, fold as fold
 else:
     __getattr__, __dir__ = lazy_names(__name__)

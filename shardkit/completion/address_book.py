@@ -1,27 +1,10 @@
-r"""The names of a group's members, completed by a range of their bytes.
-
-::
-
-    members:elves        ZSET   Arwen → 0   Celeborn → 0   Elrond → 0 …     all scores 0
-    {members}:meta       HASH   kind=address-book parts=1 fold=
+"""The names of a group's members, completed by a range of their bytes.
 
 Members with equal scores are ordered by their bytes. Those that begin with ``El`` range from ``El``
-to ``El`` and a byte FF, which no UTF-8 text has::
-
-    ZRANGE members:elves [El (El\xff BYLEX LIMIT 0 10
-
-That is one read in O(log n), even from a replica. Any UTF-8 name is possible, as UTF-8's bytes are
-in the order of the code points.
-
-With ``fold`` a member is the folded name, followed by the name itself::
-
-    members:elves        ZSET   "arwen\0Arwen" → 0   "éowyn\0Éowyn" → 0 …
-
-A group that is too large for one server is split into ``parts``, by a hash of the name. One
-exchange reads the first ``limit`` members of every part, and the first of all are among them::
-
-    members:elves:0      ZSET   Arwen  Galadriel …       on shard 3
-    members:elves:1      ZSET   Celeborn  Elrond …       on shard 0
+to ``El`` and a byte FF, which no UTF-8 text has: one read in O(log n), even from a replica. With
+``fold`` a member is the folded name, a NUL, and the name itself. A group that is too large for one
+server is split into ``parts``, by a hash of the name. One exchange reads the first ``limit``
+members of every part, and the first of all are among them.
 """
 
 from __future__ import annotations
@@ -31,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from zlib import crc32
 
-from shardkit.completion.names import check_text, key_id, stored_name
+from shardkit.completion.contacts import check_text, key_id, stored_name
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Home
@@ -85,14 +68,10 @@ class AddressBook(Structure[Face]):
         fold: returns the form in which names are compared, such as `shardkit.completion.fold`. It
             must be the same each time. The function's ``__name__`` is stored.
 
-    Attributes:
-        parts, fold: the arguments.
-
     Names are text, not empty, without NUL. They are returned unchanged, in the order of the bytes
-    of their compared form. The first write costs one more exchange, to compare the parameters;
-    three in a new book, to look for members without parameters.
-    Calls raise InvalidArgumentError if an argument is invalid, ShardErrors if a shard failed, and
-    ParameterMismatchError if the book was created with other parameters.
+    of their compared form. Errors: see `shardkit.structures`. The first write costs one more
+    exchange, to compare the parameters; three in a new book, to look for members without
+    parameters.
     """
 
     deferred: DeferredFace[AddressBook[Deferred]]
@@ -124,21 +103,12 @@ class AddressBook(Structure[Face]):
 
     @operation
     def join(self, group: str | int, name: str) -> Operation[bool]:
-        """Add a member; return whether it is new.
-
-        Cost: one exchange, O(log n).
-        """
+        """Add a member; return whether it is new. Cost: one exchange, O(log n)."""
         return (yield from self._change(group, [name], add=True)) > 0
 
     @operation
     def join_many(self, group: str | int, names: Iterable[str]) -> Operation[int]:
-        """Add members; return how many are new.
-
-        Raises:
-            InvalidArgumentError: a name is invalid; nothing of its 10,000 was added.
-
-        Cost: one exchange for every 10,000 names.
-        """
+        """Add members; return how many are new. Cost: one exchange for every 10,000 names."""
         return (yield from self._change(group, names, add=True))
 
     @operation
@@ -155,7 +125,7 @@ class AddressBook(Structure[Face]):
     def complete(
         self, group: str | int, prefix: str = "", limit: int = 10, *, cursor: str | None = None
     ) -> Operation[list[str]]:
-        """Return the first members whose name begins with a prefix.
+        """Return the first members whose name begins with a prefix, in the order of compared bytes.
 
         Args:
             group: the group.
@@ -164,16 +134,14 @@ class AddressBook(Structure[Face]):
             cursor: the previous page's last name, even if it is no longer a member: only names that
                 follow it are returned.
 
-        Returns:
-            Names, in the order of the compared bytes.
-
         Cost: one exchange with the shards of all parts; O(log n) and ``limit`` names a part. If
         that were more than 10,000 names, it reads fewer of each, in as many exchanges as needed.
         """
         check_integer(self.name, "limit", limit, 1, MAX_LIMIT)
         begin, end = self._bounds(prefix)
         if cursor is not None:
-            begin = max(begin, b"(" + self._member(cursor), key=_position)
+            after = b"(" + self._member(cursor)  # which comes later than to include the same
+            begin = max(begin, after, key=lambda bound: (bound[1:], bound is after))
         keys = self._keys(group)
         members: list[bytes] = []
         each = min(limit, self._max_per_part)
@@ -256,12 +224,8 @@ class AddressBook(Structure[Face]):
     def rebuild(self, group: str | int) -> Operation[int]:
         """Store lost parameters, and put a group's names in order and into their own parts.
 
-        Leaves names that cannot be read.
-
-        Returns:
-            The number of moved names.
-
-        Cost: as `check`, and two exchanges for 1,000 moved names.
+        Leaves names that cannot be read; returns the number of moved ones. Cost: as `check`, and
+        two exchanges for 1,000 moved names.
         """
         self._seek(group)
         yield from restore_parameters(self._meta)
@@ -373,8 +337,3 @@ class AddressBook(Structure[Face]):
         if self.fold is None:
             return text.encode()
         return check_text(self.name, f"the folded {noun}", self.fold(text), empty=True).encode()
-
-
-def _position(bound: bytes) -> tuple[bytes, bool]:
-    """Return the sort key of a lower bound: an exclusive one comes later."""
-    return bound[1:], bound[:1] == b"("

@@ -1,27 +1,20 @@
-"""A user's most recent contacts, completed as a name is typed.
-
-::
-
-    recent:17      LIST   Grace  Éric  Alan …                    the last 100, newest first
-    contacts:17    ZSET   Grace → 1431864000512000, …            by time, for longer lists
+"""A user's most recent contacts, completed as a name is typed; and names: checks, and folding.
 
 Suggestions come newest first, and the client filters them: a list of 100 names is a few kilobytes,
-less than an index of it would take, and any rule of matching is possible (here
-`shardkit.completion.names.fold`).
-
-A LIST takes the least memory, but touching a contact again scans all of it: right for hundreds. The
-ZSET also has the times, and is as fast for a hundred thousand.
+less than an index of it would take, and any rule of matching is possible (here `fold`). A LIST
+takes the least memory, but touching a contact again scans all of it: right for hundreds. The ZSET
+also has the times, and is as fast for a hundred thousand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
+from unicodedata import normalize
 
-from shardkit.completion.names import check_text, fold, key_id, stored_name
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.commands import Argument, Command, Transaction
+from shardkit.operations.commands import Argument, Command, To, Transaction
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
@@ -35,9 +28,56 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
+from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, lengths
 from shardkit.structures.base.damage import damage, stored_score
+
+
+def fold(text: str) -> str:
+    """Return a text without differences of case and Unicode form: ``éric`` for ``ÉRIC``.
+
+    By Unicode's default caseless matching, composed (NFC), so that ``e`` does not find ``é``.
+    """
+    return normalize("NFC", normalize("NFD", text).casefold())
+
+
+def check_text(owner: str, noun: str, value: str, *, empty: bool = False) -> str:
+    """Return a text to store; ``owner`` and ``noun`` are for messages."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{owner}: {noun}={shown(value)}", "give text")
+    if not value and not empty:
+        raise InvalidArgumentError(f"{owner}: {noun} is empty", "give some text")
+    if "\0" in value:
+        raise InvalidArgumentError(
+            f"{owner}: {noun}={shown(value)} contains the character NUL", "remove it"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"{owner}: {noun}={shown(value)} cannot be encoded as UTF-8", "remove lone surrogates"
+        ) from None
+    return value
+
+
+def stored_name(to: To, key: str, noun: str, stored: bytes) -> str:
+    """Return a name as `check_text` let it be stored."""
+    try:
+        return check_text(key, noun, stored.decode())
+    except (UnicodeDecodeError, InvalidArgumentError):
+        raise damage(to, key, f"{noun} {shown(stored)}", "a name, in UTF-8") from None
+
+
+def key_id(owner: str, noun: str, value: str | int) -> str:
+    """Return the id of a user or group as part of a key."""
+    try:
+        if isinstance(value, str | int) and (encoded := key_bytes(value)):
+            return encoded.decode()
+    except InvalidKeyError:
+        pass
+    raise InvalidArgumentError(f"{owner}: {noun}={shown(value)}", "give text or a number")
+
 
 DEFAULT_LIMIT: Final = 100
 BATCH_SIZE: Final = 1000
@@ -54,10 +94,7 @@ class RecentContacts(Structure[Face]):
         order: ``list`` for a LIST, ``time`` for a ZSET by time. A name has one order: the server
             refuses keys written with the other (``DamagedDataError``).
 
-    Attributes:
-        limit, order: the arguments.
-
-    Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if the shard failed.
+    Contacts are text, not empty, without NUL. Errors: see `shardkit.structures`.
     """
 
     deferred: DeferredFace[RecentContacts[Deferred]]
@@ -84,28 +121,16 @@ class RecentContacts(Structure[Face]):
     def touch(self, user: str | int, contact: str) -> Operation[None]:
         """Put a contact first; drop the oldest beyond the limit.
 
-        Raises:
-            InvalidArgumentError: the contact is not text, is empty or contains a NUL.
-
         Cost: one exchange, one transaction or script; a LIST is scanned, ``limit`` entries.
         """
         yield [self._touch(self._key(user), [self._contact(contact)])]
 
     @operation
     def touch_many(self, touches: Iterable[tuple[str | int, str]]) -> Operation[int]:
-        """Put many contacts first, one after another.
+        """Put many contacts first, pairs of a user and a contact; return the number of pairs.
 
-        Args:
-            touches: pairs of a user and a contact. The contacts of one user are one transaction or
-                script for every 1,000 pairs.
-
-        Returns:
-            The number of pairs.
-
-        Raises:
-            InvalidArgumentError: a contact is invalid; nothing of its 1,000 was written.
-
-        Cost: one exchange for every 1,000, with all shards at once.
+        The contacts of one user are one transaction or script for every 1,000 pairs. Cost: one
+        exchange for every 1,000, with all shards at once.
         """
         count = 0
         for page in pages(
@@ -162,10 +187,7 @@ class RecentContacts(Structure[Face]):
 
     @operation
     def oldest(self, user: str | int, limit: int = 10) -> Operation[list[str]]:
-        """Return the least recently touched contacts, oldest first; at most 1,000.
-
-        Cost: one exchange.
-        """
+        """Return the least recently touched contacts, oldest first; at most 1,000. One exchange."""
         check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
         key = self._key(user)
         [page] = yield [self._range(key, 0, limit, newest=False)]
@@ -176,15 +198,10 @@ class RecentContacts(Structure[Face]):
     def times(
         self, user: str | int, limit: int = DEFAULT_LIMIT
     ) -> Operation[list[tuple[str, float]]]:
-        """Return the newest contacts with the times of their last touches; at most 1,000.
+        """Return the newest contacts, at most 1,000, with their last touches; not from a LIST.
 
-        Returns:
-            Pairs of a contact and seconds since 1970 by the server's clock, newest first.
-
-        Raises:
-            InvalidArgumentError: the contacts are in a LIST, which has no times.
-
-        Cost: one exchange.
+        They are pairs of a contact and seconds since 1970 by the server's clock. Cost: one
+        exchange.
         """
         if self.order != "time":
             raise InvalidArgumentError(f"{self.name}: a list has no times", 'set order="time"')
@@ -212,9 +229,8 @@ class RecentContacts(Structure[Face]):
     def check(self, user: str | int) -> Stream[Damage]:
         """Read a user's contacts, and return their damage; changes nothing.
 
-        Finds a key of another type, names that cannot be read, and duplicates in a LIST.
-
-        Cost: an exchange for every 1,000 contacts.
+        Finds a key of another type, names that cannot be read, and duplicates in a LIST. Cost: an
+        exchange for every 1,000 contacts.
         """
         yield from confirmed(self._check, self._key(user))
 

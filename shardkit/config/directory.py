@@ -1,8 +1,4 @@
-"""Named configuration of any type, beside the entries: ``config:<type>:<component>``.
-
-::
-
-    config:flags:checkout   {"new_basket": true}      a STRING holding a JSON object
+"""Named configuration of any type, beside the entries: ``config:<type>:<component>``, JSON objects.
 
 Each process reads an object about once in ``wait`` seconds. While the server is down, or holds
 something broken, calls return the last good value, and the first one logs why. Entries, of type

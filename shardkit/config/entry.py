@@ -1,13 +1,7 @@
 """One entry: the server of a component, or of one of its shards, and how to connect to it.
 
 An entry is a JSON object of redis-py's keyword arguments, or with a ``url``, and has a few
-additions::
-
-    {"host": "a.internal", "port": 6379, "db": 1, "password": "${REDIS_PASSWORD}"}
-    {"url": "rediss://app:${REDIS_PASSWORD}@a.internal/1", "socket_timeout": 2}
-    {"host": "a.internal", "replicas": [{"host": "b.internal"}, {"host": "c.internal"}]}
-    {"sentinel": {"service": "main", "sentinels": [["s1", 26379], ["s2", 26379]]}, "db": 1}
-    {"host": "c.internal", "cluster": true}
+additions: see docs/configuration.md.
 
 ``${NAME}`` is replaced from the environment when a client is built, and in the user and the
 password again at each connect. So a stored entry need not contain secrets. Secrets that it does
@@ -193,16 +187,10 @@ class Entry:
         return server if number is None else f"{server}/{number}"
 
     def resolved(self, where: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-        """Return the fields with every ``${NAME}`` replaced, and those of a ``url`` in its place.
+        """Return redis-py's arguments and additions, every ``${NAME}`` and ``url`` replaced.
 
-        The content of a ``password_file`` becomes the ``password``.
-
-        Args:
-            where: the entry's key, for error messages.
-            environ: the values by name.
-
-        Returns:
-            redis-py's arguments and the additions; ``replicas`` are resolved as well.
+        The content of a ``password_file`` becomes the ``password``; ``replicas`` are resolved as
+        well. ``where`` is the entry's key, for messages; ``environ`` has the values by name.
 
         Raises:
             ConfigError: a name is not in the environment, or its value, which is not shown, cannot

@@ -1,10 +1,8 @@
 """The fields of an entry, and the check that they can be used.
 
-Every entry is checked here, whether it comes from YAML or from the config server::
-
-    check_entry ─► each field by its rule in FIELDS; a url's fields as well
-                ─► fields that contradict one another
-                ─► each replica, alone and with what it inherits from its master
+Every entry is checked here, whether it comes from YAML or from the config server: each field by its
+rule in `FIELDS`, a url's fields as well; fields that contradict one another; and each replica,
+alone and with what it inherits from its master.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """Where reads may go: an entry's ``read_from`` and ``max_lag``, and the ``read_from=`` of a call.
 
-======================== =====================================================================
-``master``               the master: the default
-``replica``              replicas only; an error if no replica is usable
-``prefer_replica``       a replica, or the master if no replica is usable
-``nearest``              the replica or master that answers fastest
-``zone``                 a replica in the client's zone, else the master if it is there, else others
-======================== =====================================================================
-
-``zone`` is the availability-zone affinity of Valkey GLIDE.
+``replica`` is an error if no replica is usable, ``prefer_replica`` falls back to the master,
+``nearest`` is the one that answers fastest. ``zone``, the availability-zone affinity of Valkey
+GLIDE, prefers a replica in the client's zone, then the master if it is there.
 """
 
 from __future__ import annotations

@@ -1,16 +1,4 @@
-"""The config server: its keys, and how to read, compare and change them.
-
-::
-
-    config:redis:unique       the unsharded entry of component unique
-    config:redis:unique:7     the entry of its shard 7
-    config:shards:unique      {"shards": 16, "placement": "crc32", "epoch": 3}, and perhaps "routes"
-    config:epoch              the number of the last push that changed anything
-    config:removed:unique     {"format": 1, "epoch": 18, "message": "replaced by logins"}, the push
-                              that removed the component, if one did
-    config:history            the last pushes, see shardkit.config.history
-    config:pushed             pushes mark the sharded components that they write:
-    config:pushed:unique      this one; without the mark, its entries were written by hand
+"""The config server: how to read, compare and change its keys (docs/config-server.md lists them).
 
 A push is one transaction, so a reader sees all of it or nothing. It writes only the components that
 changed, and raises the epoch of each, and ``config:epoch``, by one. An unsharded component is a
@@ -26,53 +14,44 @@ an old snapshot, and needs a push above that number.
 from __future__ import annotations
 
 import json
+import os
+import platform
 import random
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from getpass import getuser
+from typing import Any, Literal, TypeAlias
 
 import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError, WatchError
 
 from shardkit.config.component import (
-    ByHand,
-    Component,
-    check_name,
-    entry_key,
-    pushed_key,
-    removed_key,
-    shards_key,
-)
-from shardkit.config.diff import (
-    ComponentChange as ComponentChange,
-    FieldChange as FieldChange,
-    Sample,
-    diff as diff,
-    entries_of,
-    sample_keys as sample_keys,
-    with_counts,
-)
-from shardkit.config.entry import Entry
-from shardkit.config.history import HISTORY_KEY, MOST_PUSHES, PushRecord, author_here, undo
-from shardkit.config.problem import Problem, invalid, similar_name
-from shardkit.config.shard_map import ShardMap, warnings_of
-from shardkit.config.stored import (
     EPOCH_KEY,
     PUSH_AGAIN,
     PUSHED_KEY,
+    ByHand,
+    Component,
     Stored,
     by_hand_of,
+    check_name,
+    entry_key,
     epoch_number,
+    pushed_key,
     read_shards,
     reading,
+    removed_key,
+    shards_key,
     tombstone,
     whole_component_of,
 )
+from shardkit.config.entry import Entry, load_json
+from shardkit.config.problem import Problem, invalid, mask, similar_name
+from shardkit.config.shard_map import ShardMap, warnings_of
 from shardkit.config.url import REFERENCE, url_fields
 from shardkit.errors import (
     ConfigError,
@@ -83,9 +62,246 @@ from shardkit.errors import (
     RetiredError,
     counted,
 )
+from shardkit.operations.commands import Key
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import run_steps
 from shardkit.routing.placement import DEFAULT
+
+SAMPLE_SIZE = 10_000
+
+Kind: TypeAlias = Literal["added", "changed", "removed", "unchanged"]
+Sample: TypeAlias = Sequence[Key] | Mapping[str, Sequence[Key]]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """One field of one entry that a push changes."""
+
+    key: str  # the entry's, ``config:redis:unique:7``
+    field: str  # empty where the whole entry comes or goes
+    before: str | None  # as JSON, secrets masked; None if not set; a whole entry's address
+    after: str | None  # the same, after the push
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentChange:
+    """What a push does, or did, to one component.
+
+    Attributes:
+        component: its name.
+        kind: whether the push adds, changes or removes it, or leaves it as it is.
+        fields: the fields of its entries that change.
+        shards_before, shards_after: how many shards it has; 0 if it is not sharded, -1 if what is
+            stored cannot be read.
+        placement_before, placement_after: its placement; empty if it is not sharded.
+        moved, sampled: how many keys the push assigns to another shard, and of how many.
+        epoch: the epoch that a push gave it; 0 if it has none, and in a diff.
+    """
+
+    component: str
+    kind: Kind
+    fields: tuple[FieldChange, ...] = ()
+    shards_before: int = 0
+    shards_after: int = 0
+    placement_before: str = ""
+    placement_after: str = ""
+    moved: int = 0
+    sampled: int = 0
+    epoch: int = 0
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the placement or the number of shards changes."""
+        before = self.shards_before, self.placement_before
+        return before != (self.shards_after, self.placement_after)
+
+
+def with_counts(
+    changes: Iterable[ComponentChange], current: Mapping[str, Component]
+) -> list[ComponentChange]:
+    """Add to the changes of a push the counts that it stores for entries written by hand."""
+    counted_changes = []
+    for change in changes:
+        before = current.get(change.component)
+        if before is not None and before.by_hand is not None and change.shards_after:
+            text = f"{counted(change.shards_after, 'shard')}, {change.placement_after}"
+            count = FieldChange(shards_key(change.component), "", None, text)
+            change = replace(change, kind="changed", fields=(*change.fields, count))
+        counted_changes.append(change)
+    return counted_changes
+
+
+def sample_keys(count: int = SAMPLE_SIZE) -> list[Key]:
+    """Return synthetic keys for `diff`: ``sample:0``, ``sample:1`` and so on."""
+    return [f"sample:{n}" for n in range(count)]
+
+
+def diff(
+    current: Mapping[str, Component],
+    wanted: Mapping[str, Component],
+    sample: Sample | None = None,
+) -> list[ComponentChange]:
+    """Return what has to change to get from the current components to the wanted ones, by name.
+
+    ``sample`` are keys of which to count how many would move to another shard: one list for all
+    components, or a list by component name; by default 10,000 synthetic keys.
+    """
+    default = None if isinstance(sample, Mapping) else sample
+    changes = []
+    for name in sorted({*current, *wanted}):
+        before, after = current.get(name), wanted.get(name)
+        change = _change(name, before, after)
+        if before is not None and after is not None:
+            keys = sample.get(name) if isinstance(sample, Mapping) else default
+            if keys is None and not change.replaced:  # making keys takes longer than all the rest
+                changes.append(replace(change, sampled=SAMPLE_SIZE))
+                continue
+            if keys is None:
+                keys = default = sample_keys() if default is None else default
+            moved = 0
+            if change.replaced:
+                moved = sum(before.shard_of(key) != after.shard_of(key) for key in keys)
+            change = replace(change, moved=moved, sampled=len(keys))
+        changes.append(change)
+    return changes
+
+
+def _change(name: str, before: Component | None, after: Component | None) -> ComponentChange:
+    kind: Kind = "changed"
+    if before is None:
+        kind = "added"
+    elif after is None:
+        kind = "removed"
+    elif before.same_as(after):
+        kind = "unchanged"
+    return ComponentChange(
+        name,
+        kind,
+        () if kind == "unchanged" else tuple(_field_changes(name, before, after)),
+        len(before.shards) if before else 0,
+        len(after.shards) if after else 0,
+        before.placement if before and before.shards else "",
+        after.placement if after and after.shards else "",
+    )
+
+
+def _field_changes(
+    name: str, before: Component | None, after: Component | None
+) -> Iterator[FieldChange]:
+    routes = before.routes if before else (), after.routes if after else ()
+    if routes[0] != routes[1]:
+        texts = [", ".join(each) or None for each in routes]
+        yield FieldChange(shards_key(name), "routes", *texts)
+    old, new = entries_of(name, before), entries_of(name, after)
+    for key in {**old, **new}:
+        left = old[key].fields if key in old else {}
+        right = new[key].fields if key in new else {}
+        if key not in old:
+            yield FieldChange(key, "", None, new[key].address)
+        elif key not in new:
+            yield FieldChange(key, "", old[key].address, None)
+        else:
+            for field in sorted({*left, *right}):
+                if field not in left or field not in right or left[field] != right[field]:
+                    yield FieldChange(key, field, _shown(left, field), _shown(right, field))
+
+
+def _shown(fields: Mapping[str, Any], name: str) -> str | None:
+    return json.dumps(mask(name, fields[name]), sort_keys=True) if name in fields else None
+
+
+def entries_of(name: str, component: Component | None) -> dict[str, Entry]:
+    """Return a component's entries by key."""
+    if component is None:
+        return {}
+    entries = {} if component.entry is None else {entry_key(name): component.entry}
+    return entries | {entry_key(name, n): entry for n, entry in enumerate(component.shards)}
+
+
+HISTORY_KEY = "config:history"
+MOST_PUSHES = 100
+_FORMAT = 1
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("epoch", "previous"), (int,)),
+    "at": (int, float),
+    **dict.fromkeys(("author", "source", "message"), (str,)),
+    "before": (dict,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PushRecord:
+    """One push, as ``config:history`` keeps the last 100.
+
+    `before` has, by component, the former texts by key; none for one that it added.
+
+    ``epoch`` is the `config:epoch` that it wrote, ``previous`` the one before it. ``at`` is in
+    seconds since 1970, by the config server's clock.
+    """
+
+    epoch: int
+    previous: int
+    at: float
+    author: str
+    source: str
+    message: str
+    before: Mapping[str, Mapping[str, str]]
+
+    def to_json(self) -> str:
+        """Return the text that is stored."""
+        return json.dumps({"format": _FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> PushRecord:
+        """Read a stored record, without the fields that this release does not know."""
+        loaded = load_json(text, HISTORY_KEY)
+        fields = loaded if isinstance(loaded, dict) else {}
+        given: dict[str, Any] = {name: fields.get(name) for name in _KINDS}
+        fits = all(type(value) in _KINDS[name] for name, value in given.items())
+        owned = given["before"].values() if fits else ()
+        if (
+            fields.get("format") != _FORMAT
+            or not fits
+            or not all(isinstance(own, dict) for own in owned)
+            or not all(isinstance(each, str) for own in owned for each in own.values())
+        ):
+            raise InvalidEntryError(
+                f"{HISTORY_KEY} holds a record that this release cannot read",
+                "use the release that pushed it, or delete the key, which keeps the entries",
+            )
+        return cls(**given)
+
+
+def author_here() -> str:
+    """Return this process's user and host: ``ada@ops1``."""
+    user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+    with suppress(OSError, KeyError):
+        user = getuser()
+    return f"{user}@{platform.node() or 'localhost'}"
+
+
+def undo(
+    stored: Mapping[str, Mapping[str, Any]], history: list[PushRecord], epoch: int, newest: int
+) -> dict[str, Component]:
+    """Return the components as they were after push number ``epoch``.
+
+    ``stored`` has the texts now, by component and key; ``history`` the records, the latest first;
+    ``newest`` is `config:epoch` now.
+    """
+    known = {newest, *(n for record in history for n in (record.epoch, record.previous))}
+    if epoch not in known:
+        raise ConfigError(
+            f"the history has no epoch {epoch}",
+            f"choose one from {min(known)} to {newest}: see `shardkit config history`",
+        )
+    then: dict[str, Mapping[str, Any]] = dict(stored)
+    for record in history:
+        if record.epoch <= epoch:
+            break
+        then |= record.before
+    read = {name: whole_component_of(name, texts) for name, texts in then.items() if texts}
+    return {name: component for name, component in read.items() if component is not None}
+
 
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
 _CHUNK = 1000  # keys of one MGET
@@ -98,13 +314,9 @@ def read_components(
 ) -> dict[str, Component]:
     """Read all components, in the state between two pushes.
 
-    Args:
-        client: a client of the config server, with any decoding.
-        like: read also shards that were written by hand (`Component.by_hand`). They get the
-            placement of the component of the same name here if it has as many shards, or ``crc32``.
-
-    Returns:
-        The components by name. Cost: a SCAN of the database and one MGET for 1,000 keys.
+    With ``like``, shards that were written by hand are read, too (`Component.by_hand`). They get
+    the placement of the component of the same name there if it has as many shards, or ``crc32``.
+    Cost: a SCAN of the database and one MGET for 1,000 keys.
 
     Raises:
         InvalidEntryError: an entry cannot be used, or a key belongs to no component; names it.
@@ -144,19 +356,9 @@ def read_epoch(client: redis.Redis) -> int:
 def read_component(
     client: redis.Redis, name: str, like: Component | None = None
 ) -> Component | None:
-    """Read one component; None if it is not there.
-
-    Args:
-        client: a client of the config server, with any decoding.
-        name: the component's name.
-        like: read also shards that were written by hand; see `read_components`.
+    """Read one component; None if it is not there. For ``like`` and errors see `read_components`.
 
     Cost: one MGET, two if it has more than 64 shards. A single MGET never mixes two pushes.
-
-    Raises:
-        InvalidEntryError: the name is no component's, or an entry cannot be used; names its key.
-        MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
-        ConfigServerError: the config server cannot be read.
     """
     with _translated_errors():
         stored: dict[str, Any] = dict(run_steps(reading(name), partial(_mget, client)))
@@ -267,15 +469,10 @@ def components_at(client: redis.Redis, epoch: int) -> dict[str, Component]:
 
 
 def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
-    """Return the entries on the config server as a shard map.
+    """Return the entries on the config server as a shard map; for errors see `read_components`.
 
     A user's name and password in the config server's entry are left out of it: a reader need not
     have the right to push.
-
-    Raises:
-        MissingEntryError: nothing was pushed yet, or an entry is missing; names its key.
-        InvalidEntryError: an entry cannot be used; names its key.
-        ConfigServerError: the config server cannot be read.
     """
     epoch = read_epoch(client)  # first: a push in between makes it too old, never too new
     components = read_components(client, {})

@@ -5,12 +5,8 @@ redis-py is lenient: it drops a path that is not a number, ends the host at an u
 be dropped is an error, and the values of the query have the types of their fields.
 
 A URL may hold references, ``redis://:${REDIS_PASSWORD}@${HOST}/1``. Inserted values are quoted as
-needed, unless the whole URL is a single reference.
-
-::
-
-    url ── read_url ──► fields, references kept            when an entry is checked
-        ── resolve_url ──► url ── url_fields ──► fields    when a client is built
+needed, unless the whole URL is a single reference. `read_url` keeps references, when an entry is
+checked; `resolve_url` and `url_fields` replace them, when a client is built.
 """
 
 from __future__ import annotations
@@ -37,30 +33,14 @@ _TRUTH = ("true or false", re.compile("true|false"), "true".__eq__)
 _TEXT = ("text", re.compile(r".*", re.DOTALL), str)
 # The fields that a query may set, and how each value is read.
 _QUERY: Mapping[str, tuple[str, re.Pattern[str], Any]] = {
-    "db": _INTEGER,
-    "username": _TEXT,
-    "password": _TEXT,
-    "password_file": _TEXT,
-    "ssl_keyfile": _TEXT,
-    "ssl_certfile": _TEXT,
-    "ssl_password": _TEXT,
-    "ssl_ca_certs": _TEXT,
-    "ssl_ca_path": _TEXT,
-    "ssl_cert_reqs": _TEXT,
-    "ssl_check_hostname": _TRUTH,
-    "ssl_min_version": _TEXT,
-    "ssl_ciphers": _TEXT,
-    "socket_timeout": _SECONDS,
-    "socket_connect_timeout": _SECONDS,
-    "socket_keepalive": _TRUTH,
-    "health_check_interval": _INTEGER,
-    "max_connections": _INTEGER,
-    "client_name": _TEXT,
-    "encoding": _TEXT,
-    "encoding_errors": _TEXT,
-    "decode_responses": _TRUTH,
-    "protocol": _INTEGER,
+    **dict.fromkeys(("db", "health_check_interval", "max_connections", "protocol"), _INTEGER),
     "retries": _INTEGER,
+    **dict.fromkeys(("username", "password", "password_file", "client_name"), _TEXT),
+    **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_password", "ssl_ca_certs"), _TEXT),
+    **dict.fromkeys(("ssl_ca_path", "ssl_cert_reqs", "ssl_min_version", "ssl_ciphers"), _TEXT),
+    **dict.fromkeys(("encoding", "encoding_errors"), _TEXT),
+    **dict.fromkeys(("ssl_check_hostname", "socket_keepalive", "decode_responses"), _TRUTH),
+    **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _SECONDS),
 }
 # As errors write them.
 _EXAMPLE = re.compile(r"redis://(user:password@)?(host:port|HOST:PORT)(/db)?[,.;)]?")

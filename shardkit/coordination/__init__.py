@@ -9,12 +9,10 @@ if TYPE_CHECKING:
     from shardkit.coordination.guard import Guard as Guard
     from shardkit.coordination.hold import Hold as Hold
     from shardkit.coordination.holdable import (
+        Election as Election,
         Holder as Holder,
         HoldOptions as HoldOptions,
         HoldState as HoldState,
-    )
-    from shardkit.coordination.locks import (
-        Election as Election,
         Lock as Lock,
         ReadWriteLock as ReadWriteLock,
         Semaphore as Semaphore,

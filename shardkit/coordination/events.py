@@ -99,19 +99,14 @@ class CountdownLatch(_Awaited[Face]):
 
     @operation
     def set(self, count: int) -> Operation[bool]:
-        """Close the latch until it is counted down ``count`` times; False if it is already closed.
-
-        Cost: one exchange, O(1).
-        """
+        """Close it until counted down ``count`` times; False if it is closed. One exchange."""
         check_integer(self.key, "count", count, 1, MOST_COUNT)
         [(_, was_open)] = yield [self._call("set", count)]
         return bool(was_open)
 
     @operation
     def count_down(self, by: int = 1) -> Operation[int]:
-        """Count down, not below zero; return the remaining count.
-
-        If the connection breaks the command is not repeated, as it may have been executed.
+        """Count down, not below zero; return what is left. Not sent again if the connection breaks.
 
         Cost: one exchange, O(1); for the call that opens it, O(n) for n waiters.
         """
@@ -121,10 +116,7 @@ class CountdownLatch(_Awaited[Face]):
 
     @operation
     def count(self) -> Operation[int]:
-        """Return the remaining count.
-
-        Cost: one exchange, O(1).
-        """
+        """Return the remaining count. Cost: one exchange, O(1)."""
         [(left, _)] = yield [self._call("ask", "", idempotent=True)]
         return int(left)
 
@@ -135,13 +127,7 @@ class CountdownLatch(_Awaited[Face]):
 
     @operation
     def wait(self, timeout: Seconds | None = None) -> Operation[bool]:
-        """Wait until it is open.
-
-        Args:
-            timeout: the most seconds; None for ever.
-
-        Returns:
-            Whether it opened in time.
+        """Wait, at most ``timeout`` seconds, until it is open; return whether it is.
 
         Cost: one exchange, and one each two seconds.
         """
@@ -167,9 +153,7 @@ class Barrier(_Awaited[Face]):
     It can be used repeatedly. A caller that was killed while waiting counts as arrived.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         parties: the number of callers that must arrive, 1 to 1,000; the same for all.
-        clock: tells the time.
     """
 
     deferred: DeferredFace[Barrier[Deferred]]

@@ -62,16 +62,7 @@ LONGEST_MEMORY = 10 * 365 * 86_400.0
 
 
 class Guard(Structure[Face]):
-    """Writes to a component as the holder of a lock. Made by `Hold.guard`.
-
-    Args:
-        driver: runs its operations.
-        component: where it writes.
-        kind: the kind of lock, such as ``lock``.
-        name: the lock's name.
-        token: the holder's token.
-        remember: see `Hold.guard`.
-    """
+    """Writes to a component as a lock's holder, by its token. Made by `Hold.guard`."""
 
     def __init__(
         self,
@@ -91,16 +82,13 @@ class Guard(Structure[Face]):
 
     @operation
     def execute(self, *commands: Sequence[Argument]) -> Operation[list[Any]]:
-        """Run commands in one step on the server of their keys.
+        """Run commands in one step on the server of their keys; return their replies as they are.
 
         Example: ``guard.execute(("HSET", "stock:7", "left", 3), ("PUBLISH", "stock", 7))``
 
         Args:
             commands: the name and arguments of each, as they are sent. The first has a key; all
                 keys live on one shard, on a cluster in one slot.
-
-        Returns:
-            Their replies, without redis-py's conversions.
 
         Raises:
             StaleTokenError: a later holder has written there; nothing was done.
@@ -130,7 +118,6 @@ class Guard(Structure[Face]):
         Raises:
             StaleTokenError: a later holder has written there; nothing was done.
             CrossShardError: the keys live apart.
-            ShardErrors: the server or the script failed.
         """
         if not 0 < numkeys <= len(keys_and_args):
             raise InvalidArgumentError(
@@ -142,15 +129,12 @@ class Guard(Structure[Face]):
 
     @operation
     def run(self, steps: Generator[Any, Any, T]) -> Operation[T]:
-        """Run an operation of any structure, guarding every command that it sends.
+        """Run any structure's operation, guarding each command that it sends; return its result.
 
         Example: ``guard.run(kit.hash("stock", component="shop").deferred.hset("7", "3"))``
 
         Args:
             steps: the operation, as a structure's ``deferred`` gives it.
-
-        Returns:
-            The result of the operation.
 
         Raises:
             StaleTokenError: a later holder has written where a command goes. The operation may have

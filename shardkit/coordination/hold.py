@@ -26,7 +26,7 @@ from contextlib import suppress
 from contextvars import Context
 from itertools import count
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shardkit import log_records
 from shardkit.callbacks import check_ran
@@ -34,12 +34,11 @@ from shardkit.coordination.guard import Guard
 from shardkit.coordination.keys import MICROSECONDS, running
 from shardkit.errors import ClosedError, LockLostError, ShardKitError
 from shardkit.operations.arguments import Seconds
-from shardkit.operations.commands import Command
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.forks import process
 from shardkit.operations.lanes import AsyncLanes, Job, Lanes
-from shardkit.operations.operation import Driver, Face, Operation
+from shardkit.operations.operation import Face, Operation
 
 T = TypeVar("T")
 
@@ -50,42 +49,18 @@ RENEWED_AFTER = 1 / 3
 RETRIED_AFTER = 1 / 10
 
 
-class HoldOwner(Protocol):
-    """What a hold belongs to."""
-
-    kind: str
-    component: str
-    name: str
-    key: str
-    on_lost: Callable[[Hold[Any]], object] | None
-    monotonic: Callable[[], float]
-
-    @property
-    def driver(self) -> Driver:
-        """The driver that runs its operations."""
-
-    def extend_hold(self, hold: Hold[Any], ttl: float) -> Operation[bool]:
-        """Extend a hold."""
-
-    def extend_call(self, hold: Hold[Any], ttl: float, token: int = 0) -> Command:
-        """Return the command that extends a hold, and raises the server's latest token."""
-
-
 class Hold(Generic[Face]):
     """One acquisition of a lock, of a share of a semaphore, or of leadership.
 
     Attributes:
-        name: the lock's name.
         token: its fencing token, larger than those of all earlier holds of the lock.
-        id: its id.
         ttl: the seconds that it lasts if it is not renewed.
-        released: whether it was released.
     """
 
     def __init__(
-        self, owner: HoldOwner, id_: str, number: str, token: int, until: float, ttl: float
+        self, owner: Any, id_: str, number: str, token: int, until: float, ttl: float
     ) -> None:
-        self._owner = owner
+        self._owner = owner  # a `Holdable`
         self.name = owner.name
         self.id = id_
         self.token = token
@@ -103,7 +78,8 @@ class Hold(Generic[Face]):
         """The seconds left by the holder's own clock; 0 when it has ended."""
         if self.released or self._reason:
             return 0.0
-        return max(0.0, self._until - self._owner.monotonic())
+        now: float = self._owner.monotonic()
+        return max(0.0, self._until - now)
 
     @property
     def lost(self) -> bool:
@@ -111,11 +87,7 @@ class Hold(Generic[Face]):
         return not self.released and self.remaining <= 0
 
     def check(self) -> None:
-        """Raise an error if the hold was lost. Costs no exchange.
-
-        Raises:
-            LockLostError: it was lost.
-        """
+        """Raise LockLostError if the hold was lost. Costs no exchange."""
         if self.lost:
             self.tell_lost()
             raise LockLostError(
@@ -134,16 +106,12 @@ class Hold(Generic[Face]):
                 small key for each lock and server, on a cluster each slot.
         """
         owner = self._owner
-        return Guard(owner.driver, component, owner.kind, owner.name, self.token, remember)
+        return Guard(owner._driver, component, owner.kind, owner.name, self.token, remember)
 
     @property
     def place(self) -> tuple[str, str]:
         """The component and the key of the lock."""
         return self._owner.component, self._owner.key
-
-    def claim_token(self, token: int) -> Command:
-        """Return the command that extends it, and raises the server's latest token."""
-        return self._owner.extend_call(self, self.ttl, token)
 
     def extended(self, sent: float, now: int, until: int) -> None:
         """Record the end that the server returned to a command sent at ``sent``."""
@@ -175,11 +143,7 @@ class Hold(Generic[Face]):
         return max(LONG_ENOUGH, self.remaining * 2 / 3)
 
     def renew(self) -> Operation[float | None]:
-        """Extend it, tolerating errors while it lasts.
-
-        Returns:
-            The seconds until the next renewal; None when it has ended.
-        """
+        """Extend it, tolerating errors; return the seconds until the next time, None at its end."""
         if self.released:
             return None
         try:

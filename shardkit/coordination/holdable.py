@@ -1,4 +1,4 @@
-"""The protocol that locks, semaphores, read-write locks and elections share.
+"""Locks, semaphores, read-write locks and elections, and the protocol that they share.
 
 ::
 
@@ -42,7 +42,7 @@ import re
 import secrets
 from collections.abc import Callable
 from itertools import count
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
 from shardkit.coordination.keys import (
@@ -71,6 +71,8 @@ from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command
 from shardkit.operations.forks import process
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
+    Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -83,6 +85,8 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, wait_seconds
 from shardkit.structures.base.check import Damage, Suspicions, confirmed, found_by_script
 from shardkit.structures.base.server_clock import ServerClock
+
+T = TypeVar("T")
 
 TTL = 10.0
 WAIT = 10.0
@@ -130,7 +134,6 @@ class Holder(NamedTuple):
         ends: the seconds until its hold ends unless it is renewed, or until a waiter loses its
             place in the queue unless it asks again.
         times: how often it acquired the lock.
-        id: identifies the hold.
     """
 
     label: str
@@ -156,15 +159,58 @@ class HoldState(NamedTuple):
     limit: int
 
 
-class Holdable(Structure[Face]):
+class HeldInBlocks(Structure[Face], Generic[Face, T]):
+    """What is acquired for a ``with`` block, blocking or async, and released at its end."""
+
+    acquire: Any
+    release: Any
+    key: str
+    monotonic: Callable[[], float]
+    _wait: Any
+    _holds: OwnHolds[T]
+    _suspects = "find its holder with `shardkit locks`"
+
+    def _seconds(self, wait: Any, blocking: bool, blocking_timeout: Any) -> float:
+        """Return how long to wait, given the arguments of `acquire`."""
+        wait = wait_given(self.key, wait, UNSET, blocking, blocking_timeout)
+        return wait_seconds(self.key, self._wait if wait is UNSET else wait, "wait")
+
+    def __enter__(self) -> T:
+        """Acquire it; raise LockTimeoutError if the wait timed out."""
+        return self._entered(self._driver.run(type(self).acquire.steps(self)))
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        held = self._holds.latest()
+        if kind is None or held is not None:  # else it was released, or this is a forked child
+            self._left(held, self._driver.run(type(self).release.steps(self)), kind)
+
+    async def __aenter__(self) -> T:
+        """Acquire it; see `__enter__`."""
+        return self._entered(await self._driver.run(type(self).acquire.steps(self)))
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        held = self._holds.latest()
+        if kind is None or held is not None:
+            self._left(held, await self._driver.run(type(self).release.steps(self)), kind)
+
+    def _entered(self, held: T | None) -> T:
+        if held is None:
+            raise LockTimeoutError(
+                f"{self.key}: timed out after {self._wait:g} s", f"wait longer, or {self._suspects}"
+            )
+        return held
+
+    def _left(self, held: Any, kept: bool, error: object) -> None:
+        """Take note of a release at the end of a block."""
+
+
+class Holdable(HeldInBlocks[Face, Hold[Face]]):
     """A lock, semaphore, read-write lock or election.
 
     Threads and tasks may share it; each hold belongs to the one that acquired it.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         renewals: renews its holds; None not to renew them.
-        clock: tells the time.
         kind: the prefix of its keys.
         mode: whether holds exclude others or share.
         limit: the most holders that share it; 0 for any number.
@@ -184,9 +230,6 @@ class Holdable(Structure[Face]):
         durable_timeout: the most seconds to wait for them.
         label: describes the caller in inspections.
         on_lost: called with a lost hold, in the thread or task that detects the loss.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     _kind, _mode, _fewest = "lock", EXCLUSIVE, 0  # the last: of its limits
@@ -246,14 +289,9 @@ class Holdable(Structure[Face]):
         self.on_lost = on_lost
         self.monotonic = (clock or ServerClock()).monotonic
         self._renewals = renewals
-        self._holds: OwnHolds[Hold[Any]] = OwnHolds()  # of all faces
+        self._holds = OwnHolds()  # of all faces
         self._owner: Holdable[Face] | None = None
         self._channel: str | None = None
-
-    @property
-    def driver(self) -> Driver:
-        """The driver that runs its operations."""
-        return self._driver
 
     # ---- acquiring
 
@@ -266,7 +304,7 @@ class Holdable(Structure[Face]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[Hold[Face] | None]:
-        """Acquire it, waiting for it in order of arrival.
+        """Acquire it in order of arrival; return the hold, None if the wait timed out.
 
         Args:
             wait: the most seconds to wait; 0 not to wait, None for ever. By default, the lock's.
@@ -274,11 +312,7 @@ class Holdable(Structure[Face]):
             blocking: as in redis-py; False means ``wait=0``.
             blocking_timeout: redis-py's name for ``wait``.
 
-        Returns:
-            The hold; None if the wait timed out.
-
         Raises:
-            InvalidArgumentError: an argument is out of range.
             ParameterMismatchError: it was created with another limit.
             NotDurableError: too few replicas acknowledged the acquisition, which was released.
             ShardErrors: the server failed. If the lock was already acquired, the hold is not
@@ -289,8 +323,7 @@ class Holdable(Structure[Face]):
         Cost: one exchange if it is free, O(log n) for n holders; with `durable` one more. Otherwise
         one more for each two seconds of waiting, and none when it is granted.
         """
-        wait = wait_given(self.key, wait, UNSET, blocking, blocking_timeout)
-        seconds = wait_seconds(self.key, self._wait if wait is UNSET else wait, "wait")
+        seconds = self._seconds(wait, blocking, blocking_timeout)
         lasts = self.ttl if ttl is None else in_seconds(ttl)
         id_, number = secrets.token_hex(8), "0"
         if self._reentrant:
@@ -411,17 +444,13 @@ class Holdable(Structure[Face]):
 
     @operation
     def release(self, hold: Hold[Face] | None = None) -> Operation[bool]:
-        """Release a hold, and grant what is free to waiters.
-
-        Args:
-            hold: the hold; by default the latest of the running thread or task.
+        """Release a hold, by default the caller's latest, and grant what is free to waiters.
 
         Returns:
             Whether it was still held. If not, others may have held the lock in the meantime.
 
         Raises:
             NotHolderError: the running thread or task has none, or another process acquired it.
-            InvalidArgumentError: the hold belongs to another lock.
             ShardErrors: the server failed; the hold is not renewed, and expires. Releasing it again
                 is possible.
 
@@ -445,18 +474,13 @@ class Holdable(Structure[Face]):
 
     @operation
     def extend(self, ttl: Seconds | None = None, hold: Hold[Face] | None = None) -> Operation[bool]:
-        """Extend a hold to `ttl` seconds from now.
+        """Extend a hold, by default the caller's latest; return whether it was still held.
 
         Args:
-            ttl: the seconds; by default the hold's.
-            hold: the hold; by default the latest of the running thread or task.
-
-        Returns:
-            Whether it was still held; if not, nothing was changed.
+            ttl: the seconds from now; by default the hold's.
 
         Raises:
             NotHolderError: the running thread or task has none.
-            InvalidArgumentError: the time is out of range, or the hold belongs to another lock.
 
         Cost: one exchange, O(log n) for n holders.
         """
@@ -494,13 +518,7 @@ class Holdable(Structure[Face]):
 
     @operation
     def held(self, hold: Hold[Face] | None = None) -> Operation[bool]:
-        """Return whether a hold is still held, according to the server.
-
-        Args:
-            hold: the hold; by default the latest of the running thread or task, if it has one.
-
-        Cost: one exchange, O(1).
-        """
+        """Return whether the server has a hold, by default the caller's latest. One exchange."""
         try:
             hold = self._own(hold)
         except NotHolderError:
@@ -509,22 +527,14 @@ class Holdable(Structure[Face]):
         return bool(token == hold.token)
 
     def check(self) -> None:
-        """Raise an error if the hold of the running thread or task was lost. Costs no exchange.
-
-        Raises:
-            LockLostError: it was lost.
-            NotHolderError: the running thread or task has none.
-        """
+        """Raise LockLostError if the caller's hold was lost, or NotHolderError. No exchange."""
         self._own(None).check()
 
     # ---- for other processes
 
     @operation
     def inspect(self) -> Operation[HoldState]:
-        """Return the first 1,000 holders and waiters.
-
-        Cost: one exchange, O(n) for n holders and waiters.
-        """
+        """Return the first 1,000 holders and waiters. Cost: one exchange, O(n) for n of them."""
         [reply] = yield [self._call("inspect")]
         now, limit, holders, waiters = reply
         held = [_holder(now, *row, waits=False) for row in pages(holders, 3)]
@@ -533,19 +543,13 @@ class Holdable(Structure[Face]):
 
     @operation
     def locked(self) -> Operation[bool]:
-        """Return whether it is held.
-
-        Cost: see `inspect`.
-        """
+        """Return whether it is held. Cost: see `inspect`."""
         state = yield from Holdable.inspect.steps(self)
         return bool(state.holders)
 
     @stream
     def check_stored(self) -> Stream[Damage]:
-        """Return the damage that calls would refuse; change nothing.
-
-        Cost: one exchange for 1,000 holders and waiters.
-        """
+        """Return the damage that calls would refuse. Cost: one exchange for 1,000 holders."""
         for first in count(0, _LISTED):
             yield from confirmed(self._check_page, first)
             [[_, listed]] = yield [self._call("check", first)]
@@ -558,14 +562,11 @@ class Holdable(Structure[Face]):
 
     @operation
     def break_holds(self, reason: str, token: int | None = None) -> Operation[int]:
-        """End holds of other clients; their holders get the reason when they renew.
+        """End others' holds; return how many. Their holders get the reason when they renew.
 
         Args:
             reason: why; shown to the holders.
             token: the token of the hold; None for all, at most 1,000.
-
-        Returns:
-            The number of holds ended.
 
         Cost: one exchange, O(n) for n holders.
         """
@@ -576,51 +577,13 @@ class Holdable(Structure[Face]):
         [ended] = yield [self._call("break", token or 0, words, secrets.token_hex(8))]
         return int(ended)
 
-    # ---- blocks
-
-    def __enter__(self) -> Hold[Face]:
-        """Acquire it.
-
-        Raises:
-            LockTimeoutError: the wait timed out.
-        """
-        return self._acquired(self._driver.run(Holdable.acquire.steps(self)))
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        hold = self._held_in_block(kind)
-        if hold is not None:
-            self._after_block(hold, self._driver.run(Holdable.release.steps(self)), kind)
-
-    async def __aenter__(self) -> Hold[Face]:
-        """Acquire it; see `__enter__`."""
-        return self._acquired(await self._driver.run(Holdable.acquire.steps(self)))
-
-    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        hold = self._held_in_block(kind)
-        if hold is not None:
-            self._after_block(hold, await self._driver.run(Holdable.release.steps(self)), kind)
-
-    def _held_in_block(self, error: type[BaseException] | None) -> Hold[Any] | None:
-        """Return the hold of a block; None if it failed after releasing it, or in a child."""
-        return self._own(None) if error is None else self._holds.latest()
-
-    def _acquired(self, hold: Hold[Face] | None) -> Hold[Face]:
-        if hold is None:
-            raise LockTimeoutError(
-                f"{self.key}: timed out after {self._wait:g} s",
-                "wait longer, or find its holder with `shardkit locks`",
-            )
-        return hold
-
-    def _after_block(
-        self, hold: Hold[Any], released: bool, error: type[BaseException] | None
-    ) -> None:
-        if not released and error is None:
-            hold.released = False
-            hold.lose("it ended before it was released")
-            hold.check()
-
     # ---- helpers
+
+    def _left(self, held: Any, kept: bool, error: object) -> None:
+        if not kept and error is None:
+            held.released = False
+            held.lose("it ended before it was released")
+            held.check()
 
     def _own(self, hold: Hold[Any] | None) -> Hold[Any]:
         """Return the given hold, or the latest of the running thread or task."""
@@ -645,6 +608,110 @@ class Holdable(Structure[Face]):
 
     def _call(self, name: str, *args: Argument) -> Command:
         return lua_call(self.component, f"coordination/{name}", self._keys, args, idempotent=True)
+
+
+class Lock(Holdable[Face]):
+    """A lock with at most one holder. Made by ``kit.lock``; see `Holdable` for its parameters."""
+
+    deferred: DeferredFace[Lock[Deferred]]
+
+
+class Semaphore(Holdable[Face]):
+    """A counting semaphore: at most ``limit`` holders at a time, in order of arrival.
+
+    Made by ``kit.semaphore``. Each holder has its own time to live, by the server's clock.
+
+    Args:
+        limit: the most holders, 1 to 10,000. The first call stores it; others must use the same.
+    """
+
+    deferred: DeferredFace[Semaphore[Deferred]]
+    _kind, _mode, _fewest = "semaphore", SHARED, 1
+
+    @operation
+    def resize(self, limit: int) -> Operation[int]:
+        """Change the limit for all clients; return the old one, 0 for an unused semaphore.
+
+        Current holders keep their slots even if they exceed the new limit. Freed slots go to
+        waiters. Clients that still use the old limit get ParameterMismatchError.
+
+        Cost: one exchange, O(log n) for each waiter that is woken.
+        """
+        check_integer(self.key, "limit", limit, 1, MOST_HOLDERS)
+        args = limit, secrets.token_hex(8)
+        lua = "coordination/resize"
+        [before] = yield [lua_call(self.component, lua, self._keys, args, idempotent=True)]
+        self.limit = limit
+        return int(before)
+
+
+class ReadWriteLock:
+    """A read-write lock: any number of readers, or one writer, in order of arrival.
+
+    Made by ``kit.read_write_lock``. A waiting writer blocks later readers, so writers do not
+    starve; readers that arrive together read together. A reader cannot become a writer, since two
+    that tried would deadlock: release, then acquire to write.
+
+    Attributes:
+        read: acquire this to read, ``with lock.read:``.
+        write: acquire this to write.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        renewals: Renewals | AsyncRenewals | None = None,
+        clock: ServerClock | None = None,
+        **options: Any,
+    ) -> None:
+        common: dict[str, Any] = {"kind": "rwlock", "limit": 0, **options}
+        where = (driver, component, name, renewals, clock)
+        self.read: Lock[Any] = Lock(*where, mode=SHARED, **common)
+        self.write: Lock[Any] = Lock(*where, mode=EXCLUSIVE, **common)
+
+    def __repr__(self) -> str:
+        return f"ReadWriteLock({self.read.name!r}, component={self.read.component!r})"
+
+
+class Election(Holdable[Face]):
+    """Leader election: at most one leader, whose term is larger than those of earlier leaders.
+
+    Made by ``kit.election``; see `Holdable` for its parameters. It is a lock whose token is the
+    term. A leader leads until it resigns, dies, or cannot renew its term in time; then the
+    candidate that has waited longest is elected. Late writes of an earlier leader are refused where
+    writes go through ``leadership.guard``. The lease is Gray and Cheriton's; the terms are those of
+    Raft, without its replicated log.
+    """
+
+    deferred: DeferredFace[Election[Deferred]]
+    _kind = "election"
+
+    @operation
+    def campaign(
+        self,
+        *,
+        wait: Seconds | None = UNSET,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
+    ) -> Operation[Hold[Face] | None]:
+        """Be a candidate until elected; return a hold whose token is the term, as `acquire`."""
+        leadership: Hold[Any] | None = yield from Holdable.acquire.steps(
+            self, wait=wait, blocking=blocking, blocking_timeout=blocking_timeout
+        )
+        return leadership
+
+    @operation
+    def resign(self, leadership: Hold[Any] | None = None) -> Operation[bool]:
+        """Give up the leadership; see `release`."""
+        return (yield from Holdable.release.steps(self, leadership))
+
+    @operation
+    def leader(self) -> Operation[Holder | None]:
+        """Return the leader, with its term as ``token``; or None. Cost: one exchange."""
+        state = yield from Holdable.inspect.steps(self)
+        return state.holders[0] if state.holders else None
 
 
 def _holder(now: int, id_: bytes, score: bytes, details: bytes, *, waits: bool) -> Holder:

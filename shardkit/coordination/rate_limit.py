@@ -1,15 +1,9 @@
 """Rate limits by key, counted by the servers.
 
-Two algorithms, each one script on the server of the key, by its clock:
-
-================== ================================ ================== ==========================
-``algorithm``      what it promises                 stored for a key   what users notice
-================== ================================ ================== ==========================
-``gcra``           an even rate, with bursts of at  one number, about  after a burst, one more per
-                   most ``burst``                   80 bytes           ``per / limit`` seconds
-``sliding_window`` at most ``limit`` in any ``per`` one entry a call,  after ``limit`` at once,
-                   seconds, exactly                 about 40 bytes     none for ``per`` seconds
-================== ================================ ================== ==========================
+Two algorithms, each one script on the server of the key, by its clock. ``gcra`` promises an even
+rate, with bursts of at most ``burst``, and stores one number for a key, about 80 bytes.
+``sliding_window`` promises at most ``limit`` in any ``per`` seconds, exactly, and stores one entry
+a call, about 40 bytes: after ``limit`` at once, users get none for ``per`` seconds.
 
 With GCRA up to ``burst + limit`` hits can come within ``per`` seconds: a burst, and those earned in
 that time. Refused hits are not counted, so a client that tries too often is not locked out.
@@ -80,16 +74,11 @@ class RateLimit(Structure[Face]):
     """A rate limit for any number of keys. Made by ``kit.rate_limit``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: where it lives; each key on its shard.
         limit: the most hits in ``per`` seconds, 1 to 1,000,000; in a sliding window, to 100,000.
         per: the seconds; at most 31 days.
         burst: ``gcra``: the most hits at once; by default the limit.
         algorithm: ``gcra`` or ``sliding_window``.
-        clock: tells the time.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[RateLimit[Deferred]]
@@ -140,7 +129,6 @@ class RateLimit(Structure[Face]):
         """Count hits of a key if they are allowed, all or none.
 
         Raises:
-            InvalidArgumentError: the key or the number of hits is not valid.
             ParameterMismatchError: the other algorithm has counted hits of the key.
             ShardErrors: the server failed; the hits may have been counted.
 
@@ -151,13 +139,10 @@ class RateLimit(Structure[Face]):
 
     @operation
     def hit_many(self, keys: Iterable[Key | tuple[Key, int]]) -> Operation[list[RateDecision]]:
-        """Count hits of many keys, each if it is allowed; see `hit`.
+        """Count hits of many keys, each if it is allowed; return the decisions, see `hit`.
 
         Args:
             keys: keys, or pairs of a key and a number of hits. A key may come several times.
-
-        Returns:
-            The decisions, in order.
 
         Cost: one exchange with each server concerned for each 1,000 keys.
         """
@@ -197,8 +182,6 @@ class RateLimit(Structure[Face]):
         Waiters do not queue: chance decides which is served.
 
         Args:
-            key: the key.
-            hits: the number of hits.
             timeout: the most seconds to wait; None for ever.
 
         Returns:
@@ -218,20 +201,14 @@ class RateLimit(Structure[Face]):
 
     @operation
     def reset(self, *keys: Key) -> Operation[int]:
-        """Remove all hits of keys; return how many keys had any.
-
-        Cost: one exchange with each server concerned.
-        """
+        """Remove keys' hits; return how many keys had any. One exchange with each server."""
         names = [self._key(key) for key in keys]
         removed = yield [self._at(name, "DEL", name) for name in names]
         return sum(removed)
 
     @stream
     def check(self, key: Key) -> Stream[Damage]:
-        """Return what calls for a key would refuse as damaged; change nothing.
-
-        Cost: one exchange; in a sliding window one more for 1,000 entries.
-        """
+        """Return a key's damage. Cost: one exchange; in a window one more for 1,000 entries."""
         yield from check_reads(partial(RateLimit.peek.steps, self, key), partial(self._all, key))
 
     def _all(self, key: Key) -> Operation[None]:

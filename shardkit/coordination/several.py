@@ -21,19 +21,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError
 
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
-from shardkit.coordination.holdable import TTL, UNSET, WAIT, Holdable, wait_given
+from shardkit.coordination.holdable import (
+    TTL,
+    UNSET,
+    WAIT,
+    HeldInBlocks,
+    Holdable,
+    Lock,
+    wait_given,
+)
 from shardkit.coordination.keys import base_key
-from shardkit.coordination.locks import Lock
 from shardkit.errors import (
     InvalidArgumentError,
     LockLostError,
-    LockTimeoutError,
     NotHolderError,
     ShardFailure,
     ShardKitError,
@@ -42,7 +48,7 @@ from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Command, Partial, Pause, Replies, damage_in, raise_failures
 from shardkit.operations.deadlines import LONG_ENOUGH
-from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -55,73 +61,46 @@ DRIFT = 0.01
 PATIENCE = 0.2
 
 
-class _Several(Structure[Face], Generic[Face, T]):
-    """What several locks and a quorum share: how long they wait, and ``with`` blocks."""
+class _Several(HeldInBlocks[Face, T]):
+    """What several locks and a quorum share."""
 
-    acquire: Any
-    release: Any
-    _wait: float | None
+    _suspects = "check for servers that are down"
+    _locks: Sequence[Holdable[Any]]
 
     def __init__(
         self, driver: Driver, component: str, name: str, key: str, clock: ServerClock | None
     ) -> None:
         super().__init__(driver, component, name)
-        self._key = key  # in messages
-        self._monotonic = (clock or ServerClock()).monotonic
-        self._held: OwnHolds[T] = OwnHolds()
-
-    def _until(self, wait: Any, blocking: bool, blocking_timeout: Any) -> float:
-        """Return when a wait ends, given the arguments of `acquire`."""
-        wait = wait_given(self._key, wait, UNSET, blocking, blocking_timeout)
-        limit = self._wait if wait is UNSET else wait
-        return self._monotonic() + wait_seconds(self._key, limit, "wait")
+        self.key = key  # in messages
+        self.monotonic = (clock or ServerClock()).monotonic
+        self._holds = OwnHolds()
 
     def _own(self, held: T | None) -> T:
         """Return what is given, or what this process has acquired last."""
-        held = self._held.latest(of_others=True) if held is None else held
+        held = self._holds.latest(of_others=True) if held is None else held
         if held is None:
-            raise NotHolderError(f"{self._key}: not held", "acquire it first")
+            raise NotHolderError(f"{self.key}: not held", "acquire it first")
         return held
 
-    def __enter__(self) -> T:
-        """Acquire; raise LockTimeoutError if the wait times out."""
-        return self._entered(self._driver.run(type(self).acquire.steps(self)))
-
-    def __exit__(self, *exc_info: object) -> None:
-        if exc_info[0] is None or self._held.latest():
-            self._left(self._driver.run(type(self).release.steps(self)), exc_info[0])
-
-    async def __aenter__(self) -> T:
-        """Acquire; raise LockTimeoutError if the wait times out."""
-        return self._entered(await self._driver.run(type(self).acquire.steps(self)))
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if exc_info[0] is None or self._held.latest():
-            self._left(await self._driver.run(type(self).release.steps(self)), exc_info[0])
-
-    def _entered(self, held: T | None) -> T:
-        if held is None:
-            raise LockTimeoutError(
-                f"{self._key}: timed out after {self._wait:g} s",
-                "wait longer, or check for servers that are down",
-            )
-        return held
-
-    def _left(self, kept: bool, error: object) -> None:
-        """Take note of a release at the end of a block."""
+    def _check_own(self, holds: Iterable[Any]) -> None:
+        """Refuse holds of other locks, or of the process that forked this one."""
+        locks: dict[Any, Any] = {(lock.component, lock.key): lock for lock in self._locks}
+        for hold in holds:
+            place = hold.place if isinstance(hold, Hold) else ()
+            if place not in locks:
+                raise InvalidArgumentError(
+                    f"{self.key}: hold={' '.join((shown(hold), *place))} is of another lock",
+                    "give what its acquire returned",
+                )
+            locks[place]._own(hold)
 
 
 class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
     """Several locks, all or none. Made by ``kit.multi_lock``.
 
     Args:
-        driver: runs its operations.
         locks: the locks, acquired in the order of component and name.
         wait: the most seconds to wait for all of them; None for ever.
-        clock: tells the time.
-
-    Raises:
-        InvalidArgumentError: there is no lock, or one twice.
     """
 
     def __init__(
@@ -150,10 +129,7 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[list[Hold[Face]] | None]:
-        """Acquire all of them, or none. For the arguments see `Holdable.acquire`.
-
-        Returns:
-            A hold of each, in the order of component and name; None if the wait timed out.
+        """Acquire all or none, as `Holdable.acquire`; return the holds by component and name.
 
         Raises:
             ShardErrors: a server failed. The acquired locks were released where their servers
@@ -161,11 +137,11 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
 
         Cost: one exchange for each lock, one after the other.
         """
-        until = self._until(wait, blocking, blocking_timeout)
+        until = self.monotonic() + self._seconds(wait, blocking, blocking_timeout)
         holds: list[Hold[Any]] = []
         try:
             for lock in self._locks:
-                left = max(0.0, until - self._monotonic())
+                left = max(0.0, until - self.monotonic())
                 hold = yield from Lock.acquire.steps(lock, wait=left)
                 if hold is None:
                     break
@@ -176,7 +152,7 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
         if len(holds) < len(self._locks):
             yield from _give_back(self._locks, holds)
             return None
-        self._held.add(holds)
+        self._holds.add(holds)
         return holds
 
     @operation
@@ -185,35 +161,24 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
 
         Raises:
             NotHolderError: nothing is held, or by the process that forked this one.
-            InvalidArgumentError: a hold belongs to another lock.
             ShardErrors: servers failed; the locks on the others were released.
 
         Cost: one exchange with all servers.
         """
         holds = self._own(holds)
-        locks = {(lock.component, lock.key): lock for lock in self._locks}
-        for hold in holds:
-            if not isinstance(hold, Hold) or hold.place not in locks:
-                raise InvalidArgumentError(
-                    f"{self.name}: holds={shown(holds)}", "give the holds that its acquire returned"
-                )
-            locks[hold.place]._own(hold)
-        self._held.forget(holds)
+        self._check_own(holds)
+        self._holds.forget(holds)
         lost = any(hold.lost or hold.returned for hold in holds)
         replies = yield from _give_back(self._locks, holds)
         raise_failures(replies)
         return not lost and all(reply[0] for reply in replies)
 
     def check(self) -> None:
-        """Raise an error if one of the latest holds was lost. Costs no exchange.
-
-        Raises:
-            LockLostError: one was lost.
-        """
-        for hold in self._held.latest(of_others=True) or ():
+        """Raise LockLostError if one of the latest holds was lost. Costs no exchange."""
+        for hold in self._holds.latest(of_others=True) or ():
             hold.check()
 
-    def _left(self, kept: bool, error: object) -> None:
+    def _left(self, held: Any, kept: bool, error: object) -> None:
         if not kept and error is None:
             raise LockLostError(
                 f"{self.name}: a lock was lost before it was released",
@@ -256,11 +221,7 @@ class QuorumHold:
         return self.remaining <= 0
 
     def check(self) -> None:
-        """Raise an error if no majority is left. Costs no exchange.
-
-        Raises:
-            LockLostError: the majority was lost.
-        """
+        """Raise LockLostError if no majority is left. Costs no exchange."""
         if self.lost:
             raise LockLostError(
                 f"{self.name}: the majority with token {self.token} was lost",
@@ -277,11 +238,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
     """One lock on a majority of independent servers. Made by ``kit.quorum_lock``.
 
     Args:
-        driver: runs its operations.
-        name: its name.
         components: at least three, on servers that are independent of each other.
-        renewals: renews its holds.
-        clock: tells the time.
         ttl, wait, timeout, blocking, blocking_timeout: see `Holdable`.
     """
 
@@ -328,10 +285,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[QuorumHold | None]:
-        """Acquire it on a majority of the servers. For the arguments see `Holdable.acquire`.
-
-        Returns:
-            The hold; None if the wait timed out, for example because servers are down.
+        """Acquire it on a majority of the servers; arguments and result: see `Holdable.acquire`.
 
         Raises:
             DamagedDataError: damaged data on a server leaves no majority.
@@ -341,13 +295,13 @@ class QuorumLock(_Several[Face, QuorumHold]):
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
         does not answer costs a fifth of ``ttl``.
         """
-        until = self._until(wait, blocking, blocking_timeout)
+        until = self.monotonic() + self._seconds(wait, blocking, blocking_timeout)
         while True:
             hold, refusals = yield from self._attempt()
             if hold is not None:
-                self._held.add(hold)
+                self._holds.add(hold)
                 return hold
-            left = until - self._monotonic()
+            left = until - self.monotonic()
             if left <= 0 or len(refusals) > len(self._locks) - self._needed:
                 raise_failures(Replies(refusals))
                 return None
@@ -384,7 +338,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
                 holds.append(lock._held(id_, "0", token, sent, now, ends, self._ttl))
         if len(holds) >= self._needed:
             token = max(hold.token for hold in holds)
-            claims = [hold.claim_token(token) for hold in holds]
+            claims = [hold._owner.extend_call(hold, hold.ttl, token) for hold in holds]
             known = yield Partial(claims, self._patience)
             sure = [
                 hold
@@ -411,21 +365,12 @@ class QuorumLock(_Several[Face, QuorumHold]):
 
         Raises:
             NotHolderError: it is not held, or by the process that forked this one.
-            InvalidArgumentError: the hold belongs to another lock.
 
         Cost: one exchange with its servers; on a server that fails, it expires.
         """
         hold = self._own(hold)
-        locks = {(lock.component, lock.key): lock for lock in self._locks}
-        if not all(each.place in locks for each in hold.holds):
-            raise InvalidArgumentError(
-                f"{self._key}: hold of {hold.name!r} in "
-                f"{', '.join(each.place[0] for each in hold.holds)}",
-                "give a hold that its acquire returned",
-            )
-        for each in hold.holds:
-            locks[each.place]._own(each)
-        self._held.forget(hold)
+        self._check_own(hold.holds)
+        self._holds.forget(hold)
         lost = hold.lost
         replies = yield from _give_back(self._locks, hold.holds, self._patience)
         kept = sum(not isinstance(reply, ShardFailure) and bool(reply[0]) for reply in replies)

@@ -78,7 +78,6 @@ class Leg(NamedTuple):
     """The part of a transfer that changes one account.
 
     Attributes:
-        account: the account's name.
         changes: by asset, the amount that the account gets; negative if it gives.
         require: by field, the text that it must have; None for a field that must be missing.
         set: by field, its new text; None to remove the field.
@@ -116,7 +115,6 @@ class Account(NamedTuple):
 
     Attributes:
         balances: by asset, the amount that it can give.
-        fields: its fields.
         in_flight: by transfer id, the changes of unfinished transfers. What the account gives is no
             longer in ``balances``; what it gets is not there yet.
         version: the number of changes so far.
@@ -139,7 +137,6 @@ class Transfers(Structure[Face]):
     """Accounts, and transfers between them. Made by ``kit.transfers``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: where the accounts live, each on the shard of its name.
         grace: the seconds after which others may undo a transfer; the same for all clients.
         clock: tells the time and makes ids.
@@ -188,10 +185,7 @@ class Transfers(Structure[Face]):
 
     @operation
     def issue(self, *legs: Leg) -> Operation[TransferResult]:
-        """Carry out a transfer from or to the outside: its changes need not add up to 0.
-
-        Raises, and cost: see `transfer`.
-        """
+        """Carry out a transfer whose changes need not add up to 0; otherwise as `transfer`."""
         texts = {leg.account: self._leg_text(leg) for leg in legs}
         if len(texts) < len(legs) or not 0 < len(legs) <= MOST_LEGS:
             raise InvalidArgumentError(
@@ -225,22 +219,16 @@ class Transfers(Structure[Face]):
 
     @operation
     def read(self, *accounts: str) -> Operation[list[Account]]:
-        """Return accounts, each as it was at one moment.
-
-        Cost: one exchange with each server concerned.
-        """
+        """Return accounts, each as of one moment. Cost: one exchange with each server."""
         replies = yield [self._account_call("account_read", name) for name in accounts]
         return [self._account(name, reply) for name, reply in zip(accounts, replies, strict=True)]
 
     @operation
     def total(self, accounts: Iterable[str]) -> Operation[dict[str, int]]:
-        """Add up accounts at one moment, including what is in flight between them.
+        """Return the sums of accounts by asset at one moment, with what is in flight between them.
 
         Args:
             accounts: all accounts that may take part in transfers with one another.
-
-        Returns:
-            The sums by asset.
 
         Raises:
             ShardKitError: the accounts kept changing between readings.

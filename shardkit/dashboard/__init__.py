@@ -1,11 +1,5 @@
 """A page over the whole fleet, and the same as JSON, for people and programs.
 
-::
-
-    server ── INFO every 2 s ──► ServerWatch ┐
-    server ── INFO every 2 s ──► ServerWatch ┼─► FleetWatch ──► summary, once ──► every open page
-    config server ─────────────► entries     ┘        └──► /api/…, /metrics
-
 A server is asked by one thread at one rate, however many people look, so a server that hangs delays
 nothing else. What costs more (keys of queues and locks, structures) is asked when its view is open,
 and remembered for some seconds.

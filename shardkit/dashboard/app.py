@@ -233,7 +233,6 @@ class _FleetMetrics:
         self._fleet = fleet
 
     def collect(self) -> Any:
-        """Yield each metric with all its servers."""
         summary = json.loads(self._fleet.summary)
         servers = summary.get("servers", [])
         for field, (name, text) in METRICS.items():

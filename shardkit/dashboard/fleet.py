@@ -57,46 +57,32 @@ _LOGS = (("SLOWLOG", ()), ("COMMANDLOG", ("large-request",)), ("COMMANDLOG", ("l
 
 @dataclass(frozen=True)
 class Sample:
-    """What a server reported at one time.
-
-    ``latency`` is that of INFO in seconds, ``ops``, ``received`` and ``sent`` (bytes) are a second,
-    and ``cpu`` is the share of a core since the sample before. ``lag`` is how many bytes the
-    slowest replica, or this replica, is behind; None without one.
-    """
+    """What a server reported at one time."""
 
     at: float
-    latency: float
-    ops: int
+    latency: float  # of INFO, in seconds
+    ops: int  # a second
     memory: int
     clients: int
-    cpu: float
-    lag: int | None
-    received: float
+    cpu: float  # the share of a core since the sample before
+    lag: int | None  # bytes that the slowest replica, or this one, is behind; None without one
+    received: float  # bytes a second
     sent: float
 
 
 @dataclass
 class ServerWatch:
-    """A server, its last state and its samples.
+    """A server, its last state and its samples."""
 
-    Attributes:
-        address: ``host:port``; with Sentinels, the service.
-        info: what INFO said last, by field; empty before.
-        error: why the last sample failed; empty if it did not.
-        since: when the server began to answer, or ceased to, in seconds since 1970.
-        samples: the samples of the last hour, the oldest first.
-        databases: by database, the shards that live in it.
-        nodes: of a cluster, the state of each node, for JSON.
-    """
-
-    address: str
+    address: str  # ``host:port``; with Sentinels, the service
     fields: dict[str, Any] = field(repr=False)
-    info: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    error: str = ""
-    since: float = 0.0
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False)  # what INFO said last
+    error: str = ""  # why the last sample failed
+    since: float = 0.0  # when it began to answer, or ceased to, in seconds since 1970
+    # The samples of the last hour, the oldest first.
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
-    databases: dict[int, list[str]] = field(default_factory=dict)
-    nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    databases: dict[int, list[str]] = field(default_factory=dict)  # the shards in each
+    nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)  # of a cluster, for JSON
     stopped: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
@@ -273,7 +259,6 @@ class FleetWatch:
     # ---- servers
 
     def _watch(self, server: ServerWatch) -> None:
-        """Sample one server until it is stopped."""
         while not server.stopped.is_set() and not self._closed.is_set():
             try:
                 with client_of(server.fields, TIMEOUT) as client:
@@ -346,22 +331,20 @@ class FleetWatch:
         for command, kind, last in logs:
             first = last
             try:
-                entries = client.execute_command(  # type: ignore[no-untyped-call]
-                    f"{command} GET", 128, *kind
-                )
+                asked = command, "GET", 128, *kind  # as words, so redis-py leaves the reply alone
+                entries = client.execute_command(*asked)  # type: ignore[no-untyped-call]
             except ResponseError:  # not of this server, or not for this user
                 continue
-            for entry in entries:
-                fields = entry if isinstance(entry, dict) else _slow_fields(entry)
-                first = max(first, fields["id"] + 1)
-                if fields["id"] >= last and fields["start_time"] > time.time() - _DAY:
-                    name, key = _shown_command(fields["command"].split(b" "))
+            for number, at, amount, words, *_ in entries:
+                first = max(first, number + 1)
+                if number >= last and at > time.time() - _DAY:
+                    name, key = _shown_command(words)
                     self.slow.appendleft(
                         {
-                            "at": fields["start_time"],
+                            "at": at,
                             "server": address,
                             "kind": kind[0] if kind else "slow",
-                            "amount": fields["duration"],  # microseconds, or bytes
+                            "amount": amount,  # microseconds, or bytes
                             "command": name,
                             "key": key,
                         }
@@ -468,7 +451,6 @@ class FleetWatch:
 
 @cache
 def _scripts() -> dict[str, str]:
-    """Return the names of shardkit's scripts by their SHA-1s."""
     root = Path(__file__).parents[1]
     paths = [path.relative_to(root) for path in root.rglob("lua/*.lua")]
     names = [f"{path.parents[1].as_posix()}/{path.stem}" for path in paths]
@@ -542,14 +524,3 @@ def _of_nodes(
     if not total and failure is not None:
         raise failure
     return total, nodes
-
-
-def _slow_fields(entry: list[Any]) -> dict[str, Any]:
-    """Return an entry of COMMANDLOG as redis-py returns one of SLOWLOG."""
-    number, at, amount, words = entry[:4]
-    return {
-        "id": number,
-        "start_time": at,
-        "duration": amount,
-        "command": b" ".join(word.replace(b" ", b"_") for word in words),
-    }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields, is_dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime
 from functools import partial, wraps
 from itertools import islice
 from typing import Any
@@ -32,11 +36,163 @@ from shardkit.admin.growth.mover import progress_of
 from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
 from shardkit.config.component import Component
-from shardkit.config.diff import diff
-from shardkit.dashboard.fleet import TIMEOUT, FleetWatch, ServerWatch
-from shardkit.dashboard.recorded import Recorded, recorded_names
-from shardkit.errors import ConfigError, ShardKitError
+from shardkit.config.store import diff
+from shardkit.dashboard.fleet import TIMEOUT, FleetWatch
+from shardkit.errors import ConfigError, MissingExtraError, ShardKitError
+from shardkit.kit.kit import ShardKit
+from shardkit.metrics import Statistics
+from shardkit.metrics.logs import SEVERITIES
 from shardkit.network.server_queries import ServerErrors, client_of
+from shardkit.recent import Recent
+
+_PAGE = 1000  # keys of one SCAN
+_PAGES = 200  # of a shard
+_COUNTERS, _STATISTICS, _LOGS = 200, 100, 50  # of a component, that are read
+_CHARTS = 8  # counters with a chart
+_ENTRIES = 100  # messages that are shown
+_SAMPLES = 720  # of a statistic: an hour at one in five seconds
+# Prefixes have no braces, so there is one way to read a key, in linear time.
+_KNOWN = re.compile(r"([^{}]+):\{\1:\d+\}:known")
+_STATISTIC = re.compile(r"([^{}]+):\{\1:\d+\}:(.+)/([^/{}]+):current")
+_LOG = re.compile(rf"([^{{}}]+):\{{([^{{}}]+)\}}:recent:(?:{'|'.join(SEVERITIES)})")
+
+
+@dataclass
+class RecordedNames:
+    """A component's counters by structure, statistics and logs; all of them, if ``whole``."""
+
+    counters: set[str] = field(default_factory=set)
+    statistics: set[tuple[str, str, str]] = field(default_factory=set)
+    logs: set[tuple[str, str]] = field(default_factory=set)
+    whole: bool = True
+
+
+def recorded_names(kit: ShardKit, component: str) -> RecordedNames:
+    """Find what a component has. Cost: a SCAN, of at most 200,000 keys of each shard."""
+    found = RecordedNames()
+    for shard in kit.component(component).all_shards():
+        client: Any = kit.client(component, shard.number)
+        for n, key in enumerate(client.scan_iter(match="*:{*}:*", count=_PAGE)):
+            if n >= _PAGE * _PAGES:
+                found.whole = False
+                break
+            text = key if isinstance(key, str) else key.decode(errors="replace")
+            if match := _KNOWN.fullmatch(text):
+                found.counters.add(match[1])
+            elif match := _STATISTIC.fullmatch(text):
+                found.statistics.add((match[1], match[2], match[3]))
+            elif match := _LOG.fullmatch(text):
+                found.logs.add((match[1], match[2]))
+    return found
+
+
+class Recorded:
+    """Reads what applications record, and remembers statistics so that they have a history."""
+
+    def __init__(self, kit: ShardKit) -> None:
+        self._kit = kit
+        self._history: Recent[tuple[str, ...], deque[tuple[float, int, float]]] = Recent()
+
+    def read(self, component: str, names: RecordedNames, now: float) -> dict[str, Any]:
+        """Return a component's counters, statistics and messages. Cost: some exchanges."""
+        return {
+            "counters": list(self._counters(component, names, now)),
+            "statistics": list(self._statistics(component, names, now)),
+            "messages": list(self._messages(component, names)),
+        }
+
+    def _counters(
+        self, component: str, names: RecordedNames, now: float
+    ) -> Iterator[dict[str, Any]]:
+        for structure in sorted(names.counters):
+            counters = self._kit.counters(structure, component=component)
+            known = sorted(counters.known())[:_COUNTERS]
+            asked = [counters.deferred.get(name, 60) for name in known]
+            slices = self._kit.together(*asked) if asked else []
+            busiest = sorted(
+                zip(known, slices, strict=True),
+                key=lambda each: -sum(count for _, count in each[1]),
+            )
+            for n, (name, rows) in enumerate(busiest):
+                at = [start for start, _ in rows]
+                yield {
+                    "component": component,
+                    "structure": structure,
+                    "name": name,
+                    "minute": rows[-1][1] if rows else 0,
+                    "total": sum(count for _, count in rows),
+                    "since": at[0] if at else None,
+                    "slices": _last_hour(rows, now) if n < _CHARTS else None,
+                }
+
+    def _statistics(
+        self, component: str, names: RecordedNames, now: float
+    ) -> Iterator[dict[str, Any]]:
+        wanted = sorted(names.statistics)[:_STATISTICS]
+        asked = [
+            self._kit.statistics(structure, component=component).deferred.get(context, kind)
+            for structure, context, kind in wanted
+        ]
+        found = self._kit.together(*asked) if asked else []
+        for each, statistics in zip(wanted, found, strict=True):
+            if statistics is not None:
+                structure, context, kind = each
+                yield {
+                    "component": component,
+                    "structure": structure,
+                    "context": context,
+                    "kind": kind,
+                    "hour": statistics.hour.timestamp(),
+                    **{name: getattr(statistics, name) for name in ("count", "min", "max", "mean")},
+                    **_quantiles(statistics),
+                    "recent": self._recent((component, *each), statistics, now),
+                }
+
+    def _recent(self, key: tuple[str, ...], statistics: Statistics, now: float) -> dict[str, Any]:
+        """Return the averages of what came between two looks, for a chart."""
+        history = self._history.setdefault(key, deque(maxlen=_SAMPLES))
+        if not history or now > history[-1][0]:
+            history.append((now, statistics.count, statistics.sum))
+        at, means = [], []
+        for (_, count, total), (when, newer, more) in zip(history, list(history)[1:], strict=False):
+            at.append(when)  # a new hour begins again
+            means.append((more - total) / (newer - count) if newer > count else None)
+        return {"at": at, "mean": means}
+
+    def _messages(self, component: str, names: RecordedNames) -> Iterator[dict[str, Any]]:
+        wanted = [(*each, level) for each in sorted(names.logs)[:_LOGS] for level in SEVERITIES]
+        asked = [
+            self._kit.logs(structure, component=component).deferred.recent(log, level, 20)
+            for structure, log, level in wanted
+        ]
+        found = self._kit.together(*asked) if asked else []
+        entries = [
+            (entry.time or datetime.fromtimestamp(0, UTC), log, entry)
+            for (_, log, _), some in zip(wanted, found, strict=True)
+            for entry in some
+        ]
+        for at, log, entry in sorted(entries, key=lambda each: each[0], reverse=True)[:_ENTRIES]:
+            yield {
+                "component": component,
+                "log": log,
+                "at": at.timestamp(),
+                "severity": entry.severity,
+                "message": entry.message,
+            }
+
+
+def _last_hour(rows: list[tuple[int, int]], now: float) -> dict[str, list[int]]:
+    """Return the counts of the last hour's minutes, including those without hits."""
+    counts = dict(rows)
+    at = list(range(int(now) // 60 * 60 - 3540, int(now) + 1, 60))
+    return {"at": at, "count": [counts.get(start, 0) for start in at]}
+
+
+def _quantiles(statistics: Statistics) -> dict[str, float]:
+    with suppress(MissingExtraError):
+        return {f"p{n}": statistics.quantile(n / 100) for n in (50, 99)}
+    return {}
+
 
 _MOMENT = 5.0  # seconds for which what a view costs is remembered
 _NAMES = 60.0  # seconds for which names that take a SCAN are
@@ -176,17 +332,14 @@ class Views:
     @_remembered(_MOMENT)
     def queues(self) -> dict[str, Any]:
         """Return the task queues of all components."""
-        found, failed = [], {}
-        for name in list(self._fleet.components):
-            try:
-                names = self.remembered(
-                    ("queues", name), _NAMES, partial(queue_names, self._kit, name)
-                )
-                states = queue_status(self._kit.queues(component=name), names)
-                found += [{"component": name, **_plain(each)} for each in states]
-            except (ShardKitError, *ServerErrors) as error:
-                failed[name] = str(error)
-        return {"queues": found, "failed": failed}
+
+        def ask(name: str) -> list[Any]:
+            names = self.remembered(("queues", name), _NAMES, partial(queue_names, self._kit, name))
+            states = queue_status(self._kit.queues(component=name), names)
+            return [{"component": name, **_plain(each)} for each in states]
+
+        queues, failed = _side_by_side(ask, self._fleet.components)
+        return {"queues": queues, "failed": failed}
 
     def dead_tasks(self, component: str, queue: str) -> dict[str, Any]:
         """Return a queue's dead tasks, with their errors."""
@@ -201,21 +354,22 @@ class Views:
     @_remembered(_MOMENT)
     def metrics(self) -> dict[str, Any]:
         """Return what applications record: counters, statistics and messages of all components."""
+
+        def ask(name: str) -> list[Any]:
+            find = partial(recorded_names, self._kit, name)
+            names = self.remembered(("metrics", name), _NAMES, find)
+            found = self._recorded.read(name, names, time.time())
+            if not names.whole:
+                cut[name] = "it has more keys than were looked at for names"
+            return list(found.items())
+
+        cut: dict[str, str] = {}
+        found, failed = _side_by_side(ask, self._fleet.components)
         answer: dict[str, Any] = {"counters": [], "statistics": [], "messages": []}
-        failed = {}
-        for name in list(self._fleet.components):
-            try:
-                names = self.remembered(
-                    ("metrics", name), _NAMES, partial(recorded_names, self._kit, name)
-                )
-                for kind, rows in self._recorded.read(name, names, time.time()).items():
-                    answer[kind] += rows
-                if not names.whole:
-                    failed[name] = "it has more keys than were looked at for names"
-            except (ShardKitError, *ServerErrors) as error:
-                failed[name] = str(error)
+        for kind, rows in found:
+            answer[kind] += rows
         answer["messages"].sort(key=lambda each: -each["at"])
-        return {**answer, "failed": failed}
+        return {**answer, "failed": failed | cut}
 
     @_remembered(_MOMENT, config=True)
     def heat(self, config: Any) -> dict[str, Any]:
@@ -248,20 +402,14 @@ class Views:
     @_remembered(_NAMES)
     def heat_of_servers(self) -> dict[str, Any]:
         """Return the hot keys that servers themselves report: HOTKEYS, and OBJECT FREQ with LFU."""
-        up = [each for each in list(self._fleet.servers.values()) if each.state == "up"]
 
-        def ask(server: ServerWatch) -> list[dict[str, Any]]:
-            try:
-                with client_of(server.fields, TIMEOUT) as client:
-                    rows = hot_keys_of(client, sorted(server.databases))
-                return [{"server": server.address, **_plain(each)} for each in rows]
-            except (ShardKitError, *ServerErrors) as error:
-                failed[server.address] = str(error)
-                return []
+        def ask(address: str) -> list[Any]:
+            with client_of(up[address].fields, TIMEOUT) as client:
+                rows = hot_keys_of(client, sorted(up[address].databases))
+            return [{"server": address, **_plain(each)} for each in rows]
 
-        failed: dict[str, str] = {}
-        with ThreadPoolExecutor(16) as threads:
-            keys = [row for rows in threads.map(ask, up) for row in rows]
+        up = {at: each for at, each in self._fleet.servers.copy().items() if each.state == "up"}
+        keys, failed = _side_by_side(ask, up)
         return {"keys": keys, "failed": failed}
 
     @_remembered(_NAMES, config=True)
@@ -279,13 +427,13 @@ class Views:
     @_remembered(_MOMENT)
     def locks(self) -> dict[str, Any]:
         """Return who holds and who waits for locks."""
-        states, failed = [], {}
-        for name, component in list(self._fleet.components.items()):
-            try:
-                states += [_plain(state) for state in lock_states(self._kit, component)]
-            except (ShardKitError, *ServerErrors) as error:
-                failed[name] = str(error)
-        return {"locks": states, "failed": failed}
+
+        def ask(name: str) -> list[Any]:
+            return list(map(_plain, lock_states(self._kit, components[name])))
+
+        components = self._fleet.components
+        locks, failed = _side_by_side(ask, components)
+        return {"locks": locks, "failed": failed}
 
     @_remembered(_MOMENT, config=True)
     def growth(self, config: Any) -> dict[str, Any]:
@@ -351,8 +499,24 @@ class Views:
             return {"banner": str(error)}
 
 
+def _side_by_side(
+    ask: Callable[[str], list[Any]], names: Iterable[str]
+) -> tuple[list[Any], dict[str, str]]:
+    """Return all answers about components or servers, in order, and why others failed."""
+    failed: dict[str, str] = {}
+
+    def answers(name: str) -> list[Any]:
+        try:
+            return ask(name)
+        except (ShardKitError, *ServerErrors) as error:
+            failed[name] = str(error)
+            return []
+
+    with ThreadPoolExecutor(16) as threads:
+        return [row for rows in threads.map(answers, list(names)) for row in rows], failed
+
+
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
     if is_dataclass(value) and not isinstance(value, type):
         return {key: _plain(each) for key, each in asdict(value).items()}
     if hasattr(value, "_asdict"):

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from shardkit.geo.block_store import LocalCities as LocalCities
     from shardkit.geo.city_totals import CityTotals as CityTotals, LogTally as LogTally
     from shardkit.geo.ip_to_city import Imported as Imported, IpToCity as IpToCity
-    from shardkit.geo.local_copy import LocalCities as LocalCities
     from shardkit.geo.models import City as City, IpRange as IpRange, SkippedLine as SkippedLine
     from shardkit.geo.readers import (
         csv_cities as csv_cities,

@@ -1,31 +1,38 @@
-"""The keys of a generation: blocks, cities, and lists of its blocks.
+"""The keys of a generation: blocks, cities, and lists of its blocks; docs/ip-to-city.md lists them.
 
-::
-
-    ip2city:3512345:4:c0a8      STRING  a block                  (`shardkit.geo.blocks`)
-    ip2city:3512345:cities:7    HASH    cities                   {0: ["Bonn",…,2946447], …}
-    ip2city:3512345:keys:0      STRING  lists 1,000 blocks, 13 bytes each
-    ip2city:3512345:keys:1      …       written before its blocks, so no block is ever orphaned
-
-    a listed block: level (1 byte), page (4 bytes; 2**32 - 1: none), bucket (8 bytes)
+A list names 1,000 blocks, 13 bytes each: level (1), page (4; 2**32 - 1: none) and bucket (8). It is
+written before its blocks, so no block is ever orphaned.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from socket import AF_INET, inet_pton
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardkit import log_records
-from shardkit.errors import DamagedDataError, StructureError, counted
-from shardkit.geo.blocks import ENTRIES_A_PAGE, LEVELS, WHOLE, Block, blocks
-from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations, superseded
-from shardkit.geo.import_ranges import ImportInput
-from shardkit.geo.local_copy import LocalCities, RangeTables
-from shardkit.geo.models import City
-from shardkit.operations.commands import Argument, Columns, Command, Locate
+from shardkit.errors import DamagedDataError, NewerFormatError, StructureError, counted
+from shardkit.geo.blocks import (
+    ENTRIES_A_PAGE,
+    LEVELS,
+    NO_CITY,
+    WHOLE,
+    Block,
+    blocks,
+    entries,
+)
+from shardkit.geo.models import IPV4, IPV6, Address, City, address_number
+from shardkit.geo.readers import ImportInput
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import Argument, Columns, Command, Home, Locate
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Operation, Stream, pages
 from shardkit.structures.base.check import (
     Damage,
@@ -35,9 +42,131 @@ from shardkit.structures.base.check import (
     raised_twice,
     read_or_note,
 )
-from shardkit.structures.base.damage import damage
-from shardkit.structures.base.glob import escaped
+from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.members import escaped
 from shardkit.structures.hash.sharded_hash import ShardedHash
+
+IMPORT_AGAIN = "import again"
+FORMAT = 1  # of all that is stored of a generation; absent in its record, it is 1
+_STATES: Final = {b"importing", b"left", b"retired"}
+
+
+class Generation(NamedTuple):
+    """A complete generation."""
+
+    number: int  # later ones have larger numbers
+    ranges: int  # how many were read
+    cities: int  # how many there are, numbered from 0
+    blocks: int  # how many there are
+    levels: tuple[int, ...]  # the numbers of the levels that have blocks
+    imported: int  # when the import finished, in seconds since 1970
+
+
+class Generations:
+    """The record of generations of one `IpToCity`, shared by its faces: a HASH.
+
+    An import writes a new generation, which no reader sees. Then one script sets ``number`` and
+    ``current``: all readers switch from the complete old data to the complete new data. The old
+    generation expires after a grace period, and stays recorded (``retired:<number>``) until the
+    next import, which also removes the leftovers of a failed one (``left:…``). Only one import can
+    be in progress (``importing:…``). When a second one starts, the first fails at its next step, so
+    a crashed import never blocks the next one.
+    """
+
+    def __init__(self, component: str, name: str) -> None:
+        self.home = Home(component)
+        self.key = f"{name}:generations"
+
+    def parse(self, stored: bytes) -> Generation:
+        """Return a generation from its stored form."""
+        try:
+            fields = json.loads(stored)
+            format_ = fields.get("format", FORMAT)
+            if isinstance(format_, int) and format_ > FORMAT:
+                raise NewerFormatError(
+                    f"the current generation has format {format_}, this release reads {FORMAT}",
+                    "use the release that imported it, or a later one",
+                )
+            known = {name: fields[name] for name in Generation._fields}  # others are later ones
+            return Generation(**{**known, "levels": tuple(known["levels"])})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            found = f"current={shown(stored)}"
+            remedy = "import again, or upgrade this program if a later release wrote it"
+            raise damage(self.home, self.key, found, "a generation", remedy) from None
+
+    def read_current(self) -> Command:
+        """Return the command that reads the stored form of the current generation."""
+        return self._at("HGET", "current")
+
+    def begin(self) -> Operation[tuple[int, list[int], list[int]]]:
+        """Begin an import; return its generation's number, and the generations to remove.
+
+        Last come those of interrupted imports, which may still write a little more.
+        """
+        [reply] = yield [lua_call(self.home, "geo/begin", [self.key])]
+        number, unused, interrupted = reply
+        return number, unused, interrupted
+
+    def alive(self, generation: int) -> Command:
+        """Return the command that checks whether an import may continue; the reply is 1 or 0."""
+        return self._at("HEXISTS", f"importing:{generation}")
+
+    def switch(self, generation: Generation, grace: int) -> Operation[int]:
+        """Make readers use a generation; return the previous one, 0 for none."""
+        stored = json.dumps(generation._asdict(), separators=(",", ":"))
+        arguments = (generation.number, stored, grace)
+        call = lua_call(self.home, "geo/switch", [self.key], arguments, idempotent=True)
+        [old] = yield [call]
+        if old is None:
+            raise superseded(self.key)
+        return int(old)
+
+    def abandon(self, generation: int) -> Operation[bool]:
+        """Abandon an import; return whether its generation has to be removed."""
+        abandon = lua_call(self.home, "geo/abandon", [self.key], [generation], idempotent=True)
+        [unused] = yield [abandon]
+        return bool(unused)
+
+    def forget(self, generation: int) -> Operation[None]:
+        """Record that a generation's keys are removed."""
+        fields = [f"{state}:{generation}" for state in ("left", "retired")]
+        yield [self._at("HDEL", *fields)]
+
+    def read(self) -> Operation[tuple[Generation | None, dict[int, str]]]:
+        """Return the current generation, and the states of others that have keys."""
+        [flat] = yield [self._at("HGETALL")]
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+
+        def number_of(text: bytes) -> int:
+            return stored_integer(self.home, self.key, "number", text)
+
+        states = {}
+        for field in fields:
+            state, _, number = field.partition(b":")
+            if state in _STATES:
+                states[number_of(number)] = state.decode()
+        if b"number" not in fields and b"current" not in fields:
+            return None, states
+        current, number = self.parse(fields.get(b"current", b"")), fields.get(b"number", b"")
+        if number_of(number) != current.number:
+            raise damage(self.home, self.key, f"number={shown(number)}", f"{current.number}")
+        return current, states
+
+    def delete(self) -> Operation[None]:
+        """Remove the HASH."""
+        yield [self._at("UNLINK")]
+
+    def _at(self, name: str, *args: str) -> Command:
+        return Command(self.home, self.key, (name, self.key, *args), None, True)
+
+
+def superseded(key: str) -> StructureError:
+    """Return the error of an import that another one interrupted."""
+    return StructureError(
+        f"{key}: another import has started: this one has changed nothing",
+        "import again when the other one has ended, if still needed",
+    )
+
 
 logger = logging.getLogger("shardkit")
 
@@ -51,6 +180,134 @@ _KEYS_LOCATED: Final = 10_000  # by which servers are found
 _SCANNED: Final = 2_000  # of a server's keys, in one command
 _LISTED: Final = struct.Struct("<BIQ")
 _NO_PAGE: Final = 2**32 - 1
+
+
+_HOST_LEVEL = 3  # its buckets and offsets have 64 bits each, too many for one number
+
+
+class _RangeTable:
+    """Where cities begin, and their numbers."""
+
+    def __init__(self, code: str) -> None:
+        self.starts = array(code, [0])
+        self.numbers = array("I", [0])
+        self.next = 0  # the bucket after the last added one
+
+    def memory(self) -> int:
+        return sys.getsizeof(self.starts) + sys.getsizeof(self.numbers)
+
+
+class RangeTables:
+    """The tables of a copy, filled block by block."""
+
+    def __init__(self) -> None:
+        self.flat = {
+            level.number: _RangeTable("Q" if level.bits > 16 else "I") for level in LEVELS[:3]
+        }
+        self.hosts: dict[int, _RangeTable] = {}
+
+    def add(self, level: int, bucket: int, content: bytes) -> None:
+        """Add a block; those of a level must come in order. A list of pages adds nothing."""
+        block = entries(LEVELS[level], content)
+        if block is None:
+            return
+        offsets, numbers = block
+        if level == _HOST_LEVEL:
+            table, base = self.hosts.setdefault(bucket, _RangeTable("Q")), 0
+        else:
+            table, bits = self.flat[level], LEVELS[level].bits
+            if bucket > table.next or (bucket == table.next and offsets[0]):
+                self._end(table, bits)
+            base, table.next = bucket << bits, bucket + 1
+        table.starts.extend([base + offset for offset in offsets])
+        table.numbers.extend([0 if n == NO_CITY else n + 1 for n in numbers])
+
+    def finish(self) -> None:
+        """End the last city of each table at the end of its bucket."""
+        for number, table in self.flat.items():
+            bits = LEVELS[number].bits
+            if table.next << bits < 2 ** (8 * table.starts.itemsize):
+                self._end(table, bits)
+
+    def _end(self, table: _RangeTable, bits: int) -> None:
+        """End a city at the end of its bucket, so that it does not reach into the next one."""
+        if table.numbers[-1]:
+            table.starts.append(table.next << bits)
+            table.numbers.append(0)
+
+
+class LocalCities:
+    """Finds cities in this process, without an exchange. Made by ``ip.local()``.
+
+    It holds the data that was current at loading. Threads can share it, other processes can
+    unpickle it, and forked children inherit it. An IPv4 range takes 8 bytes, most IPv6 ranges 12.
+
+    Attributes:
+        generation: the loaded generation.
+    """
+
+    def __init__(self, generation: Generation, tables: RangeTables, cities: list[City]) -> None:
+        tables.finish()
+        self.generation = generation
+        self._cities: list[City | None] = [None, *cities]
+        self._tables = tables
+        self._starts = tables.flat[0].starts
+        self._numbers = tables.flat[0].numbers
+        # Where each /16 begins: bisecting within one takes few steps in adjacent memory.
+        self._sixteenths = array(
+            "L", [bisect_left(self._starts, bucket << 16) for bucket in range(2**16 + 1)]
+        )
+
+    def find(self, address: Address) -> City | None:
+        """Return the city of an address; None if it is in no range.
+
+        Args:
+            address: text, bytes, or an address object of Python's ``ipaddress``.
+
+        Raises:
+            InvalidArgumentError: it is not an address.
+        """
+        try:
+            at = int.from_bytes(inet_pton(AF_INET, address), "big")  # type: ignore[arg-type]
+        except (OSError, ValueError, TypeError):
+            at = address_number(address)
+            if at >= IPV4:
+                return self._cities[self._number(at - IPV6)]
+        begins, bucket = self._sixteenths, at >> 16
+        n = bisect_right(self._starts, at, begins[bucket], begins[bucket + 1]) - 1
+        return self._cities[self._numbers[n]]
+
+    def find_many(self, addresses: Iterable[Address]) -> list[City | None]:
+        """Return the cities of addresses, in their order; see `find`."""
+        return list(map(self.find, addresses))
+
+    def memory(self) -> int:
+        """Return the approximate memory in bytes."""
+        tables = [*self._tables.flat.values(), *self._tables.hosts.values()]
+        cities = sum(
+            sys.getsizeof(city) + sum(map(sys.getsizeof, city)) for city in self._cities if city
+        )
+        own = sum(map(sys.getsizeof, (self._cities, self._sixteenths)))
+        return sum(table.memory() for table in tables) + own + cities
+
+    def __len__(self) -> int:
+        """The number of cities."""
+        return len(self._cities) - 1
+
+    def __repr__(self) -> str:
+        return f"LocalCities(generation={self.generation.number}, {len(self):,} cities)"
+
+    def _number(self, address: int) -> int:
+        """Return the number of the city of an IPv6 address."""
+        for level in LEVELS[1:3]:
+            table = self._tables.flat[level.number]
+            number = table.numbers[bisect_right(table.starts, address >> level.unit) - 1]
+            if number:
+                return number
+        hosts = self._tables.hosts.get(address >> 64)
+        if hosts is None:
+            return 0
+        return hosts.numbers[bisect_right(hosts.starts, address & (2**64 - 1)) - 1]
 
 
 class CityTable:

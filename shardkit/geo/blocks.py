@@ -2,20 +2,10 @@
 
 Addresses are divided into buckets by their leading bits. The ranges of a bucket are one STRING, its
 block; a range that spans buckets is split at their borders. IPv6 ranges can be as large as a
-continent's or as small as one host, so IPv6 has three levels. Each piece of a range goes to the
-highest level whose units it fills::
-
-    level   bucket                one for each     units      key
-    0       IPv4 /16              65,536           /32        <name>:<generation>:4:c0a8
-    1       IPv6 /16              65,536           /32        <name>:<generation>:6:2001
-    2       IPv6 /32                               /64        <name>:<generation>:6:20010db8
-    3       IPv6 /64                               /128       <name>:<generation>:6:20010db800010002
-
-    2001:db8:: to 2001:db9:0:ffff:…     level 1, bucket 2001: unit db8
-                                        level 2, bucket 20010db9: units 0 to ffff
-
-So a look-up reads one block for IPv4, and for IPv6 one block for each level of the data, all in one
-exchange. No address is in two levels.
+continent's or as small as one host, so IPv6 has three levels, /16, /32 and /64, with units of /32,
+/64 and /128. Each piece of a range goes to the highest level whose units it fills. So a look-up
+reads one block for IPv4, and for IPv6 one block for each level of the data, all in one exchange. No
+address is in two levels.
 
 An entry of a block is the offset, in units, at which a city begins; it reaches to the next entry.
 The city number 4,294,967,295 marks the beginning of a gap. Numbers are little-endian::
@@ -27,12 +17,7 @@ The city number 4,294,967,295 marks the beginning of a gap. Numbers are little-e
     │ 1 │ the first offset of each page   │     a block of more than 4,096 entries: page k is
     └───┴─────────────────────────────────┘     a block at <key>:<k>
 
-    192.168.0.0/24 is 7, 192.168.1.0/25 is 9, nothing else:
-    00   0000 0001 8001   00000007 00000009 ffffffff           19 bytes
-
-Offsets and numbers are separate, so the offsets can be searched without unpacking. With its share
-of the keys, an IPv4 range takes 14.7 bytes on Valkey 9.1 and 20.0 on Redis 7.0 if there are 500,000
-of them (benchmarks/ip_to_city.py).
+Offsets and numbers are separate, so the offsets can be searched without unpacking.
 """
 
 from __future__ import annotations

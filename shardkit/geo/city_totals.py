@@ -1,26 +1,11 @@
 """Totals of log lines by day and country, region or city, added file by file, each file once.
 
-::
+The process that reads lines counts them (`LogTally`), and sends only totals, as increments: several
+files may have lines of the same day. The script that adds a file's totals also records that the
+file is done, so a failed add can safely be repeated. The totals are first written to temporary
+keys, in portions, because a script should not have too many arguments.
 
-    daily:country:{2015-05-17}    ZSET  Germany                                      1307
-    daily:region:{2015-05-17}     ZSET  ["Bavaria","Germany"]                         201
-    daily:city:{2015-05-17}       ZSET  ["Munich","Bavaria","Germany"]                120
-    daily:done:{2015-05-17}       SET   access-1.log, access-2.log
-
-The process that reads lines counts them (`LogTally`), and sends only totals, as
-increments: several files may have lines of the same day. The script that adds a file's totals also
-records that the file is done, so a failed add can safely be repeated. The totals are first written
-to temporary keys, in portions, because a script should not have too many arguments.
-
-All keys of a day share a hash tag, so they live on one server.
-
-A line that is counted::
-
-    192.0.2.7 2015-05-17 10:05:03 7
-    └ address └ day, ISO └ time   └ action (and the rest of the line are ignored)
-
-A million lines of a day become one count for each city. A tally is not thread-safe: create one for
-each file.
+All keys of a day share a hash tag, so they live on one server. docs/ip-to-city.md lists them.
 """
 
 from __future__ import annotations
@@ -28,13 +13,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.block_store import LocalCities
 from shardkit.geo.models import City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Transaction
@@ -177,7 +162,11 @@ class CityTotals(Structure[Face]):
                 totals: Counter[str] = Counter()
                 for city, count in tally.counts[day].items():
                     totals[_member(kind, city)] += count
-                yield from self._write(beside, totals)
+                for page in pages(totals.items(), _AT_ONCE):
+                    flat = [part for member, total in page for part in (total, member)]
+                    adds = self._at(beside, "ZADD", beside, *flat)
+                    ends = self._at(beside, "EXPIRE", beside, _TEMPORARY)
+                    yield [Transaction(self.component, beside, (adds, ends))]
                 keys += [self._key(kind, day), beside]
             call = lua_call(self.component, "geo/add_totals", keys, [file])
             [was_new] = yield [call]
@@ -266,12 +255,6 @@ class CityTotals(Structure[Face]):
         if not notes and any(read) and not files:
             note(done, "no files", "those that were added")
         return notes
-
-    def _write(self, key: str, totals: Mapping[str, int]) -> Operation[None]:
-        for page in pages(totals.items(), _AT_ONCE):
-            flat = [part for member, total in page for part in (total, member)]
-            commands = (self._at(key, "ZADD", key, *flat), self._at(key, "EXPIRE", key, _TEMPORARY))
-            yield [Transaction(self.component, key, commands)]
 
     def _key(self, prefix: str, day: str) -> str:
         return f"{self.name}:{prefix}:{{{day}}}"

@@ -1,21 +1,9 @@
-"""IP to city: the city of an address.
-
-::
-
-    ip2city:generations             HASH    the generation that readers use   on the entry
-    ip2city:3512345:4:c0a8          STRING  the ranges of 192.168.0.0/16      ┐
-    ip2city:3512345:6:20010db8      STRING  those of 2001:db8::/32            │ on the shards, each
-    ip2city:3512345:cities:7        HASH    cities 896 to 1,023               │ key where it falls
-    ip2city:3512345:keys:0          STRING  a list of blocks                  ┘
-
-    192.168.1.7 ─► generation 3512345 ─► ip2city:3512345:4:c0a8 ─► 41 ─► ["Bonn", …]
-                   cached, checked              one GET             cached, or one HGET
-                   once a second
+"""IP to city: the city of an address; docs/ip-to-city.md lists the keys.
 
 Ranges are packed in blocks (`shardkit.geo.blocks`), so an address costs one GET instead of a search
 among all ranges. Ranges have ends: an address in a gap has no city. An import writes a new
-generation and then switches to it (`shardkit.geo.generations`): readers see either all of the old
-data or all of the new.
+generation and then switches to it (`shardkit.geo.block_store`): readers see either all of the old
+data or all of the new. Which one is current is cached, and checked once a second.
 """
 
 from __future__ import annotations
@@ -28,12 +16,19 @@ from typing import NamedTuple
 
 from shardkit import log_records
 from shardkit.errors import DamagedDataError, ShardKitError, StructureError
-from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, CityTable, Progress
+from shardkit.geo.block_store import (
+    BLOCKS_AT_ONCE,
+    IMPORT_AGAIN,
+    BlockStore,
+    CityTable,
+    Generation,
+    Generations,
+    LocalCities,
+    Progress,
+)
 from shardkit.geo.blocks import IPV4_LEVELS, IPV6_LEVELS, NO_CITY, WHOLE, Level, search
-from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations
-from shardkit.geo.import_ranges import ImportInput
-from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import IPV4, Address, City, Item, SkippedLine, address_number
+from shardkit.geo.readers import ImportInput
 from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -228,7 +223,10 @@ class IpToCity(Structure[Face]):
             new = yield from self._store.write(number, source, progress or (lambda *_: None), now)
             old = yield from self._generations.switch(new, grace)
         except Exception:
-            yield from self._abandon(number)
+            with self._left_to_the_next("data of a failed import remains until the next one"):
+                if (yield from self._generations.abandon(number)):
+                    yield from self._store.remove(number)
+                    yield from self._generations.forget(number)
             raise
         finally:
             source.close()
@@ -449,13 +447,6 @@ class IpToCity(Structure[Face]):
         return not 0 <= (yield from self._now()) - self._cache.checked < FRESH
 
     # ---- importing
-
-    def _abandon(self, number: int) -> Operation[None]:
-        """Remove what a failed import wrote; if that fails too, the next import will."""
-        with self._left_to_the_next("data of a failed import remains until the next one"):
-            if (yield from self._generations.abandon(number)):
-                yield from self._store.remove(number)
-                yield from self._generations.forget(number)
 
     @contextmanager
     def _left_to_the_next(self, what: str) -> Iterator[None]:

@@ -1,12 +1,8 @@
 """The items of an import: cities, ranges, and skipped lines; addresses as numbers.
 
-::
-
-    0 ……………… 2**32 - 1                              IPv4
-                            2**128 …… 2**129 - 1     IPv6: 2**128 and the address
-
-Both families share one number line, so their ranges are sorted and cut by the same code, and no
-range can span both. An IPv4 address written as IPv6 (``::ffff:192.0.2.7``) is the IPv4 address.
+IPv6 begins at 2**128 on the same number line, so ranges of both families are sorted and cut by the
+same code, and no range can span both. An IPv4 address written as IPv6 (``::ffff:192.0.2.7``) is the
+IPv4 address.
 
 Parsing is strict: four decimal numbers up to 255 without leading zeros, or RFC 4291; no blanks, no
 zone. ``1.2.3`` and ``999.2.3.4`` are invalid.
@@ -45,10 +41,8 @@ def address_number(address: Address) -> int:
 def parse_range(first: str, last: str | None = None) -> tuple[int, int]:
     """Return the first and the last address number of a range, as files write it.
 
-    Args:
-        first: its first address, as IPv4, IPv6 or one decimal number; or a network such as
-            ``192.0.2.0/24``, of any prefix length, whose host bits are ignored.
-        last: its last address, in the same notation; None or empty for a network.
+    An address is IPv4, IPv6 or one decimal number, both in the same notation. Without ``last``, the
+    first is a network such as ``192.0.2.0/24``, of any prefix length, whose host bits are ignored.
     """
     address, slash, prefix = first.partition("/")
     if slash:

@@ -1,19 +1,6 @@
 """For Starlette, FastAPI and every other ASGI application: a lifespan, and middleware.
 
-::
-
-    app = FastAPI(lifespan=lifespan("configs/local.yaml"))
-    app.add_middleware(TimingMiddleware, component="metrics")
-    app.add_middleware(MaintenanceMiddleware, component="metrics", part="shop")
-    app.add_middleware(SessionMiddleware, component="users")
-    app.add_middleware(ETagMiddleware)
-    app.add_middleware(ErrorMiddleware)
-
-    @app.get("/users/{number}")
-    async def user(number: int, request: Request):
-        return await request.state.shardkit.hash("users", component="users").hget(str(number))
-
-Nothing of Starlette is imported: these are plain ASGI.
+Nothing of Starlette is imported: these are plain ASGI. docs/integrations.md has an application.
 """
 
 from __future__ import annotations
@@ -83,13 +70,7 @@ def lifespan(
 
 
 def request_kit(scope: Scope) -> AsyncShardKit:
-    """Return the kit that `lifespan` has opened, from the scope of a request.
-
-    It is that of FastAPI's ``app.dependency_overrides[get_kit]``, if there is one.
-
-    Raises:
-        RuntimeError: the application has no such lifespan.
-    """
+    """Return `lifespan`'s kit, or FastAPI's override of ``get_kit``; else raise RuntimeError."""
     dependency = getattr(sys.modules.get("shardkit.integrations.fastapi"), "get_kit", None)
     instead = getattr(scope.get("app"), "dependency_overrides", {}).get(dependency)
     kit = instead() if instead else kit_in(scope)
@@ -117,7 +98,6 @@ class TimingMiddleware:
     """Times every request by its route; see `shardkit.metrics.AccessTimes`.
 
     Args:
-        app: the application.
         component: where the times are kept.
         context: returns what a request is counted as, once it is answered; by default its method
             and the path of its route, as ``GET /users/{number}``, and one context for all requests
@@ -154,7 +134,6 @@ class MaintenanceMiddleware:
     """Answers 503 with Retry-After while the maintenance flag is on.
 
     Args:
-        app: the application.
         component: where the flag lives.
         part: the part of the application that this one is; by default all of it.
         kit: a kit; by default the one of `lifespan`.
@@ -192,9 +171,6 @@ class ErrorMiddleware:
     """Answers 503 with Retry-After if servers are not available, and 400 to bad input.
 
     The body is JSON, ``{"detail": …}``. Add it last, so that it has the errors of all others.
-
-    Args:
-        app: the application.
     """
 
     def __init__(self, app: ASGIApplication) -> None:
@@ -222,13 +198,7 @@ class ErrorMiddleware:
 
 
 class ETagMiddleware:
-    """Gives answers to GET an ETag; who has the same already is answered 304, without a body.
-
-    Answers that are sent in parts get none.
-
-    Args:
-        app: the application.
-    """
+    """Gives whole answers to GET an ETag; who has the same already is answered 304, bodyless."""
 
     def __init__(self, app: ASGIApplication) -> None:
         self._app = app
@@ -260,7 +230,6 @@ class SessionMiddleware:
     due at log-in. Requests of one user at the same time: the last one's changes stay.
 
     Args:
-        app: the application.
         component: where sessions live, each on the shard of its id.
         name: the cookie's name, and the prefix of the keys.
         ttl: the seconds after its last use for which a session is kept.
@@ -312,19 +281,8 @@ class SessionMiddleware:
 def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any], Any]:
     """Return a decorator like ``kit.cached``, for functions that get their kit as an argument.
 
-    ::
-
-        @app.get("/products/{number}")
-        @cached("cache", ttl=60, key="product:{number}")
-        async def product(number: int, kit: Kit): ...   # or request: Request
-
-        await product.invalidate(7, kit=kit)
-        await product.invalidate_tag("products", kit=kit)
-
-    See `shardkit.ShardKit.cached` for the arguments.
-
-    Raises:
-        InvalidArgumentError: an option cannot be used; the function is no ``async def``.
+    That is a kit or a request; ``invalidate_tag`` takes ``kit=``. For the options see
+    `shardkit.ShardKit.cached`.
     """
     current: ContextVar[AsyncShardKit] = ContextVar("shardkit.integrations.asgi.cached")
     caching = Caching(current.get, component, **options)

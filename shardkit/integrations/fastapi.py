@@ -1,18 +1,7 @@
 """For FastAPI: the kit that `shardkit.integrations.asgi.lifespan` has opened, as a dependency.
 
-::
-
-    app = FastAPI(lifespan=lifespan("configs/local.yaml"))
-    app.mount("/health", shardkit.network.health.asgi())     # /health/live, /health/ready
-
-    @app.get("/users/{number}")
-    async def user(number: int, kit: Kit):
-        return await kit.hash("users", component="users").hget(str(number))
-
-    @app.get("/search", dependencies=[Depends(RateLimited("search", component="limits", limit=5))])
-    async def search(text: str, session: Session): ...  # of SessionMiddleware
-
-In tests, ``app.dependency_overrides[get_kit] = lambda: another_kit``.
+In tests, ``app.dependency_overrides[get_kit] = lambda: another_kit``. docs/integrations.md has an
+application.
 """
 
 import math
@@ -31,11 +20,7 @@ __all__ = ["Kit", "RateLimited", "Session", "get_kit"]
 
 
 def get_kit(connection: HTTPConnection) -> AsyncShardKit:
-    """Return the application's kit, for a request or a WebSocket.
-
-    Raises:
-        RuntimeError: the application has no such lifespan.
-    """
+    """Return the application's kit; raise RuntimeError if it has no such lifespan."""
     return request_kit(connection.scope)
 
 
@@ -62,9 +47,6 @@ class RateLimited:
         name, component, **options: see ``kit.rate_limit``.
         key: returns what is limited, from the request; by default its address, behind a proxy the
             proxy's.
-
-    Raises:
-        InvalidArgumentError: an argument cannot be used.
 
     Cost of a request: one exchange.
     """

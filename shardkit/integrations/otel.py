@@ -1,16 +1,9 @@
 """OpenTelemetry: spans and metrics of calls and commands, by the stable database conventions.
 
-::
-
-    stop = shardkit.integrations.otel.instrument()        # pip install shardkit[otel]
-
-    ShardedHash.hmget                        one span for the call
-    ├── HMGET 1   users:0  10.0.0.1:6379     one for each server that it asks
-    └── HMGET 1   users:3  10.0.0.2:6379
-
-No span has a value, nor a key unless you ask for them. What redis-py's own code sends for
-handed-out clients is hidden from opentelemetry-instrumentation-redis while this is on, so that
-nothing is counted twice. See docs/observability.md and https://opentelemetry.io/docs/specs/semconv/database/.
+A call is a span, and below it each server that it asks. No span has a value, nor a key unless you
+ask for them. What redis-py's own code sends for handed-out clients is hidden from
+opentelemetry-instrumentation-redis while this is on, so that nothing is counted twice. See
+docs/observability.md and https://opentelemetry.io/docs/specs/semconv/database/.
 """
 
 from __future__ import annotations
@@ -58,16 +51,13 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     keys: int = 0,
 ) -> Callable[[], None]:
-    """Make spans and metrics of everything that shardkit does in this process, from now on.
+    """Make spans and metrics of all that shardkit does in this process; return what ends it.
 
     Args:
         tracer_provider: where spans go; the global one by default.
         meter_provider: where metrics go; the global one by default.
         keys: how many of the keys of its commands a server's span has at most, as
             ``shardkit.keys``; none by default, because keys may contain secrets.
-
-    Returns:
-        A function that ends it.
     """
     telemetry = _Telemetry(
         trace.get_tracer("shardkit", tracer_provider=tracer_provider),

@@ -1,12 +1,5 @@
 """Prometheus: what shardkit does as metrics of prometheus_client, with few labels.
 
-::
-
-    stop = shardkit.integrations.prometheus.instrument()      # pip install shardkit[prometheus]
-
-    shardkit_request_duration_seconds{component="users",shard="3"}
-    shardkit_commands_total{component="users",command="HGET"}
-
 Labels are components, shards and names of commands, never keys. Beyond a limit of different values
 they say ``other``, so that the number of time series is bounded. See docs/observability.md.
 """
@@ -35,15 +28,12 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 def instrument(
     registry: CollectorRegistry = REGISTRY, *, max_shards: int = 256, max_names: int = 200
 ) -> Callable[[], None]:
-    """Count everything that shardkit does in this process, from now on.
+    """Count all that shardkit does in this process; return what unregisters the metrics.
 
     Args:
         registry: where the metrics are registered.
         max_shards: the first ``max_shards`` shards have labels; all further ones are ``other``.
         max_names: the same of commands, calls, errors and servers.
-
-    Returns:
-        A function that unregisters the metrics.
     """
     metrics = _Metrics(registry, max_shards, max_names)
     unsubscribe = events.subscribe(metrics)

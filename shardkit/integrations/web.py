@@ -80,12 +80,7 @@ class WebSession(dict[str, Any]):
 
 
 class Sessions(Structure[Face]):
-    """Sessions on the shards of their ids.
-
-    Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        ttl: the seconds after its last use for which a session is kept.
-    """
+    """Sessions on the shards of their ids, for ``ttl`` seconds after their last use."""
 
     def __init__(self, driver: Driver, component: str, name: str, ttl: Seconds) -> None:
         super().__init__(driver, component, name)

@@ -1,14 +1,7 @@
 """For Flask and every other WSGI application: a kit, sessions, times, and maintenance.
 
-::
-
-    app = Flask(__name__)
-    kit = init_flask(app, "configs/local.yaml")          # app.extensions["shardkit"]
-    app.wsgi_app = MaintenanceWSGI(app.wsgi_app, kit, component="metrics", part="shop")
-    app.wsgi_app = TimingWSGI(app.wsgi_app, kit, component="metrics")
-    app.session_interface = FlaskSessions(kit, component="users")
-
-A kit that is opened before a server forks its workers works in each of them.
+A kit that is opened before a server forks its workers works in each of them. docs/integrations.md
+has an application.
 """
 
 from __future__ import annotations
@@ -41,7 +34,6 @@ def init_flask(
     `shardkit.integrations.asgi.ErrorMiddleware`.
 
     Args:
-        app: the application.
         where: see `shardkit.connect`; or a kit that exists.
         options: likewise.
     """
@@ -78,7 +70,6 @@ class FlaskSessions:
     `shardkit.integrations.asgi.SessionMiddleware` for what they are.
 
     Args:
-        kit: a kit.
         component: where sessions live, each on the shard of its id.
         ttl: the seconds after its last use for which a session is kept.
     """
@@ -117,8 +108,6 @@ class TimingWSGI:
     """Times every request until its body is sent; see `shardkit.metrics.AccessTimes`.
 
     Args:
-        app: the application.
-        kit: a kit.
         component: where the times are kept.
         context: returns what a request is counted as, from its environ, once it is answered; by
             default its method and, in Flask, its rule, as ``GET /users/<number>``.
@@ -171,8 +160,6 @@ class MaintenanceWSGI:
     """Answers 503 with Retry-After while the maintenance flag is on.
 
     Args:
-        app: the application.
-        kit: a kit.
         component: where the flag lives.
         part: the part of the application that this one is; by default all of it.
         open_paths: paths that are answered as usual; see `asgi.MaintenanceMiddleware`.

@@ -2,29 +2,16 @@
 
 A job is a document of the search index (`shardkit.search.index`): its words are the skills that it
 requires, and a column has their number. A query reads the postings of the candidate's skills,
-counts the matches of each job, and returns the jobs with a match for each requirement::
-
-    {jobs:0}:r:0:0      HASH   python → job 0 ≥ 450, job 2 ≥ 100     sql → job 0 ≥ 100 …
-    {jobs:0}:a:1:0      STRING requirements of job 0, 1, 2 …         2, 1, 1 …
-
-    a candidate with {"Python": 5, "SQL": 0.5}
-    python 500   job 0 ✓   job 2 ✓
-    sql     50   job 0 ✗                       job 0: 1 of 2   job 2: 1 of 1, found
+counts the matches of each job, and returns the jobs with a match for each requirement.
 
 A posting has two bytes for the required level or hundredths of years, so it replaces a set for each
 level, or a sorted set of years, in the layout of Redis in Action. Jobs without requirements have a
-word of their own, which every query contains.
+word of their own, which every query contains. A skill is a word of the index in a normalised
+spelling, with a number for jobs and candidates alike: a candidate meets a requirement whose number
+is not above their own.
 
 Each job is whole on one part. One script per part runs at the same time, and their results are
 merged in one order: the most requirements first, as the fewest candidates meet those, then by id.
-
-A skill is a word of the index in a normalised spelling, with a number for jobs and candidates
-alike: a candidate meets a requirement whose number is not above their own::
-
-    measure    given                           words and numbers
-    skills     ["Python", "machine  learning"] python 0     machine learning 0
-    levels     {"Python": 2, "SQL": 0}         python 2     sql 0
-    years      {"Python": 4.5, "SQL": 1}       python 450   sql 100        hundredths
 """
 
 from __future__ import annotations
@@ -52,12 +39,10 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.search.check import check_parts
-from shardkit.search.documents import DocumentStructure
-from shardkit.search.model.documents import check_id
-from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor
-from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import PRIMARY, WORK_PER_CALL, DocumentForm
-from shardkit.search.request import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
+from shardkit.search.documents import Hit, Results, SearchCursor, check_id, read_cursor
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, DocumentForm, DocumentStructure
+from shardkit.search.schema import CHUNK, Schema
+from shardkit.search.searcher import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
 

@@ -6,7 +6,8 @@ several shards share is asked once, and a cluster by each of its masters that ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from redis.commands import AsyncCoreCommands, CoreCommands
@@ -20,6 +21,7 @@ from shardkit.network.connections.redis_private import learn_slots, nodes_of_slo
 from shardkit.network.links.cluster_clients import as_command
 from shardkit.operations.commands import Partial, Replies, Shard, raise_failures
 from shardkit.operations.deadlines import call
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import command_name, key_positions
 from shardkit.routing.placement import SLOTS, slot_of
 
@@ -62,30 +64,11 @@ class _Recipient(NamedTuple):
     shards: Sequence[Shard]  # that live there
 
 
-def _targets(
-    component: Component, merge: OfAll, tags: Mapping[Shard, Sequence[str]]
-) -> list[_Recipient]:
-    """Return where to send a command, given the keys of the masters of each cluster."""
-    return [
-        _Recipient(shard, tag, shards)
-        for shard, shards in distinct(component, merge.by).items()
-        for tag in tags.get(shard, ("",))
-    ]
-
-
-def _clusters(component: Component, merge: OfAll) -> list[Shard]:
-    return [s for s in distinct(component, merge.by) if component.entry_of(s).is_cluster]
-
-
-def _batch(merge: OfAll, args: tuple[Any, ...], targets: Sequence[_Recipient]) -> Partial:
-    args += merge.more if len(args) == 1 else ()
-    return Partial([as_command(target.shard, target.key, args) for target in targets])
-
-
 class _ForAllShards:
     """What both faces share."""
 
     _event_dispatcher: Any = None  # expected by redis-py's commands
+    _is_async_client: bool
 
     def __init__(self, router: Any) -> None:
         self._router = router
@@ -108,22 +91,36 @@ class _ForAllShards:
             )
         return merge
 
-    def _finish(
-        self,
-        merge: OfAll,
-        name: Any,
-        options: dict[str, Any],
-        targets: Sequence[_Recipient],
-        replies: Replies,
-        component: Component,
-        awaiting: bool,
-    ) -> Any:
-        clients = self._router._plane.plane().clients
-        tables = clients.callbacks(component, {t.shard.number for t in targets}, awaiting)
+    def _send(
+        self, merge: OfAll, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Generator[Callable[[], Any], Any, Any]:
+        """Send a command to all shards, yielding what to call; return the merged reply."""
+        awaiting, router = self._is_async_client, self._router
+        component, plane = router._now(), router._plane.plane()
+        client_of = plane.clients.aget if awaiting else plane.clients.get
+        link_of = plane.alink if awaiting else plane.link
+        targets: list[_Recipient] = []
+        with call(), observed("all"):
+            for shard, shards in distinct(component, merge.by).items():
+                tags = [""]
+                if component.entry_of(shard).is_cluster:
+                    client = client_of(component, shard.number)
+                    if awaiting:
+                        yield client.initialize
+                    elif client.get_default_node() is None:
+                        learn_slots(client)
+                    tags = tags_of_masters(client)
+                targets += [_Recipient(shard, tag, shards) for tag in tags]
+            sent = args + (merge.more if len(args) == 1 else ())
+            batch = Partial([as_command(target.shard, target.key, sent) for target in targets])
+            link = link_of(raw=False, read_from=router._site.read_from)
+            replies: Replies = yield partial(plane.sender(link, component), batch)
+        numbers = {target.shard.number for target in targets}
+        tables = plane.clients.callbacks(component, numbers, awaiting)
         placed: dict[Shard, list[Any]] = {}
         values = []
         for target, reply in zip(targets, replies, strict=True):
-            callback: Callable[..., Any] | None = tables[target.shard.number].get(name)
+            callback: Callable[..., Any] | None = tables[target.shard.number].get(args[0])
             if callback is not None and not isinstance(reply, ShardFailure):
                 reply = callback(reply, **options)
             values.append(reply)
@@ -133,44 +130,26 @@ class _ForAllShards:
             values = [reply for shard in component.all_shards() for reply in placed[shard]]
         elif replies.failed:
             raise_failures(replies, own=False)
-        return merge(values)
+        return merge.merged(values)
+
+    def scan_iter(self, *args: Any, **options: Any) -> Any:
+        """Iterate over the keys of all shards; see `BlockingRouter.scan_iter`."""
+        return self._router.scan_iter(*args, **options)
 
 
 class AllShards(_ForAllShards, CoreCommands):
     """redis-py's methods for all shards at once; made by ``router.all``.
 
-    ::
-
-        router.all.dbsize()                      # the keys of all shards
-        router.all.ping()                        # [True, ShardUnavailable(...), True]
-        router.all.flushdb(confirm="timelines")  # asks for the component's name
-
-    Each method raises RoutingError if its command has no merge, and ShardErrors if shards failed
-    that have no place in its reply. `docs/commands.md` has all commands. Cost: one exchange.
+    ``flushdb`` asks for the component's name: ``router.all.flushdb(confirm="timelines")``. Each
+    method raises RoutingError if its command has no merge, and ShardErrors if shards failed that
+    have no place in its reply. `docs/commands.md` has all commands. Cost: one exchange.
     """
 
     _is_async_client: Literal[False] = False
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to all shards; return the merged reply."""
-        merge = self._checked(args, options)
-        router = self._router
-        component, plane = router._now(), router._plane.plane()
-        with call(), observed("all"):
-            tags = {}
-            for shard in _clusters(component, merge):
-                client: Any = plane.clients.get(component, shard.number)
-                if client.get_default_node() is None:
-                    learn_slots(client)
-                tags[shard] = tags_of_masters(client)
-            targets = _targets(component, merge, tags)
-            link = plane.link(raw=False, read_from=router._site.read_from)
-            replies = plane.sender(link, component)(_batch(merge, args, targets))
-        return self._finish(merge, args[0], options, targets, replies, component, False)
-
-    def scan_iter(self, *args: Any, **options: Any) -> Iterator[Any]:
-        """Iterate over the keys of all shards; see `BlockingRouter.scan_iter`."""
-        return self._router.scan_iter(*args, **options)  # type: ignore[no-any-return]
+        return run_steps(self._send(self._checked(args, options), args, options))
 
 
 class AsyncAllShards(_ForAllShards, AsyncCoreCommands):  # type: ignore[misc]
@@ -181,20 +160,5 @@ class AsyncAllShards(_ForAllShards, AsyncCoreCommands):  # type: ignore[misc]
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to all shards; return the merged reply."""
         merge = self._checked(args, options)
-        router = self._router
-        await router.load()
-        component, plane = router._now(), router._plane.plane()
-        with call(), observed("all"):
-            tags = {}
-            for shard in _clusters(component, merge):
-                client: Any = plane.clients.aget(component, shard.number)
-                await client.initialize()
-                tags[shard] = tags_of_masters(client)
-            targets = _targets(component, merge, tags)
-            link = plane.alink(raw=False, read_from=router._site.read_from)
-            replies = await plane.sender(link, component)(_batch(merge, args, targets))
-        return self._finish(merge, args[0], options, targets, replies, component, True)
-
-    def scan_iter(self, *args: Any, **options: Any) -> Any:
-        """Iterate over the keys of all shards; see `BlockingRouter.scan_iter`."""
-        return self._router.scan_iter(*args, **options)
+        await self._router.load()
+        return await arun_steps(self._send(merge, args, options))

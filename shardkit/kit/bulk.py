@@ -1,12 +1,5 @@
 """One command for any number of keys on any shards: ``mget``, ``mset``, ``delete``, ``each``.
 
-::
-
-    router.mget(keys)              values in the order of the keys, None for missing ones
-    router.mset({key: value})      True
-    router.delete(*keys)           how many existed; unlink, exists and touch likewise
-    router.each("HGETALL", keys)   the reply for each key
-
 Each is written once, as steps that yield a page of uniform commands by column and receive the
 replies. The links join them to MGET, MSET, DEL, UNLINK, EXISTS and TOUCH: one command for each
 chunk of a shard's keys (on a cluster: of a slot's keys).
@@ -126,11 +119,7 @@ class Callbacks(NamedTuple):
 
 
 def numbers_of(component: Component, keys: Sequence[Key]) -> Sequence[int | None]:
-    """Return the numbers of the shards on which keys live; None for an unsharded component.
-
-    Raises:
-        InvalidKeyError: a key is neither text, bytes nor a number.
-    """
+    """Return the numbers of the keys' shards; None for each key of an unsharded component."""
     numbers = component.place_all(keys)
     return numbers if component.shards else [None] * len(keys)
 
@@ -186,12 +175,3 @@ def keys_of(keys: Any, args: Iterable[Key]) -> Iterable[Key]:
         raise InvalidArgumentError(f"keys={keys!r:.80} are not keys", "pass a key or a list")
     given = tuple(args)
     return (*keys, *given) if given else keys
-
-
-def checked_size(page_size: int) -> int:
-    """Return a page size, or refuse what is not a positive integer."""
-    if isinstance(page_size, bool) or not isinstance(page_size, int) or page_size < 1:
-        raise InvalidArgumentError(
-            f"page_size={page_size!r:.80} is not a positive integer", "use 1 or more"
-        )
-    return page_size

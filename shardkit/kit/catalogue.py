@@ -33,6 +33,7 @@ from shardkit.config.component import Component
 from shardkit.config.read_from import ReadFrom
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.metrics.outbox import Background
+from shardkit.network.topology import Topology
 from shardkit.operations.arguments import Seconds, check_calls
 from shardkit.operations.operation import Driver, Face
 from shardkit.routing.placement import DEFAULT
@@ -78,24 +79,18 @@ class Catalogue(Generic[Face]):
     _renewals: Renewals | AsyncRenewals  # of what is held
     _background: Background  # sends what is recorded in the process
 
-    def _component(self, name: str) -> Component:
-        """Return a component, without an exchange if it was read before."""
-        raise NotImplementedError
-
-    def _reading(self, read_from: ReadsFrom) -> Driver:
-        """Return the driver whose reads go to replicas; the usual one for None."""
-        raise NotImplementedError
+    # A component, without an exchange if it was read before; and the driver whose reads go to
+    # replicas, or the usual one for None.
+    _component: Callable[[str], Component]
+    _reading: Callable[[ReadsFrom], Driver]
+    topology: Topology
 
     def _part_count(self, component: str, given: int | None, unsharded: int) -> int:
         """Return how many parts an index has: as given, or as many as its component has shards."""
         if given is None:
             return len(self._component(component).without_problem().shards) or unsharded
-        self._count(component, given)
+        self.topology.count(component, given)
         return given
-
-    def _count(self, component: str, shards: int) -> None:
-        """Note how many shards a caller says that a component has."""
-        raise NotImplementedError
 
     @overload
     def hash(
@@ -129,16 +124,9 @@ class Catalogue(Generic[Face]):
         ``replica``, ``prefer_replica``, ``nearest``, ``zone``, or a
         `shardkit.network.replicas.ReadFrom`.
         """
+        driver = self._reading(read_from)
         return _structures.ShardedHash(
-            self._reading(read_from),
-            component,
-            name,
-            total,
-            part_size,
-            codec,
-            fields,
-            partition,
-            groups,
+            driver, component, name, total, part_size, codec, fields, partition, groups
         )
 
     @overload
@@ -154,10 +142,7 @@ class Catalogue(Generic[Face]):
         self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
     ) -> _structures.ShardedStrings[Face, Any]: ...
     def strings(self, name: str, **parameters: Any) -> _structures.ShardedStrings[Face, Any]:
-        """Return the strings of a namespace, ``name``; see `shardkit.structures.ShardedStrings`.
-
-        Its parameters are those of `hash`.
-        """
+        """Return a namespace's strings; see `hash` and `shardkit.structures.ShardedStrings`."""
         check_name(name)
         # Not `hash(name)`: that has the very keys, user:0, of the strings that it replaces.
         fields = self.hash(f"{name}:strings", **parameters)
@@ -224,16 +209,9 @@ class Catalogue(Generic[Face]):
         read_from: ReadsFrom = None,
     ) -> _structures.UniqueVisitors[Face]:
         """Return a counter of unique visitors; see `shardkit.structures.unique.visitors`."""
+        where = self._reading(read_from), component, name
         return _structures.UniqueVisitors(
-            self._reading(read_from),
-            component,
-            name,
-            precision,
-            part_size,
-            first_day,
-            digits,
-            partition,
-            self._clock,
+            *where, precision, part_size, first_day, digits, partition, self._clock
         )
 
     def packed(
@@ -305,7 +283,7 @@ class Catalogue(Generic[Face]):
         read_from: ReadsFrom = None,
     ) -> _structures.ScoreRanges[Face, M]:
         """Return a view of ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
-        self._count(component, shards)
+        self.topology.count(component, shards)
         return _structures.ScoreRanges(
             self._reading(read_from), component, name, shards, members, one_key
         )
@@ -346,10 +324,7 @@ class Catalogue(Generic[Face]):
         analyzer: _search.Analyzer | None = None,
         averages_ttl: Seconds = 60.0,
     ) -> _ads.Ads[Face]:
-        """Return ads, chosen by place and text; see `shardkit.ads.Ads`.
-
-        By default they have as many parts as the component has shards; 1 without shards.
-        """
+        """Return ads, in one part or the component's shards; see `shardkit.ads.Ads`."""
         count = self._part_count(component, shards, 1)
         return _ads.Ads(self._driver, component, name, count, analyzer, averages_ttl, self._clock)
 
@@ -362,10 +337,7 @@ class Catalogue(Generic[Face]):
         measure: str = "skills",
         read_from: ReadsFrom = None,
     ) -> _job_search.JobSearch[Face]:
-        """Return jobs by the skills that they require; see `shardkit.job_search.JobSearch`.
-
-        By default they have as many parts as the component has shards; 1 without shards.
-        """
+        """Return jobs, in one part or the component's shards; see `shardkit.job_search`."""
         count = self._part_count(component, shards, 1)
         return _job_search.JobSearch(self._reading(read_from), component, name, count, measure)
 
@@ -395,7 +367,6 @@ class Catalogue(Generic[Face]):
         """Return a lock; see `shardkit.coordination.Lock`.
 
         Args:
-            name: its name.
             component: where it lives; the shard of its name.
             renew: whether the kit renews what is held, by a thread of its own, or a task of the
                 event loop, until it is released.
@@ -442,10 +413,7 @@ class Catalogue(Generic[Face]):
         renew: bool = True,
         **options: Unpack[_coordination.HoldOptions],
     ) -> _coordination.MultiLock[Face]:
-        """Return several locks that are acquired all or none.
-
-        See `shardkit.coordination.MultiLock`; its parameters are those of `lock`.
-        """
+        """Return locks to acquire all or none; see `lock` and `shardkit.coordination.MultiLock`."""
         locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
         given = options.keys() & {"wait", "blocking", "blocking_timeout"}
         wait = {"wait": locks[0]._wait} if given and locks else {}
@@ -517,15 +485,9 @@ class Catalogue(Generic[Face]):
         algorithm: str = "gcra",
     ) -> _coordination.RateLimit[Face]:
         """Return a rate limit; see `shardkit.coordination.RateLimit`."""
+        where = self._driver, component, name
         return _coordination.RateLimit(
-            self._driver,
-            component,
-            name,
-            limit=limit,
-            per=per,
-            burst=burst,
-            algorithm=algorithm,
-            clock=self._clock,
+            *where, limit=limit, per=per, burst=burst, algorithm=algorithm, clock=self._clock
         )
 
     def mailboxes(
@@ -646,7 +608,7 @@ class Catalogue(Generic[Face]):
             followers=followers,
             **parameters,
         )
-        self._count(followers, network.layout.relation_shards)
+        self.topology.count(followers, network.layout.relation_shards)
         return network
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import redis
 from redis.exceptions import ClusterCrossSlotError
 
+from shardkit.config.component import EPOCH_KEY
 from shardkit.config.entry import WHERE, Entry, as_one_server, entries_of_url
-from shardkit.config.history import HISTORY_KEY
-from shardkit.config.stored import EPOCH_KEY
+from shardkit.config.store import HISTORY_KEY
 from shardkit.errors import ConfigServerError
 from shardkit.kit.kit import CONFIG_TIMEOUT
 from shardkit.network.connections import Connector
@@ -19,18 +19,12 @@ from shardkit.network.connections import Connector
 
 @contextmanager
 def config_client(where: str | Entry) -> Iterator[redis.Redis]:
-    """Give a client of a config server, and close it afterwards.
+    """Give a client of a config server, an entry or a URL, and close it afterwards.
 
     It is redis-py's `Redis` also for a cluster: names of keys that begin with ``config:`` get a
-    hash tag as they are sent, ``{config}:``, and go to the master that has them.
-
-    Args:
-        where: a URL, such as ``redis+cluster://a,b``, or an entry. Of several addresses, the first
-            that leads to a master is used.
-
-    Raises:
-        ConfigError: the entry cannot be used, or refers to a variable that is not set.
-        ConfigServerError: the server is a node of a cluster, and the entry does not say so.
+    hash tag as they are sent, ``{config}:``, and go to the master that has them. Of several
+    addresses, the first that leads to a master is used. ConfigError and ConfigServerError say why
+    an entry cannot be used.
     """
     entry = where if isinstance(where, Entry) else first_master(entries_of_url(where))
     limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}

@@ -1,19 +1,8 @@
-"""Decorators that pass a connection to a function.
+"""Decorators that pass a connection to a function; see docs/routing.md.
 
-::
-
-    @kit.redis_connection("unique")                    # the component's unsharded entry
-    def expected_visitors(conn, day): ...
-
-    @kit.sharded_connection("unique", shards=16)       # the shard of the first argument
-    def count_visit(conn, session_id): ...
-
-    @kit.sharded_connection("timelines", key="user")   # the shard of the argument `user`
-    async def post(conn, text, user): ...              # an async function gets an awaiting client
-
-The connection is a redis-py client, looked up at every call; for a generator, when it starts. In a
-method, it comes after ``self`` or ``cls``: a function whose first parameter has one of these names
-counts as a method.
+The connection is a redis-py client, looked up at every call; for a generator, when it starts. An
+async function gets an awaiting client. In a method, the connection comes after ``self`` or ``cls``:
+a function whose first parameter has one of these names counts as a method.
 
 Decorators can be stacked; the one closest to ``def`` passes the first connection. If that is a
 ``sharded_connection``, it needs ``key="name"``, because the first argument of its calls is the
@@ -74,8 +63,6 @@ def redis_connection(
     """Return a decorator that passes the connection of a component's unsharded entry.
 
     Args:
-        connections: the client plane.
-        component: the component's name.
         wait: the age, in seconds, from which a call makes the entry be read again, in the
             background. None for about one second, which is also the maximum.
         read_from: where single commands that only read go: ``replica``, ``prefer_replica``,
@@ -115,15 +102,11 @@ def sharded_connection(
     """Return a decorator that passes the connection of the shard of a key.
 
     Args:
-        connections: the client plane.
-        component: the component's name.
         shards: the number of shards it must have, checked at every call; None for any number.
         key: the key to route by: None for the call's first argument, the name of a parameter, or a
             function of the call's arguments (without self and connection) that returns the key.
-        wait: see `redis_connection`.
         placement: how keys must be placed on ``shards``; None for the stored placement, or
             ``crc32`` if the entries were written by hand, without ``config:shards:<component>``.
-        read_from: see `redis_connection`.
 
     Without ``shards``, a component that has only an unsharded entry is one shard.
 

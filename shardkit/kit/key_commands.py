@@ -1,10 +1,5 @@
 """Commands on a router itself: each goes to the shard of its keys.
 
-::
-
-    timelines.zadd("home:42", {"7": 1.0})        # names the key once; as redis-py's method
-    await atimelines.get("{user:42}:name")
-
 The methods are redis-py's own, with its arguments, replies and types. `routing.command_keys` finds
 the keys of what they send.
 
@@ -69,12 +64,7 @@ class AsyncKeyCommands(_RouterCommands, AsyncDataAccessCommands):
 
 
 def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key | None:
-    """Return a key that decides the shard of a command; None if it must be split.
-
-    Raises:
-        RoutingError: the command is unknown, or has no key.
-        CrossShardError: its keys live on different shards.
-    """
+    """Return a key that decides a command's shard, None if it must be split; or refuse it."""
     positions = key_positions(args)
     if not positions:
         raise RoutingError(

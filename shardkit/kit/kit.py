@@ -1,16 +1,4 @@
-"""Kits: an opened topology, and the methods that create everything else.
-
-::
-
-    with shardkit.connect("configs/local.yaml") as kit:        # or "redis://config-host:6379/0",
-        @kit.redis_connection("unique")                        # or nothing: $SHARDKIT_CONFIG
-        def expected(conn, day): ...
-
-        timelines = kit.key_sharded("timelines", shards=8)
-        ids = kit.set("ids", component="unique", total=1_000_000, members=int)
-
-    async with shardkit.aconnect() as kit:                     # the same, awaited
-        await kit.set("ids", component="unique", total=1_000_000, members=int).scard()
+"""Kits: an opened topology, and the methods that create everything else; see docs/start.md.
 
 Either kit's decorators serve blocking and async functions. The default kit, which the module-level
 decorators and routers use, is opened from ``configure`` or ``$SHARDKIT_CONFIG`` when it is first
@@ -21,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import weakref
@@ -69,6 +58,7 @@ from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routing.placement import DEFAULT
+from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.upgrade import Upgrade, upgrade_component
 
@@ -120,24 +110,22 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self,
         source: Source,
         *,
-        connector: Connector | None = None,
-        clock: ServerClock | None = None,
         config_clients: Clients | None = None,
-        credential_providers: Mapping[str, CredentialProvider] | None = None,
-        deadline: Seconds | None = None,
-        zone: str = "",
-        check_keys: bool | None = None,
-        heat: float | None = None,
+        **options: Unpack[KitOptions],
     ) -> None:
+        zone, deadline = options.get("zone", ""), options.get("deadline")
+        providers, check_keys = options.get("credential_providers"), options.get("check_keys")
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
-        self._deadline = None if deadline is None else _checked_deadline(deadline)
-        heat = _checked_heat(heat, source)
+        self._deadline = (
+            None if deadline is None else check_seconds("kit", "deadline", deadline, 0, math.inf)
+        )
+        heat = _checked_heat(options.get("heat"), source)
         self.topology = Topology(source)
-        if credential_providers and credential_providers.keys() - {"config-server"}:
-            self.topology.check_names = partial(_check_providers, credential_providers, source)
-        self._connector = connector or Connector(*USER_CLIENTS)
-        self._credential_providers = credential_providers
+        if providers and providers.keys() - {"config-server"}:
+            self.topology.check_names = partial(_check_providers, providers, source)
+        self._connector = options.get("connector") or Connector(*USER_CLIENTS)
+        self._credential_providers = providers
         self.breakers = Breakers()
         self.clients = self._new_clients()
         self.plane = ClientPlane(self.topology, self.clients, zone)
@@ -145,7 +133,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
             check_keys = os.environ.get(CHECK_KEYS, "") not in ("", "0")
         self.plane.check_keys = check_keys
         self._background = Background(BlockingDriver(self.plane.link()))
-        self._clock = clock or ServerClock()
+        self._clock = options.get("clock") or ServerClock()
         self._config_clients = config_clients
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
@@ -166,10 +154,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         wait: Seconds | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
-        """Return a decorator that passes the client of a component's unsharded entry.
-
-        See `shardkit.kit.decorators.redis_connection`.
-        """
+        """Return the decorator `shardkit.kit.decorators.redis_connection` of this kit."""
         return decorators.redis_connection(self.plane, component, wait, read_from)
 
     def sharded_connection(
@@ -182,10 +167,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         placement: str | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
-        """Return a decorator that passes the client of the first argument's shard.
-
-        See `shardkit.kit.decorators.sharded_connection`.
-        """
+        """Return the decorator `shardkit.kit.decorators.sharded_connection` of this kit."""
         found = decorators.sharded_connection(
             self.plane, component, shards, key, wait, placement, read_from
         )
@@ -196,14 +178,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self, component: str, **options: Unpack[_caching.CachingOptions]
     ) -> _caching.Caching:
         """Return a decorator that caches what a function returns, for all processes.
-
-        ::
-
-            @kit.cached("cache", ttl=60, key="user:{user_id}", tags=("users",))
-            def load_user(user_id): ...        # or async def
-
-            load_user(7)
-            load_user.invalidate(7); load_user.refresh(7); load_user.invalidate_tag("users")
 
         One caller of all processes computes a value that is missing; the others wait for it. See
         `shardkit.caching.functions.CachedFunction` for what the function can do.
@@ -226,9 +200,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
             max_age: the seconds that such a copy may be older than what its server has, also when
                 connections hang.
 
-        Raises:
-            InvalidArgumentError: an option cannot be used; the key names no parameter.
-
         Cost of a call: one exchange for a hit, two for a computation.
         """
         return _caching.Caching(lambda: self, component, **options)
@@ -249,12 +220,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
     def deadline(self, seconds: Seconds) -> DeadlineBlock:
         """Return a context that limits everything inside it to ``seconds`` seconds.
 
-        ::
-
-            with kit.deadline(0.2):            # async with, or with, in asynchronous code
-                users.hget(7)
-                docs.search("keys")            # has only the rest of the time
-
         The limit covers connecting, waiting for a connection, all attempts, shards and steps of the
         calls inside: operations, pipelines, clients and blocking commands. A command that is late
         is a `ShardFailure`, whose ``maybe_executed`` says whether it might have run; a redis-py
@@ -263,9 +228,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
 
         Args:
             seconds: the limit, from entering the block; with 0 nothing is sent.
-
-        Raises:
-            InvalidArgumentError: ``seconds`` is not a number from 0.
         """
         return DeadlineBlock(_checked_deadline(seconds))
 
@@ -273,11 +235,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self, *, replicas: int = 1, fsync: bool = False, timeout: Seconds = DURABLE_TIMEOUT
     ) -> DurableBlock:
         """Return a context whose writes are on replicas, or on disk, at its end.
-
-        ::
-
-            with kit.durable(replicas=1, fsync=True):      # async with, of an async kit
-                users.hset("7", "Ada")
 
         It covers all operations, pipelines and clients that this thread or task uses inside. Other
         clients see the writes before the block ends.
@@ -297,9 +254,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         """
         return DurableBlock(self._driver.run, replicas, fsync, in_seconds(timeout))
 
-    def _count(self, component: str, shards: int) -> None:
-        self.topology.count(component, shards)
-
     def key_sharded(
         self,
         component: str,
@@ -311,7 +265,6 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         """Return a router by key; see `shardkit.kit.routers`.
 
         Args:
-            component: the component's name.
             shards: the number of shards it must have, checked at every use; None for any number.
             placement: see `shardkit.kit.decorators.sharded_connection`.
             read_from: see `shardkit.kit.decorators.redis_connection`.
@@ -457,11 +410,7 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
         return self._directory  # type: ignore[no-any-return]
 
     def component(self, name: str) -> Component:
-        """Return a component's current version: its entries, shards, placement and epoch.
-
-        Raises:
-            ConfigError: the component is missing or broken, or its source cannot be read.
-        """
+        """Return a component's current version; raise ConfigError if it is missing or broken."""
         return _whole(self.topology.component(name))
 
     def components(self) -> list[str]:
@@ -474,7 +423,6 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
         """Return the client of a shard, or of a component's unsharded entry.
 
         Args:
-            component: the component's name.
             shard: the shard's number; None for the unsharded entry.
             private: whether the client has connections of its own, for a library that keeps it. You
                 may close it, and disconnect, reset or change its pool; the kit closes it with
@@ -514,7 +462,6 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
 
         Raises:
             ConfigServerError: the components cannot be listed, and none was read before.
-            ClosedError: the kit is closed.
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
@@ -530,7 +477,6 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
         an operator's step, once a release, it exists only on blocking kits.
 
         Args:
-            component: the component's name.
             structures: the structures' names; empty for all.
             dry_run: whether to change nothing.
 
@@ -661,13 +607,8 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
         await self.aclose()
 
 
-def _checked_deadline(time: Seconds) -> float:
-    seconds = in_seconds(time)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidArgumentError(
-            f"deadline={seconds!r} is not a number of seconds from 0", "use seconds: 0.2"
-        )
-    return seconds
+def _checked_deadline(seconds: Seconds) -> float:
+    return check_seconds("kit", "deadline", seconds, 0, math.inf)
 
 
 def _followed(clients: Clients, client: Any, find: Any, pool_class: Any, client_class: Any) -> Any:
@@ -732,12 +673,8 @@ def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardK
 def aconnect(where: Where | None = None, **options: Unpack[KitOptions]) -> KitOpening:
     """Open a topology for awaiting use, and read all its components; see `connect`.
 
-    ::
-
-        async with shardkit.aconnect() as kit:         # closes it at the end
-        kit = await shardkit.aconnect()                # and later: await kit.aclose()
-
-    A broken component is logged; calls that use it raise the error.
+    ``async with`` closes the kit at its end; after ``await``, call ``await kit.aclose()``. A broken
+    component is logged; calls that use it raise the error.
 
     Raises:
         ConfigError: the map or the config server cannot be read, or no topology is given.
@@ -818,8 +755,7 @@ def _config_source(
 def _unread(kind: Callable[..., R], where: Where | None, options: Mapping[str, Any]) -> R:
     """Return a kit that has read no entries yet."""
     source, clients = _source(where, options)
-    given = {n: v for n, v in options.items() if n not in ("cache", "cache_max_age")}
-    return kind(source, config_clients=clients, **given)
+    return kind(source, config_clients=clients, **options)
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
@@ -971,11 +907,7 @@ def configure(where: Where | ShardKit | None = None) -> None:
 
 
 def default_kit() -> ShardKit:
-    """Return the default kit; the first call opens it.
-
-    Raises:
-        ConfigError: neither `configure` nor ``$SHARDKIT_CONFIG`` gives its topology.
-    """
+    """Return the default kit; the first call opens it, or raises ConfigError without a topology."""
     return _default.opened()
 
 

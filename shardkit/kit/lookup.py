@@ -6,6 +6,7 @@ client of that shard.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -14,14 +15,14 @@ from shardkit.config.component import Component, wrong_placement
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.clients import AsyncClient, Client, Clients
-from shardkit.network.links.awaiting import AwaitingLink
-from shardkit.network.links.blocking import BlockingLink
+from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Key
 from shardkit.routing.placement import DEFAULT
+from shardkit.structures.base.arguments import check_seconds
 
 L = TypeVar("L", BlockingLink, AwaitingLink)
 
@@ -30,23 +31,10 @@ MaybeAwaited: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
 
 
 class CallSite:
-    """A component as one decorator or router uses it, with the count and placement that it says.
+    """A component as one decorator or router uses it; its arguments are theirs.
 
-    Args:
-        component: the component's name.
-        shards: how many shards it must have; None for any number.
-        placement: how keys must be placed; None for the stored placement, or ``crc32`` if the
-            entries were written by hand.
-        read_from: where reads go; None for where the entries say.
-        unsharded: whether it uses the unsharded entry.
-        wait: the age in seconds from which a call makes the entries be read again.
-
-    Attributes:
-        seen: the version of the component that was checked last.
-
-    Raises:
-        InvalidArgumentError: the placement cannot be used, or is given without ``shards``;
-            ``read_from`` or ``wait`` cannot be used.
+    With ``unsharded`` it uses the unsharded entry; ``wait`` is the age in seconds from which a call
+    makes the entries be read again; ``seen`` is the version that was checked last.
     """
 
     __slots__ = ("component", "placement", "read_from", "seen", "shards", "unsharded", "wait")
@@ -68,25 +56,16 @@ class CallSite:
                 raise InvalidArgumentError(
                     f"component {component!r}: placement={placement!r} {wrong}", "correct it"
                 )
-        if wait is not None:
-            wait = in_seconds(wait)
-            if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-                raise InvalidArgumentError(
-                    f"wait={wait!r} is not an age in seconds", "use 0 or more"
-                )
         self.component = component
         self.shards = shards
         self.placement = placement
         self.read_from = None if read_from is None else as_read_from(read_from)
         self.unsharded = unsharded
-        self.wait = wait
+        self.wait = None if wait is None else check_seconds(component, "wait", wait, 0, math.inf)
         self.seen: Component | None = None
 
     def checked(self, topology: Topology, component: Component) -> Component:
-        """Return a version of the component that is as this call says, or refuse it. No I/O.
-
-        Raises: as `Component.require_shards`.
-        """
+        """Return a component's version if it is as this call says; see `require_shards`. No I/O."""
         rule = self.placement
         if self.unsharded:
             if component.entry is None:
@@ -199,11 +178,7 @@ class ClientPlane:
         return clients.aget(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
     def cached(self, component: str) -> Component:
-        """Return a component without waiting; a stale one is read again in the background.
-
-        Raises:
-            MissingEntryError: the component has not been read.
-        """
+        """Return a component that was read, or raise MissingEntryError; a stale one is reread."""
         return self.topology.fresh(component) or self.topology.last_known(component)
 
 
@@ -237,10 +212,7 @@ class _Pinned(Topology):
 
 
 class DefaultPlane:
-    """The client plane of the default kit, which is opened at the first use.
-
-    The kit's module sets `opened`.
-    """
+    """The client plane of the default kit, opened at the first use by the kit's module."""
 
     opened: Callable[[], ClientPlane]
 

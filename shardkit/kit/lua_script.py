@@ -1,18 +1,6 @@
 """Lua scripts on redis-py's clients: called like functions, loaded when a server lacks them.
 
-::
-
-    take = LuaScript('''
-        local there = tonumber(redis.call('GET', KEYS[1]) or 0)
-        if there < tonumber(ARGV[1]) then return false end
-        return redis.call('DECRBY', KEYS[1], ARGV[1])
-    ''')
-
-    take(timelines["stock:7"], keys=["stock:7"], args=[2])          # redis.Redis: the value
-    await take(await kit.client("stock"), ["stock:7"], [2])         # redis.asyncio.Redis: awaited
-    take(pipe, ["stock:7"], [2])                                    # a pipeline: collected
-
-docs/lua.md explains how values are converted from and to Lua.
+docs/lua.md has examples, and explains how values are converted from and to Lua.
 """
 
 from __future__ import annotations

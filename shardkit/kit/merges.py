@@ -1,7 +1,6 @@
 """How one command is split over shards, and how the shards' replies are merged into one.
 
-Each way is a small class whose docstring is what the caller gets; `tools/command_docs.py` writes
-them and these tables into `docs/commands.md`.
+`tools/command_docs.py` writes these tables into `docs/commands.md`.
 `SPLIT` has the commands whose keys may live on several shards, `OF_ALL` those that have no key and
 are sent to all shards, `NOT_MERGED` why all others are refused.
 """
@@ -9,11 +8,11 @@ are sent to all shards, `NOT_MERGED` why all others are refused.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from redis.utils import str_if_bytes
 
@@ -25,180 +24,139 @@ Args: TypeAlias = Sequence[Any]
 Indexes: TypeAlias = Sequence[Sequence[int]]
 
 
-class Split:
+class Split(NamedTuple):
     """A way to split a command by its keys.
 
-    Args:
+    Attributes:
+        text: what the caller gets.
+        merged: returns one reply for those to all shares, given each share's indexes of keys.
         width: how many arguments each key has, itself included.
         tail: how many arguments follow the last key's.
     """
 
-    def __init__(self, width: int = 1, tail: int = 0) -> None:
-        self._width, self._tail = width, tail
-
-    def allows(self, args: Args, positions: Sequence[int]) -> bool:
-        """Return whether the command's options leave its keys independent of one another."""
-        return True
+    text: str
+    merged: Callable[[Args, Indexes, Sequence[Reply]], Reply]
+    width: int = 1
+    tail: int = 0
 
     def share(self, args: Args, positions: Sequence[int], mine: Sequence[int]) -> tuple[Any, ...]:
         """Return the command for those keys alone whose indexes are ``mine``."""
-        own = (args[positions[n] + w] for n in mine for w in range(self._width))
-        return (*args[: positions[0]], *own, *args[len(args) - self._tail :])
-
-    def __call__(self, args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
-        """Return one reply for those to all shares, given each share's indexes of keys."""
-        return self._merged(args, keys, replies)
-
-    def _merged(self, args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
-        raise NotImplementedError
+        own = (args[positions[n] + w] for n in mine for w in range(self.width))
+        return (*args[: positions[0]], *own, *args[len(args) - self.tail :])
 
 
-class InOrder(Split):
-    """A value for each key, in the order of the keys."""
-
-    def _merged(self, args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
-        pairs = zip(chain(*keys), chain(*replies), strict=True)
-        return [value for _, value in sorted(pairs, key=itemgetter(0))]
-
-
-class Count(Split):
-    """The sum; a key given twice to `EXISTS` counts twice, as on one server."""
-
-    def _merged(self, args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
-        return sum(replies)
-
-
-class AllWritten(Split):
-    """True if all shards succeeded."""
-
-    def _merged(self, args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
-        return replies[0]
-
-
-class Streams(Split):
-    """The entries of each stream, in the order of the keys; not with `BLOCK` or `MAXCOUNT`."""
-
-    def allows(self, args: Args, positions: Sequence[int]) -> bool:
-        """Refuse options that concern all streams together."""
-        words = {str_if_bytes(word) for word in args[1 : positions[0] - 1]}
-        return {str(word).upper() for word in words}.isdisjoint({"BLOCK", "MAXCOUNT", "MAXSIZE"})
+class SplitStreams(Split):
+    """The way to split a command that reads streams."""
 
     def share(self, args: Args, positions: Sequence[int], mine: Sequence[int]) -> tuple[Any, ...]:
         """Return the command for those streams, each with its id."""
         keys, ids = [positions[n] for n in mine], [positions[n] + len(positions) for n in mine]
         return (*args[: positions[0]], *(args[n] for n in (*keys, *ids)))
 
-    def _merged(self, args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
-        full = [reply for reply in replies if reply]
-        if not full:
-            return replies[0]
-        count = sum(map(len, keys))
-        names = [key_bytes(key) for key in args[-2 * count : -count]]
-        ordered: list[tuple[int, Any]] = []
-        for mine, reply in zip(keys, replies, strict=True):
-            left = iter(mine)  # a stream that is given twice may be answered twice
-            for pair in reply.items() if isinstance(reply, dict) else reply or ():
-                n = next(n for n in left if names[n] == key_bytes(pair[0]))
-                ordered.append((n, pair))
-        pairs = [pair for _, pair in sorted(ordered, key=itemgetter(0))]
-        return dict(pairs) if isinstance(full[0], dict) else pairs
 
+def _in_order(args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
+    pairs = zip(chain(*keys), chain(*replies), strict=True)
+    return [value for _, value in sorted(pairs, key=itemgetter(0))]
+
+
+def _of_streams(args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
+    full = [reply for reply in replies if reply]
+    if not full:
+        return replies[0]
+    count = sum(map(len, keys))
+    names = [key_bytes(key) for key in args[-2 * count : -count]]
+    ordered: list[tuple[int, Any]] = []
+    for mine, reply in zip(keys, replies, strict=True):
+        left = iter(mine)  # a stream that is given twice may be answered twice
+        for pair in reply.items() if isinstance(reply, dict) else reply or ():
+            n = next(n for n in left if names[n] == key_bytes(pair[0]))
+            ordered.append((n, pair))
+    pairs = [pair for _, pair in sorted(ordered, key=itemgetter(0))]
+    return dict(pairs) if isinstance(full[0], dict) else pairs
+
+
+_IN_ORDER = Split("a value for each key, in the order of the keys", _in_order)
+_COUNT = Split(
+    "the sum; a key given twice to `EXISTS` counts twice, as on one server",
+    lambda args, keys, replies: sum(replies),
+)
+_STREAMS = SplitStreams(
+    "the entries of each stream, in the order of the keys; not with `BLOCK` or `MAXCOUNT`",
+    _of_streams,
+)
 
 SPLIT: Mapping[str, Split] = {
-    "MGET": InOrder(),
-    "JSON.MGET": InOrder(tail=1),
-    "TS.MADD": InOrder(width=3),
-    **dict.fromkeys(("DEL", "UNLINK", "EXISTS", "TOUCH"), Count()),
-    "MSET": AllWritten(width=2),
-    **dict.fromkeys(("XREAD", "XREADGROUP"), Streams()),
+    "MGET": _IN_ORDER,
+    "JSON.MGET": _IN_ORDER._replace(tail=1),
+    "TS.MADD": _IN_ORDER._replace(width=3),
+    **dict.fromkeys(("DEL", "UNLINK", "EXISTS", "TOUCH"), _COUNT),
+    "MSET": Split("true if all shards succeeded", lambda args, keys, replies: replies[0], width=2),
+    **dict.fromkeys(("XREAD", "XREADGROUP"), _STREAMS),
 }
 
 
 def split_of(args: Args, positions: Sequence[int]) -> Split | None:
     """Return how a command with several keys is split; None if it must not be."""
     way = SPLIT.get(command_name(args))
-    return way if way is not None and way.allows(args, positions) else None
+    if way is _STREAMS:  # refuse options that concern all streams together
+        words = {str(str_if_bytes(word)).upper() for word in args[1 : positions[0] - 1]}
+        return way if words.isdisjoint({"BLOCK", "MAXCOUNT", "MAXSIZE"}) else None
+    return way
 
 
-class OfAll:
+class OfAll(NamedTuple):
     """A way to merge the replies of all shards.
 
-    Args:
+    Attributes:
+        text: what the caller gets.
+        merged: returns one reply for those of the servers or databases.
         by: what is asked once: each ``server``, or each ``database`` of the component.
         asks: whether the caller must name the component: ``confirm="<component>"``.
         more: arguments that are added if the caller gives none.
+        partial: whether a failed shard has a place in the reply.
     """
 
-    partial = False  # whether a failed shard has a place in the reply
-
-    def __init__(self, by: str = "server", asks: bool = False, more: tuple[str, ...] = ()) -> None:
-        self.by, self.asks, self.more = by, asks, more
-
-    def __call__(self, replies: Sequence[Reply]) -> Reply:
-        """Return one reply for those of the servers or databases."""
-        return self._merged(replies)
-
-    def _merged(self, replies: Sequence[Reply]) -> Reply:
-        raise NotImplementedError
+    text: str
+    merged: Callable[[Sequence[Reply]], Reply]
+    by: str = "server"
+    asks: bool = False
+    more: tuple[str, ...] = ()
+    partial: bool = False
 
 
-class Each(OfAll):
-    """A list: each shard's reply, or its `ShardFailure`; on a cluster each master's."""
-
-    partial = True
-
-    def _merged(self, replies: Sequence[Reply]) -> Reply:
-        return list(replies)
-
-
-class Summed(OfAll):
-    """The sum."""
-
-    def _merged(self, replies: Sequence[Reply]) -> Reply:
-        return sum(replies)
-
-
-class Joined(OfAll):
-    """A list of what all shards have, each once."""
-
-    def _merged(self, replies: Sequence[Reply]) -> Reply:
-        return list(dict.fromkeys(chain(*replies)))
-
-
-class One(OfAll):
-    """The reply of a random shard that has one; none if no shard has."""
-
-    def _merged(self, replies: Sequence[Reply]) -> Reply:
-        return random.choice([reply for reply in replies if reply is not None] or [None])
-
-
-class Same(OfAll):
-    """The reply of one shard, once all have succeeded."""
-
-    def _merged(self, replies: Sequence[Reply]) -> Reply:
-        return replies[0]
-
-
-class Everywhere(OfAll):
-    """For each argument, whether all shards have it."""
-
-    def _merged(self, replies: Sequence[Reply]) -> Reply:
-        return [all(column) for column in zip(*replies, strict=True)]
-
+_EACH = OfAll(
+    "a list: each shard's reply, or its `ShardFailure`; on a cluster each master's",
+    list,
+    partial=True,
+)
+_SUM = OfAll("the sum", sum)
+_JOINED = OfAll(
+    "a list of what all shards have, each once",
+    lambda replies: list(dict.fromkeys(chain(*replies))),
+)
+_ONE = OfAll(
+    "the reply of a random shard that has one; none if no shard has",
+    lambda replies: random.choice([reply for reply in replies if reply is not None] or [None]),
+)
+_SAME = OfAll("the reply of one shard, once all have succeeded", itemgetter(0))
+_EVERYWHERE = OfAll(
+    "for each argument, whether all shards have it",
+    lambda replies: [all(column) for column in zip(*replies, strict=True)],
+)
 
 OF_ALL: Mapping[str, OfAll] = {
-    **dict.fromkeys(("PING", "INFO", "CONFIG GET", "TIME", "LASTSAVE", "ROLE"), Each()),
-    **dict.fromkeys(("CLIENT LIST", "FUNCTION LIST", "FUNCTION STATS", "MODULE LIST"), Each()),
-    **dict.fromkeys(("MEMORY STATS", "MEMORY DOCTOR", "SLOWLOG GET", "LATENCY LATEST"), Each()),
-    "DBSIZE": Summed("database"),
-    **dict.fromkeys(("SLOWLOG LEN", "PUBSUB NUMPAT"), Summed()),
-    "KEYS": Joined("database"),
-    "PUBSUB CHANNELS": Joined(),
-    "RANDOMKEY": One("database"),
-    **dict.fromkeys(("CONFIG SET", "CONFIG RESETSTAT", "SLOWLOG RESET"), Same()),
-    **dict.fromkeys(("SCRIPT LOAD", "FUNCTION LOAD", "FUNCTION DELETE"), Same()),
-    "SCRIPT EXISTS": Everywhere(),
-    "FLUSHDB": Same("database", asks=True, more=("ASYNC",)),
+    **dict.fromkeys(("PING", "INFO", "CONFIG GET", "TIME", "LASTSAVE", "ROLE"), _EACH),
+    **dict.fromkeys(("CLIENT LIST", "FUNCTION LIST", "FUNCTION STATS", "MODULE LIST"), _EACH),
+    **dict.fromkeys(("MEMORY STATS", "MEMORY DOCTOR", "SLOWLOG GET", "LATENCY LATEST"), _EACH),
+    "DBSIZE": _SUM._replace(by="database"),
+    **dict.fromkeys(("SLOWLOG LEN", "PUBSUB NUMPAT"), _SUM),
+    "KEYS": _JOINED._replace(by="database"),
+    "PUBSUB CHANNELS": _JOINED,
+    "RANDOMKEY": _ONE._replace(by="database"),
+    **dict.fromkeys(("CONFIG SET", "CONFIG RESETSTAT", "SLOWLOG RESET"), _SAME),
+    **dict.fromkeys(("SCRIPT LOAD", "FUNCTION LOAD", "FUNCTION DELETE"), _SAME),
+    "SCRIPT EXISTS": _EVERYWHERE,
+    "FLUSHDB": _SAME._replace(by="database", asks=True, more=("ASYNC",)),
 }
 
 _ALONE = "router[key] is the client of one shard"

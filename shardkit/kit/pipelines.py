@@ -1,11 +1,5 @@
 """Pipelines over shards: redis-py's commands for many keys, each routed by its keys.
 
-::
-
-    pipe = timelines.pipeline()
-    pipe.zadd("home:1", {"7": 1.0}).zadd("home:2", {"7": 1.0}).mget("a", "b", "c")
-    added, added_too, values = pipe.execute()      # one exchange with each server, all at once
-
 A command whose keys live on different shards is refused before anything is sent, unless
 `shardkit.kit.merges` says how it is split and its replies are merged.
 
@@ -104,11 +98,7 @@ class _CommandCollector:
         raise no_transaction("UNWATCH")
 
     def multi(self) -> NoReturn:
-        """Refuse: no transaction spans shards.
-
-        Raises:
-            RoutingError: always.
-        """
+        """Raise RoutingError: no transaction spans shards."""
         raise no_transaction("MULTI")
 
     def _take_commands(self) -> list[tuple[Any, ...]]:
@@ -149,7 +139,6 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
                 was sent.
             InvalidArgumentError: an argument is not text, bytes or a number; nothing was sent.
             ConfigError: the component's entries cannot be used, or its shard count differs.
-            ClosedError: the kit is closed.
 
         Cost: one exchange with each server, all at the same time.
         """
@@ -172,10 +161,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
 
 
 class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
-    """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited.
-
-    For one task.
-    """
+    """The awaiting `ShardedPipeline`, for one task: methods collect, ``execute`` is awaited."""
 
     _is_async_client: Literal[True] = True
 
@@ -412,7 +398,7 @@ def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
     failed = next((part.reply for part in parts if isinstance(part.reply, ShardFailure)), None)
     if failed is not None:
         return failed
-    return SPLIT[command_name(args)](
+    return SPLIT[command_name(args)].merged(
         args, [part.keys for part in parts], [part.reply for part in parts]
     )
 

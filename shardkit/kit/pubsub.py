@@ -1,11 +1,6 @@
 """Publish and subscribe over shards: a connection to each server, read by whoever asks.
 
-::
-
-    with router.pubsub() as events:
-        events.subscribe("news:1")                       # at the shard of the channel's name
-        events.psubscribe("__keyevent@*__:expired")      # at all shards, each in its own database
-        for message in events.listen(): ...
+A channel is at the shard of its name, a pattern at all shards, in the database of each.
 
 What was published before a server answered a PING has arrived. A connection that is lost, silent or
 no longer its shard's is replaced. The time between its last answered PING and the new subscription
@@ -18,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-import ssl
 import threading
 import time
 from collections import deque
@@ -28,33 +22,25 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
-import hiredis
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    RedisClusterException,
-    RedisError,
-)
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from shardkit.config.component import Component, entry_key
-from shardkit.errors import ClosedError, CommandRefused, InvalidArgumentError, ShardKitError
+from shardkit.errors import ClosedError, CommandRefused, InvalidArgumentError
 from shardkit.kit.all_shards import by_place
-from shardkit.network.connections.redis_private import learn_slots, socket_of
+from shardkit.network.connections.listening import FAILURES, PATIENCE, ListeningConnection
+from shardkit.network.connections.redis_private import learn_slots
 from shardkit.operations.commands import Key, Shard
 from shardkit.operations.interruptions import start_thread
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import list_or_args
 
 BEAT = 1.0  # seconds between two PINGs
-PATIENCE = 5.0  # seconds for the answer
 LINGER = 5.0  # seconds during which publishers may use a former place: how old entries may be
 SETTLE = 2.0  # seconds that `subscribe` waits for the servers
 _TURN = 0.25  # seconds between two looks at entries and PINGs
 _RETRY = 0.1  # seconds before a server is connected to again
-_RECEIVE, _READS = 64 * 1024, 64  # bytes, and how often in a turn: a publisher may be faster
 _AT_ONCE = 500  # channels of one SUBSCRIBE
-_NOTHING = object()
-_FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError, hiredis.ProtocolError)
 _FINAL = (AuthenticationError, NoPermissionError, ClosedError, InvalidArgumentError)
 _PER_DATABASE = (b"__keyspace@*__:", b"__keyevent@*__:")
 
@@ -83,23 +69,16 @@ class _Host(NamedTuple):
 _Home: TypeAlias = tuple[Hashable, _Topic, Shard, int]  # a server, and what is heard there
 
 
-class _Listener:
+class _Listener(ListeningConnection):
     """A subscribed connection."""
 
     def __init__(self, pool: Any, words: Words) -> None:
+        super().__init__(pool)
         self.confirmed = 0.0  # what was published before this time has come; 0 if unknown
         self._changed = math.inf  # when it subscribed last
         self._words: Words = set()
         self._asked: deque[float] = deque()  # when unanswered PINGs were sent
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        self._pool = pool
-        self._connection = pool.get_connection()
         try:
-            self.socket: socket.socket = socket_of(self._connection)
-            if not isinstance(self.socket, socket.socket):
-                raise InvalidArgumentError(
-                    "in-memory servers have no pub/sub over shards", "use shardkit.local"
-                )
             self.add(words)
         except BaseException:
             self.close()
@@ -115,25 +94,24 @@ class _Listener:
         if added := words - self._words:
             self._words |= added
             self._changed = time.time()
-            self._send(added)
+            self._send_words(added)
             self._ping()
 
     def drop(self, words: Words) -> None:
         """Unsubscribe."""
         self._words -= words
-        self._send({(command.replace("SUB", "UNSUB"), name) for command, name in words})
+        self._send_words({(command.replace("SUB", "UNSUB"), name) for command, name in words})
 
-    def _send(self, words: Words) -> None:
-        self.socket.settimeout(PATIENCE)
+    def _send_words(self, words: Words) -> None:
         for command in {command for command, _ in words}:
             names = [name for own, name in words if own == command]
             step = 1 if command in ("SSUBSCRIBE", "SUNSUBSCRIBE") else _AT_ONCE  # slots differ
             for start in range(0, len(names), step):
-                self._connection.send_command(command, *names[start : start + step])
+                self.send(command, *names[start : start + step])
 
     def _ping(self) -> None:
         self._asked.append(time.time())
-        self._connection.send_command("PING")
+        self.send("PING")
 
     def beat(self) -> None:
         """Ask for a sign of life; raise if the server owes one for too long."""
@@ -141,35 +119,15 @@ class _Listener:
         if self._asked and now - self._asked[0] > PATIENCE:
             raise OSError("no answer")
         if not self._asked and now - self.confirmed >= BEAT:
-            self.socket.settimeout(PATIENCE)
             self._ping()
 
     def read(self) -> Iterator[Any]:
         """Yield what has come; raise when the connection is lost."""
-        self.socket.setblocking(False)
-        lost: OSError | None = None
-        try:
-            for _ in range(_READS):
-                if not (data := self.socket.recv(_RECEIVE)):
-                    raise OSError("closed")
-                self._reader.feed(data)
-        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
-            pass
-        except OSError as error:
-            lost = error
-        while (reply := self._reader.gets()) is not _NOTHING:
+        for reply in self.replies():
             if reply in (b"PONG", [b"pong", b""]):
                 self.confirmed = self._asked.popleft()
             else:
                 yield reply
-        if lost is not None:
-            raise lost
-
-    def close(self) -> None:
-        """Close the connection."""
-        with suppress(*_FAILURES):
-            self._connection.disconnect()
-            self._pool.release(self._connection)
 
 
 class _Events:
@@ -296,7 +254,7 @@ class _Events:
             if topic.name in names or not names:
                 for server, feed in self._feeds.items():
                     if topic in self._places[server].topics:
-                        with suppress(*_FAILURES):  # its next reading finds out
+                        with suppress(*FAILURES):  # its next reading finds out
                             feed.drop(self._words(server, topic))
                 del self._topics[topic]
                 self._confirm(topic, "unsubscribe")
@@ -309,7 +267,7 @@ class _Events:
         former, now = self._places, time.monotonic()
         try:
             places = self._found(component)
-        except _FAILURES as error:
+        except FAILURES as error:
             self._unknown = error
             return
         found, known = _homes(places), _homes(former)
@@ -412,7 +370,7 @@ class _Events:
         for end in self._ends[:1]:
             end.setblocking(False)
             with suppress(OSError):
-                end.recv(_RECEIVE)
+                end.recv(64 * 1024)
         while self._made:
             self._install(*self._made.popleft())
         for server, feed in list(self._feeds.items()):
@@ -420,7 +378,7 @@ class _Events:
                 for reply in feed.read():
                     self._take(reply, server)
                 feed.beat()
-            except _FAILURES as error:
+            except FAILURES as error:
                 self._lose(server)
                 if isinstance(error, CommandRefused):
                     raise
@@ -433,7 +391,7 @@ class _Events:
 
     def _install(self, server: Hashable, made: _Listener | Exception) -> None:
         self._retry[server] = time.monotonic() + _RETRY
-        if isinstance(made, _FINAL) or not isinstance(made, (_Listener, *_FAILURES)):
+        if isinstance(made, _FINAL) or not isinstance(made, (_Listener, *FAILURES)):
             raise made
         if not isinstance(made, _Listener):
             self._slots_moved |= server in self._places and self._places[server].sharded
@@ -446,7 +404,7 @@ class _Events:
     def _add(self, server: Hashable) -> None:
         try:
             self._feeds[server].add(self._words(server))
-        except _FAILURES:
+        except FAILURES:
             self._lose(server)
 
     def _lose(self, server: Hashable) -> None:
@@ -574,16 +532,10 @@ class PubSub(_Events):
     """
 
     def _run(self, steps: Steps[T]) -> T:
-        try:
-            while True:
-                step = next(steps)
-                if callable(step):
-                    step()
-                else:
-                    wait(self._sockets(), step)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+        return run_steps(steps, self._take_step)
+
+    def _take_step(self, step: Any) -> object:
+        return step() if callable(step) else wait(self._sockets(), step)
 
     def listen(self) -> Iterator[Message]:
         """Iterate over messages as long as there are subscriptions."""
@@ -604,24 +556,18 @@ class AsyncPubSub(_Events):
     async def _run(self, steps: Steps[T]) -> T:
         if self._component is None:
             await self._router.load()
-        try:
-            while True:
-                step = next(steps)
-                if callable(step):
-                    await asyncio.to_thread(step)
-                else:
-                    await self._wait(step)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+        return await arun_steps(steps, self._take_step)
 
-    async def _wait(self, seconds: float) -> None:
+    async def _take_step(self, step: Any) -> None:
+        if callable(step):
+            await asyncio.to_thread(step)
+            return
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         sockets = [each.fileno() for each in self._sockets()]
         for each in sockets:
             loop.add_reader(each, ready.set)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(step):
                 await ready.wait()
         except TimeoutError:
             pass

@@ -1,15 +1,4 @@
-"""Routers: dictionary-style access to the client of the shard that owns a key.
-
-::
-
-    timelines = kit.key_sharded("timelines", shards=8)
-    timelines.zadd("home:42", {"7": 1.0})                  # redis-py's methods, routed by the key
-    timelines["home:42"].pipeline()                        # the owner's redis.Redis
-
-    timelines.mget(keys), timelines.each("ZCARD", keys)    # any number of keys, at once
-
-    followers = kit.id_pair_sharded("followers", shards=16)
-    followers[42, 99].zadd("followers:99", {"42": 1.0})    # both sides of the pair on one shard
+"""Routers: dictionary-style access to the client of the shard that owns a key; docs/routing.md.
 
 A router looks up its component at every use, so a changed entry takes effect at once. Awaiting
 routers never wait: they use the cached component. ``aconnect`` loads all components; for a router
@@ -21,6 +10,7 @@ of the default kit call ``await router.load()``. A changed entry takes effect on
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import CoroutineType
@@ -42,6 +32,7 @@ from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import pair_key
+from shardkit.structures.base.arguments import check_integer
 
 Pair: TypeAlias = tuple[Key, Key]
 K = TypeVar("K", Key, Pair)
@@ -55,7 +46,6 @@ class Router(Generic[K, C]):
     """Chooses the shard of a component that owns a key.
 
     Args:
-        component: the component's name.
         shards: the number of shards it must have, checked at every use; None for any number.
         placement: see `shardkit.kit.decorators.sharded_connection`.
         plane: where clients come from; by default the default kit.
@@ -106,11 +96,7 @@ class Router(Generic[K, C]):
         return clients.aget if self._awaits else clients.get  # type: ignore[no-any-return]
 
     def client(self, shard: int) -> C:
-        """Return the client of the shard with number ``shard``.
-
-        Raises:
-            MissingEntryError: the component has no such shard.
-        """
+        """Return the client of the shard with number ``shard``, or raise MissingEntryError."""
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
         return self._getter(component)(component, number)
@@ -173,11 +159,7 @@ class BlockingRouter(Router[K, Client]):
         return AllShards(self)
 
     def pipeline(self, transaction: bool = False) -> ShardedPipeline:
-        """Return a pipeline for keys on any shard; see `shardkit.kit.pipelines`.
-
-        Raises:
-            RoutingError: ``transaction`` is true: no transaction spans shards.
-        """
+        """Return a pipeline, never a transaction, for all shards; see `shardkit.kit.pipelines`."""
         if transaction:
             raise no_transaction("pipeline(transaction=True)")
         return ShardedPipeline(self._plane, self._site)
@@ -210,23 +192,14 @@ class AwaitingRouter(Router[K, AsyncClient]):
         return self._plane.plane().cached(self.component)
 
     def __getitem__(self, key: K) -> AsyncClient:
-        """Return the awaiting client of the shard that owns a key; does not wait.
+        """Return the awaiting client of a key's shard, without waiting; see `BlockingRouter`.
 
-        Raises:
-            InvalidKeyError: the key is not text, bytes or an integer.
-            ShardCountError: the component has another number of shards.
-            MissingEntryError: the component has not been read.
-
-        Cost: under 1 microsecond.
+        Raises MissingEntryError if the component has not been read.
         """
         return self._plane.cached_client(self._site, self._key(key))
 
     async def load(self) -> Self:
-        """Read the component, so that the router can return its clients without waiting.
-
-        Raises:
-            ConfigError: the component is missing or broken, or has another number of shards.
-        """
+        """Read the component, so that clients come without waiting. Raises ConfigError."""
         topology = self._plane.plane().topology
         self._site.checked(topology, await topology.acomponent(self.component))
         return self
@@ -237,10 +210,7 @@ class AwaitingRouter(Router[K, AsyncClient]):
         return AsyncAllShards(self)
 
     def pipeline(self, transaction: bool = False) -> AsyncShardedPipeline:
-        """Return a pipeline for keys on any shard; its ``execute`` is awaited.
-
-        See `BlockingRouter.pipeline`.
-        """
+        """Return an awaiting pipeline for keys on any shard; see `BlockingRouter.pipeline`."""
         if transaction:
             raise no_transaction("pipeline(transaction=True)")
         return AsyncShardedPipeline(self._plane, self._site)
@@ -337,10 +307,7 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         return PubSub(self, ignore_subscribe_messages)
 
     def publish(self, channel: Key, message: Argument) -> int:
-        """Publish a message at the shard of a channel's name; return how many received it.
-
-        On a cluster, channels are sharded channels.
-        """
+        """Publish at the shard of a channel's name, sharded on clusters; return how many got it."""
         client: Any = self._plane.client(self._site, channel)
         command = publish_command(self._now(), channel)
         return client.execute_command(command, channel, message)  # type: ignore[no-any-return]
@@ -363,23 +330,16 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         return self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
 
     def mget_iter(self, keys: Iterable[Key], page_size: int = bulk.PAGE) -> Iterator[Any]:
-        """Iterate over the values of any number of keys, with one page in memory at a time.
-
-        Args:
-            keys: the keys, in any iterable.
-            page_size: the number of keys in one exchange.
-        """
-        for page in pages(keys, bulk.checked_size(page_size)):
+        """Iterate over values of any number of keys, ``page_size`` of them at a time."""
+        check_integer("router", "page_size", page_size, 1, sys.maxsize)
+        for page in pages(keys, page_size):
             yield from self.mget(page)
 
     def mset(self, mapping: Mapping[Any, Argument]) -> bool:
-        """Set keys on any shards to values: atomic for each chunk of a shard, not over shards.
+        """Set keys on any shards; return True. Atomic for each chunk of a shard, not over shards.
 
         Args:
             mapping: values by key.
-
-        Returns:
-            True.
 
         Raises:
             ShardErrors: shards failed; the keys of others are set.
@@ -408,11 +368,6 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
     ) -> list[Any]:
         """Send a command for each key, and return its replies in the order of the keys.
-
-        ::
-
-            router.each("HGETALL", users)            # every user's hash, as redis-py returns it
-            router.each("EXPIRE", sessions, 3600)
 
         Args:
             command: a command whose only key is its first argument.
@@ -450,10 +405,7 @@ class IdPairShardedConnection(ByPair[Client], BlockingRouter[Pair]):
 
 
 class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKeyCommands):  # type: ignore[misc]
-    """Routes by key, awaiting: ``await router.get(key)``; see `KeyShardedConnection`.
-
-    For the tasks of any event loop.
-    """
+    """Routes by key, awaiting, on any event loop; see `KeyShardedConnection`."""
 
     def __getitem__(self, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard that owns a key; see `AwaitingRouter`."""
@@ -492,7 +444,8 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         self, keys: Iterable[Key], page_size: int = bulk.PAGE
     ) -> AsyncIterator[Any]:
         """Iterate over the values of any number of keys; see `KeyShardedConnection.mget_iter`."""
-        for page in pages(keys, bulk.checked_size(page_size)):
+        check_integer("router", "page_size", page_size, 1, sys.maxsize)
+        for page in pages(keys, page_size):
             for value in await self.mget(page):
                 yield value
 

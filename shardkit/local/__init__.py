@@ -1,19 +1,11 @@
 """Embedded servers: real server processes for development and tests.
 
 They listen on 127.0.0.1 only, and always end with the process that started them.
-
-::
-
-    LocalServer        one server                     start, stop, pause, kill, restart
-    LocalCluster       a cluster, optionally with replicas
-    LocalSentinel      a master and replicas, watched by Sentinels
-    LocalServers       all servers of a shard map
 """
 
-from shardkit.local.binary import find_server
 from shardkit.local.cluster import LocalCluster
 from shardkit.local.sentinel import LocalSentinel
-from shardkit.local.server import LocalServer, Setting
+from shardkit.local.server import LocalServer, Setting, find_server
 from shardkit.local.servers import LocalServers, Ports, Progress
 
 __all__ = [

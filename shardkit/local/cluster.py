@@ -1,13 +1,5 @@
 """A real cluster on this machine.
 
-::
-
-    with LocalCluster() as cluster:                  # three masters, 16,384 slots between them
-        with cluster.client() as client:             # redis.RedisCluster
-            client.set("greeting", "hello")
-
-    LocalCluster(masters=3, replicas_per_master=1)   # with replicas that can take over
-
 The nodes are joined by the commands that `redis-cli --cluster create` uses. A node refuses requests
 in its first two seconds, so a cluster takes that long to start.
 """

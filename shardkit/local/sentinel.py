@@ -1,13 +1,5 @@
 """A real Sentinel set-up on this machine: a master, replicas, and the Sentinels that watch them.
 
-::
-
-    with LocalSentinel("main") as watched:             # a master, a replica, three Sentinels
-        client = watched.sentinel().master_for("main")
-        client.set("greeting", "hello")
-        watched.master.kill()                          # about two seconds later
-        client.get("greeting")                         # the replica is the master
-
 A master counts as down after a second without an answer, so that a failover takes about two.
 """
 

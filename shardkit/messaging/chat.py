@@ -76,7 +76,6 @@ class ChatNews(NamedTuple):
     """A chat's messages that a member has not acknowledged.
 
     Attributes:
-        chat: the chat's id.
         messages: the oldest of them, ascending.
         unread: the number of all of them.
     """
@@ -90,7 +89,6 @@ class ChatMember(NamedTuple):
     """A member of a chat.
 
     Attributes:
-        user: the user's name.
         position: the last acknowledged id.
         unread: the number of messages that are not acknowledged.
     """
@@ -101,19 +99,7 @@ class ChatMember(NamedTuple):
 
 
 class Chats(Tagged[Face]):
-    """Group chats, each on the shard of its id. Made by ``kit.chats``.
-
-    ::
-
-        chats = kit.chats(component="chats")
-        chat = chats.create("anna", ["ben", "cleo"], "hello")
-        for chat, messages, unread in chats.fetch("ben"):
-            chats.acknowledge(chat, "ben", messages[-1].id)
-
-    Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        clock: tells the time.
-    """
+    """Group chats, each on the shard of its id. Made by ``kit.chats``."""
 
     deferred: DeferredFace[Chats[Deferred]]
     _scripts = _tag = "chat"
@@ -146,7 +132,7 @@ class Chats(Tagged[Face]):
         chat: str | None = None,
         history: int = 0,
     ) -> Operation[str | None]:
-        """Create a chat.
+        """Create a chat; return its id, or None if it exists, which changes nothing.
 
         Args:
             creator: the first member, who sends the first message.
@@ -155,11 +141,7 @@ class Chats(Tagged[Face]):
             chat: the chat's id; by default random.
             history: the number of messages kept after all members have acknowledged them.
 
-        Returns:
-            The chat's id; None if it exists, which changes nothing.
-
         Raises:
-            InvalidArgumentError: an argument is out of range.
             ShardErrors: a server failed; the error tells whether the chat may have been created.
 
         Cost: two exchanges, three if an id is given, O(log n) for each of n members.
@@ -179,12 +161,9 @@ class Chats(Tagged[Face]):
 
     @operation
     def join(self, chat: str, *users: str) -> Operation[int | None]:
-        """Make users members of a chat: they see messages sent from now on.
+        """Make users members of a chat, for messages from now on; return how many are new.
 
-        Joining twice changes nothing.
-
-        Returns:
-            The number of new members; None if there is no such chat, which changes nothing.
+        Joining twice changes nothing. None means that there is no such chat.
 
         Cost: three exchanges, O(log n) each.
         """
@@ -200,10 +179,7 @@ class Chats(Tagged[Face]):
 
     @operation
     def leave(self, chat: str, user: str) -> Operation[bool]:
-        """End a membership; the last member to leave removes the chat.
-
-        Returns:
-            Whether the user was a member.
+        """End a membership; return whether there was one. The last member removes the chat.
 
         Cost: three exchanges, O(log n), and O(m) for m messages that all others have read, up to
         1,000 of them.
@@ -219,10 +195,7 @@ class Chats(Tagged[Face]):
 
     @stream
     def members(self, chat: str) -> Stream[ChatMember]:
-        """Iterate over the members of a chat, in no order.
-
-        Cost: three exchanges for 1,000 members.
-        """
+        """Iterate over a chat's members, in no order. Cost: three exchanges for 1,000 members."""
         messages, members, state, *_ = self._keys(chat)
         [exists, has_members] = yield [
             self._at(state, "EXISTS", state),
@@ -244,10 +217,7 @@ class Chats(Tagged[Face]):
 
     @operation
     def chats(self, user: str) -> Operation[list[str]]:
-        """Return the ids of a user's chats, sorted, including unfinished joins.
-
-        Cost: one exchange, O(n).
-        """
+        """Return a user's chats, sorted, also unfinished joins. Cost: one exchange, O(n)."""
         key = self._list_key(user)
         [chats] = yield [self._at(key, "HKEYS", key)]
         return sorted(self._name(key, chat) for chat in chats)
@@ -256,18 +226,13 @@ class Chats(Tagged[Face]):
 
     @operation
     def send(self, chat: str, sender: str, body: Any) -> Operation[int | None]:
-        """Send a message to all members of a chat, including its sender.
+        """Send to all members of a chat, also the sender; return the message's id, from 1.
 
         Args:
-            chat: the chat's id.
-            sender: a member.
+            sender: a member. None is returned for another one, or without such a chat.
             body: data that JSON can represent, at most 1 MiB.
 
-        Returns:
-            The message's id, from 1; None if there is no such chat, or the sender is not a member.
-
         Raises:
-            InvalidArgumentError: JSON cannot represent the body, or the body is too large.
             ShardErrors: the server failed; the error tells whether it may have been sent. It is not
                 sent a second time.
 
@@ -285,7 +250,6 @@ class Chats(Tagged[Face]):
         The same messages are returned again until they are acknowledged.
 
         Args:
-            user: the user's name.
             limit: the most messages of each chat, 1 to 1,000.
 
         Returns:
@@ -306,10 +270,7 @@ class Chats(Tagged[Face]):
 
     @operation
     def unread(self, user: str) -> Operation[dict[str, int]]:
-        """Return the number of messages that a user has not acknowledged, by chat.
-
-        Cost: two exchanges for 1,000 chats, O(log n) each.
-        """
+        """Return a user's unread messages by chat. Cost: two exchanges for 1,000 chats."""
         rows = yield from self._of_all_chats(user, 0)
         return {chat: unread for chat, unread, _ in rows}
 
@@ -320,8 +281,6 @@ class Chats(Tagged[Face]):
         """Return the messages that a member has not acknowledged, and wait if there are none.
 
         Args:
-            chat: the chat's id.
-            user: the member.
             limit: the most messages, 1 to 1,000.
             timeout: the most seconds to wait; 0 not to wait, None to wait for ever.
 
@@ -373,8 +332,6 @@ class Chats(Tagged[Face]):
         """Report that a member has processed all messages up to one.
 
         Args:
-            chat: the chat's id.
-            user: the member.
             message: the last one, or its id.
 
         Returns:
@@ -394,10 +351,7 @@ class Chats(Tagged[Face]):
     def acknowledge_many(
         self, user: str, positions: Mapping[str, int]
     ) -> Operation[dict[str, bool | None]]:
-        """Do `acknowledge` for many chats of a user; return what it returns, by chat.
-
-        Cost: one exchange.
-        """
+        """Do `acknowledge` for a user's chats; return the results by chat. Cost: one exchange."""
         batch = [self._acknowledge(chat, user, id_) for chat, id_ in positions.items()]
         replies = yield batch
         return {
@@ -412,7 +366,6 @@ class Chats(Tagged[Face]):
         """Return the latest kept messages, newest first.
 
         Args:
-            chat: the chat's id.
             limit: the most messages, 1 to 1,000.
             cursor: the id of the previous page's last message.
 
@@ -431,10 +384,7 @@ class Chats(Tagged[Face]):
 
     @operation
     def repair(self, chat: str) -> Operation[int]:
-        """Write a chat into the lists of members that lack it; return the number of lists.
-
-        Cost: three exchanges for 1,000 members.
-        """
+        """Complete members' lists; return how many. Cost: three exchanges for 1,000 members."""
         repaired = 0
         key = self._keys(chat)[1]
         cursor: Key = 0
@@ -450,10 +400,7 @@ class Chats(Tagged[Face]):
 
     @stream
     def check(self, chat: str) -> Stream[Damage]:
-        """Look for damage in a chat, without changing anything; see `shardkit check`.
-
-        Cost: one exchange for 1,000 messages, two for 1,000 members.
-        """
+        """Look for damage. Cost: one exchange for 1,000 messages, two for 1,000 members."""
         keys = self._keys(chat)
         if (yield from confirmed(self._check_types, keys)):
             return

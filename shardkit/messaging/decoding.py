@@ -69,11 +69,7 @@ class FileDecoder:
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Decode further bytes of the file.
-
-        Raises:
-            UnreadableFileError: they are not gzip's output.
-        """
+        """Decode further bytes of the file; raise UnreadableFileError if they are damaged."""
         if not self._kind:
             data = self._head + data
             self._head = b""
@@ -126,11 +122,7 @@ class FileDecoder:
             yield decoded
 
     def finish(self) -> Iterator[bytes]:
-        """Return the rest at the end of the file.
-
-        Raises:
-            UnreadableFileError: it ends too early.
-        """
+        """Return the rest at the file's end; raise UnreadableFileError if it comes too early."""
         if self._head:
             self._kind, head, self._head = PLAIN, self._head, b""
             yield from self.feed(head)

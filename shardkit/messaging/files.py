@@ -116,9 +116,7 @@ class PublishedFile(NamedTuple):
     """A published file.
 
     Attributes:
-        name: the file's name.
         number: its number in the channel.
-        size: its bytes.
         new: False if it was already published.
     """
 
@@ -132,7 +130,6 @@ class FileStatus(NamedTuple):
     """A file of a channel that not all readers have finished.
 
     Attributes:
-        name: the file's name.
         number: its number in the channel.
         size: the bytes published so far.
         complete: whether the whole file is published.
@@ -150,7 +147,6 @@ class ChannelStatus(NamedTuple):
     """A channel of files.
 
     Attributes:
-        readers: the names of its readers.
         byte_limit: the most bytes that it holds.
         held: the bytes that it holds, or that publishers have reserved.
         closed: whether publishing has ended.
@@ -200,22 +196,8 @@ class LeasedFile:
 class Files(Tagged[Face]):
     """Channels of files for many readers. Made by ``kit.files``.
 
-    ::
-
-        files = kit.files(component="files")
-        files.create("logs", ["country", "city"])
-        for published in files.publish_directory("logs", "/var/log/access"):
-            print(published.name)
-
-        for file in files.take_all("logs", "city"):          # in any other process
-            for line in files.lines(file):
-                …
-            files.done(file)
-
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         attempts: how often a reader leases a file before it gives the file up, 1 to 1,000.
-        clock: tells the time.
     """
 
     deferred: DeferredFace[Files[Deferred]]
@@ -258,17 +240,13 @@ class Files(Tagged[Face]):
         byte_limit: int = BYTE_LIMIT,
         chunk_size: int = CHUNK_SIZE,
     ) -> Operation[bool]:
-        """Create a channel.
+        """Create a channel; return False if it exists with the same parameters.
 
         Args:
-            channel: the channel's name.
             readers: the names of the readers, 1 to 100; each reads every file.
             byte_limit: the most bytes that the channel holds, on all shards together. A file may be
                 larger if the limit is at least three chunks, none of them shorter than a line.
             chunk_size: the bytes of a chunk, 1 to 64 MiB.
-
-        Returns:
-            False if it exists with the same parameters.
 
         Raises:
             ParameterMismatchError: it exists with other parameters.
@@ -296,15 +274,9 @@ class Files(Tagged[Face]):
 
     @operation
     def close(self, channel: str) -> Operation[bool]:
-        """Close a channel: readers end once they have read its files.
+        """Close a channel; return False if it was. Readers end once they have read its files.
 
-        Returns:
-            False if it was already closed.
-
-        Raises:
-            ChannelError: there is no such channel.
-
-        Cost: one exchange.
+        Raises ChannelError without such a channel. Cost: one exchange.
         """
         [closed] = yield [self._call("close", channel, secrets.token_hex(8), idempotent=True)]
         self._require(channel, closed)
@@ -312,10 +284,7 @@ class Files(Tagged[Face]):
 
     @operation
     def status(self, channel: str) -> Operation[ChannelStatus]:
-        """Return a channel's contents and its readers' progress.
-
-        Raises:
-            ChannelError: there is no such channel.
+        """Return a channel's contents and its readers' progress, or raise ChannelError.
 
         Cost: one exchange, O(n) for n files that not all readers have finished.
         """
@@ -395,7 +364,6 @@ class Files(Tagged[Face]):
         where the first one stopped, once its lease has ended.
 
         Args:
-            channel: the channel.
             source: a path or a readable binary file, which must be seekable to resume.
             name: the file's name; by default that of the path.
             timeout: the most seconds of a wait for space or for another publisher; None for ever.
@@ -447,12 +415,7 @@ class Files(Tagged[Face]):
         is an error, after all other files are published.
 
         Args:
-            channel: the channel.
-            path: the directory.
             pattern: the files' names, such as ``*.log.gz``.
-            timeout: see `publish`.
-            lease: see `publish`.
-            progress: see `publish`.
         """
         limits = self._publisher_limits(timeout, lease)
         files = yield Call(_regular_files, (Path(path), pattern))
@@ -486,12 +449,9 @@ class Files(Tagged[Face]):
         cut at lines.
 
         Args:
-            channel: the channel.
             path: the file, which is read twice.
             part_size: about the decompressed bytes of a part, which continues to the end of its
                 last line.
-            timeout: see `publish`.
-            lease: see `publish`.
             progress: called with the bytes of a part that are published so far.
 
         Raises:
@@ -518,8 +478,6 @@ class Files(Tagged[Face]):
         """Lease the first unleased file that a reader has not finished.
 
         Args:
-            channel: the channel.
-            reader: the reader's name.
             lease: the seconds after which another process may lease it, unless this one continues
                 reading.
             timeout: the most seconds to wait for one; 0 not to wait, None to wait for ever.
@@ -543,9 +501,6 @@ class Files(Tagged[Face]):
         A file without `done`, `release` or `fail` is leased again when its lease ends.
 
         Args:
-            channel: the channel.
-            reader: the reader's name.
-            lease: see `take`.
             timeout: the most seconds to wait for a file; None for ever.
         """
         while True:
@@ -563,7 +518,6 @@ class Files(Tagged[Face]):
         published.
 
         Args:
-            file: the file.
             raw: whether to return the bytes as they were published.
 
         Raises:
@@ -668,23 +622,16 @@ class Files(Tagged[Face]):
 
     @operation
     def release(self, file: LeasedFile) -> Operation[None]:
-        """Release a file; this lease does not count as an attempt.
-
-        Cost: one exchange.
-        """
+        """Release a file; this lease does not count as an attempt. Cost: one exchange."""
         yield from self._progress(file, "release", position=file.position)
 
     @operation
     def fail(self, file: LeasedFile, reason: str, *, retry: bool = True) -> Operation[bool]:
-        """Report that a file cannot be read: it is leased again, from the latest checkpoint.
+        """Have a file leased again, from its checkpoint; return whether it is given up instead.
 
         Args:
-            file: the file.
             reason: the reason, for `status`; the first 1,000 characters are stored.
             retry: False to give the file up now.
-
-        Returns:
-            Whether this reader gives the file up, because the last attempt has failed.
 
         Cost: see `done`.
         """
@@ -694,10 +641,7 @@ class Files(Tagged[Face]):
 
     @stream
     def check(self, channel: str) -> Stream[Damage]:
-        """Look for damage in a channel, without changing anything; see `shardkit check`.
-
-        Cost: one exchange for 1,000 chunks.
-        """
+        """Look for damage in a channel. Cost: one exchange for 1,000 chunks."""
         keys = self._keys(channel)
         if (
             (yield from confirmed(self._check_types, keys))
@@ -822,21 +766,11 @@ class Files(Tagged[Face]):
         self, upload: _Upload, sizes: Sequence[int], waiting: str, *, done: bool = False
     ) -> Operation[int]:
         """Report stored chunks, and reserve space; return the number of reserved chunks."""
-        call = self._call(
-            "advance",
-            upload.channel,
-            self._clock.script_microseconds(),
-            upload.number,
-            upload.claim,
-            upload.lease,
-            upload.chunks,
-            upload.stored,
-            upload.stored_bytes,
-            int(done),
-            waiting,
-            *sizes,
-        )
-        [reply] = yield [call]
+        now = self._clock.script_microseconds()
+        publisher = (now, upload.number, upload.claim, upload.lease)
+        stored = (upload.chunks, upload.stored, upload.stored_bytes, int(done))
+        args = (*publisher, *stored, waiting, *sizes)
+        [reply] = yield [self._call("advance", upload.channel, *args)]
         if reply[0] == -1:
             raise FileLeaseLostError(
                 f"{self.name}: another process publishes {shown(upload.name)} now",
@@ -892,14 +826,8 @@ class Files(Tagged[Face]):
         def attempt(waiting: str) -> Operation[tuple[Any, float]]:
             nonlocal taken_at
             taken_at = self._clock.monotonic()
-            args = (
-                self._clock.script_microseconds(),
-                reader,
-                microseconds,
-                claim,
-                self._attempts,
-                waiting,
-            )
+            now = self._clock.script_microseconds()
+            args = (now, reader, microseconds, claim, self._attempts, waiting)
             [reply] = yield UndoableBatch([self._call("take", channel, *args)], undo)
             if reply[0] == 0 and not reply[2]:
                 return None, seconds_until(reply[1])
@@ -1010,22 +938,13 @@ class Files(Tagged[Face]):
         waiting: str = "",
     ) -> Command:
         file._extend_at = self._clock.monotonic() + file._lease / 4e6
-        return self._call(
-            "progress",
-            file.channel,
-            self._clock.script_microseconds(),
-            file.number,
-            file.reader,
-            file._claim,
-            file._lease,
-            "" if position is None or not position.kind else str(position),
-            what,
-            reason.encode(errors="replace"),
-            self._attempts if attempts is None else attempts,
-            file._chunks,
-            waiting,
-            idempotent=what == "read",
-        )
+        now = self._clock.script_microseconds()
+        leased = (now, file.number, file.reader, file._claim, file._lease)
+        where = "" if position is None or not position.kind else str(position)
+        most = self._attempts if attempts is None else attempts
+        outcome = (where, what, reason.encode(errors="replace"), most, file._chunks, waiting)
+        idempotent = what == "read"
+        return self._call("progress", file.channel, *leased, *outcome, idempotent=idempotent)
 
     def _heard(self, file: LeasedFile, reply: Reply) -> Operation[None]:
         if reply[0] < 0:

@@ -98,26 +98,13 @@ class MailboxCounts(NamedTuple):
 class Mailboxes(Tagged[Face]):
     """Mailboxes by owner, each on the shard of its owner's name. Made by ``kit.mailboxes``.
 
-    ::
-
-        mail = kit.mailboxes(component="mail", limit=1000)
-        mail.send("anna", "ben", "hello")
-        for message in mail.fetch("anna", timeout=30):
-            print(message.sender, message.body)
-            mail.acknowledge("anna", [message])
-
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         limit: the most messages of a mailbox; None for no limit.
         byte_limit: the most bytes of a mailbox's messages, as stored; None for no limit.
         policy: how `send` treats a full mailbox: ``"refuse"``, or ``"drop oldest"``, even leased
             messages.
-        clock: tells the time.
 
     Limits apply to the sending process; they are not stored.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[Mailboxes[Deferred]]
@@ -157,18 +144,12 @@ class Mailboxes(Tagged[Face]):
 
     @operation
     def send(self, to: str, sender: str, body: Any) -> Operation[int | None]:
-        """Send a message.
+        """Send a message; return its id, or None if the mailbox is full and refuses.
 
         Args:
-            to: the mailbox's owner.
-            sender: the sender's name.
             body: data that JSON can represent, at most 1 MiB.
 
-        Returns:
-            The message's id; None if the mailbox is full and refuses.
-
         Raises:
-            InvalidArgumentError: JSON cannot represent the body, or the body is too large.
             ShardErrors: the server failed; the error tells whether it may have been sent. It is not
                 sent a second time.
 
@@ -180,13 +161,10 @@ class Mailboxes(Tagged[Face]):
 
     @operation
     def send_many(self, messages: Iterable[tuple[str, str, Any]]) -> Operation[list[int | None]]:
-        """Send any number of messages, 1,000 an exchange, to any mailboxes.
+        """Send messages to any mailboxes, 1,000 an exchange; return each one's id, or None.
 
         Args:
             messages: tuples of the mailbox's owner, the sender and the body; read lazily.
-
-        Returns:
-            The id of each, or None; see `send`.
 
         Raises:
             InvalidArgumentError: a message is not valid; earlier pages were already sent.
@@ -236,7 +214,6 @@ class Mailboxes(Tagged[Face]):
         """Lease the oldest unleased messages: each is delivered at least once.
 
         Args:
-            owner: the mailbox's owner.
             limit: the most messages, 1 to 1,000.
             lease: the seconds after which unacknowledged messages are fetched again.
             timeout: the most seconds to wait for a message; 0 not to wait, None to wait for ever.
@@ -245,7 +222,6 @@ class Mailboxes(Tagged[Face]):
             The messages, oldest first; messages with an ended lease come before others.
 
         Raises:
-            InvalidArgumentError: an argument is out of range.
             DamagedDataError: a stored value is not a message. `acknowledge` with its id, which the
                 error contains, removes it.
 
@@ -265,7 +241,6 @@ class Mailboxes(Tagged[Face]):
         Messages are lost if this process dies, or its connection breaks, before they are used.
 
         Args:
-            owner: the mailbox's owner.
             limit: the most messages, 1 to 1,000.
             timeout: the most seconds to wait for a message; 0 not to wait, None to wait for ever.
 
@@ -286,7 +261,6 @@ class Mailboxes(Tagged[Face]):
         """Remove messages that were processed.
 
         Args:
-            owner: the mailbox's owner.
             messages: the messages or their ids.
 
         Returns:
@@ -303,13 +277,7 @@ class Mailboxes(Tagged[Face]):
 
     @operation
     def release(self, owner: str, messages: Iterable[int | Message]) -> Operation[int]:
-        """Release leased messages that were not processed: the next `fetch` returns them.
-
-        Returns:
-            The number of messages that were leased.
-
-        Cost: one exchange for 1,000 messages, O(log n) each.
-        """
+        """Release messages for the next `fetch`; return how many were leased. Cost: as above."""
         released = 0
         for page in pages(ids_of(self.name, messages), MOST_AT_ONCE):
             args = [part for id_ in page for part in (id_, "")]
@@ -340,10 +308,7 @@ class Mailboxes(Tagged[Face]):
 
     @stream
     def check(self, owner: str) -> Stream[Damage]:
-        """Look for damage in a mailbox, without changing anything; see `shardkit check`.
-
-        Cost: one exchange for 1,000 messages.
-        """
+        """Look for damage in a mailbox. Cost: one exchange for 1,000 messages."""
         keys = self._keys(owner)
         counting = partial(Mailboxes.counts.steps, self, owner)  # as all calls read the state
         if (yield from confirmed(self._check_types, keys)) or (

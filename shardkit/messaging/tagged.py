@@ -47,8 +47,6 @@ class Message(NamedTuple):
 
     Attributes:
         id: its number there: from 1, increasing, never used again.
-        sender: the sender's name.
-        body: the content.
         at: when the server received it, in seconds since 1970.
     """
 
@@ -59,12 +57,7 @@ class Message(NamedTuple):
 
 
 def encode_message(owner: str, sender: str, body: Any) -> bytes:
-    """Return the sender's part of a stored message: all but the id and the time.
-
-    Raises:
-        InvalidArgumentError: the sender is not text, or JSON cannot represent the body, or the body
-            is too large.
-    """
+    """Return a stored message without id and time; refuse no text, no JSON, or too much."""
     if not isinstance(sender, str):
         raise InvalidArgumentError(f"{owner}: sender={shown(sender)}", "give text")
     what = f"{owner}: a message of {shown(sender)}"
@@ -78,11 +71,7 @@ def encode_message(owner: str, sender: str, body: Any) -> bytes:
 
 
 def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: str = "") -> Message:
-    """Return a stored message.
-
-    Raises:
-        DamagedDataError: it is not a message, or has another id.
-    """
+    """Return a stored message; raise DamagedDataError if it is none, or has another id."""
     try:
         fields = json.loads(stored)
         message = Message(fields["id"], fields["sender"], fields["body"], fields["at"])
@@ -94,11 +83,7 @@ def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: st
 
 
 def ids_of(owner: str, messages: Iterable[int | Message]) -> list[int]:
-    """Return the ids of messages that are given as messages or ids.
-
-    Raises:
-        InvalidArgumentError: one is not an id.
-    """
+    """Return the ids of messages that are given as such or as ids."""
     ids = [each.id if isinstance(each, Message) else each for each in messages]
     for id_ in ids:
         check_integer(owner, "id", id_, 1, MOST_STORED)
@@ -172,15 +157,8 @@ def wait_for(
 ) -> Operation[T]:
     """Repeat an attempt until its result is true or the timeout ends; return the last result.
 
-    Args:
-        component: the component.
-        key: decides the shard.
-        waiters: the key of the registered waiters, on the same shard.
-        attempt: returns steps; its argument is the text to register as waiting if there is nothing,
-            or empty. The steps return the result, and the seconds until the next attempt makes
-            sense.
-        timeout: in seconds; 0 for one attempt.
-        monotonic: returns local seconds that never go back.
+    An attempt returns steps, given a text to register as waiting, or nothing. The steps return the
+    result, and the seconds until the next attempt makes sense. ``waiters`` is the key of the texts.
     """
     result, again = yield from attempt("")
     if result or timeout <= 0:

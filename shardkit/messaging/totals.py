@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.block_store import LocalCities
 from shardkit.geo.models import Address, City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command
@@ -66,7 +66,6 @@ class Total(NamedTuple):
     Attributes:
         group: totals that are added together and live on one server, such as a day.
         kind: the kind of total, such as ``country``.
-        member: the member of the kind, such as ``Germany``.
     """
 
     group: str
@@ -76,14 +75,6 @@ class Total(NamedTuple):
 
 class RecordTally(Generic[K]):
     """Counts records in this process.
-
-    ::
-
-        def by_status(line: bytes) -> tuple[str, str] | None:
-            words = line.split()
-            return (words[1].decode(), words[3].decode()) if len(words) > 3 else None
-
-        tally = RecordTally(by_status, lambda key: [Total(key[0], "status", key[1])])
 
     Args:
         key: returns the key that a record is counted by; None to skip it. Called for each record.
@@ -165,12 +156,7 @@ def by_place(
 
 
 class Totals(Structure[Face]):
-    """Totals by group, kind and member. Made by ``kit.totals``.
-
-    Args:
-        driver, name: see `shardkit.operations.Structure`.
-        component: the component; a group lives on the shard of its name.
-    """
+    """Totals by group, which lives on the shard of its name. Made by ``kit.totals``."""
 
     deferred: DeferredFace[Totals[Deferred]]
 
@@ -181,15 +167,12 @@ class Totals(Structure[Face]):
     def flush(
         self, source: str, tally: RecordTally[Any], *, aggregator: str = ""
     ) -> Operation[bool]:
-        """Add the counts of a source, once.
+        """Add the counts of a source, once; return whether anything was added.
 
         Args:
             source: the name of what was counted, such as a file or a part of one.
             tally: all of its counts.
             aggregator: the name of the counting program; each adds a source once.
-
-        Returns:
-            Whether anything was added.
 
         Raises:
             ParameterMismatchError: other counts of this source were added, or started.
@@ -222,8 +205,6 @@ class Totals(Structure[Face]):
         """Return the members with the largest totals.
 
         Args:
-            group: the group, such as a day.
-            kind: the kind, such as ``country``.
             limit: the most members, 1 to 10,000.
 
         Cost: one exchange, O(log n + limit).
@@ -246,10 +227,7 @@ class Totals(Structure[Face]):
 
     @stream
     def all(self, group: str, kind: str) -> Stream[tuple[str, int]]:
-        """Iterate over all members and their totals, in no order.
-
-        Cost: one exchange for 1,000.
-        """
+        """Iterate over all members and their totals, in no order. Cost: one exchange for 1,000."""
         cursor: Argument = 0
         while cursor != b"0":
             cursor, pairs = yield from self._page(group, kind, cursor)
@@ -264,10 +242,7 @@ class Totals(Structure[Face]):
 
     @stream
     def check(self, group: str, *kinds: str) -> Stream[Damage]:
-        """Return what calls would refuse of a group's sources and kinds; change nothing.
-
-        Cost: one exchange for 1,000 totals, and one.
-        """
+        """Return a group's damage. Cost: one exchange for 1,000 totals, and one."""
 
         def read(kind: str) -> Operation[None]:
             cursor: Argument = 0
@@ -280,10 +255,7 @@ class Totals(Structure[Face]):
 
     @operation
     def sources(self, group: str) -> Operation[dict[tuple[str, str], bool]]:
-        """Return a group's sources, by aggregator and source: whether they were added completely.
-
-        Cost: one exchange, O(n).
-        """
+        """Return whether a group's sources were added completely. Cost: one exchange, O(n)."""
         key = self._key(group, "done")
         [flat] = yield [self._at(key, "HGETALL", key)]
         sources = {}

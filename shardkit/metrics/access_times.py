@@ -1,10 +1,5 @@
 """Times of blocks of code: statistics by context, and the slowest contexts.
 
-::
-
-    with kit.timed("checkout", component="metrics"):        # also as a decorator, also async
-        ...
-
 After Redis in Action, section 5.2.3.
 """
 
@@ -45,7 +40,6 @@ class AccessTimes(Structure[Face]):
         statistics: keeps them, as values of the type AccessTime.
         overall: also record each time under the context "overall".
         logs: where `warn` counts its warnings.
-        log: the log's name.
     """
 
     deferred: DeferredFace[AccessTimes[Deferred]]
@@ -121,10 +115,7 @@ class AccessTimes(Structure[Face]):
 
 
 class TimedBlock:
-    """Times a block: a context manager, blocking or async, and a decorator of functions.
-
-    Made by `AccessTimes.timed`.
-    """
+    """Times a block or function: a context manager and decorator, made by `AccessTimes.timed`."""
 
     __slots__ = ("_began", "_context", "_errors", "_record")
 

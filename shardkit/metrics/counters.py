@@ -111,15 +111,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
     """Counts over time by name. Made by ``kit.counters``.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        background: sends the hits.
         precisions: the lengths of slices in seconds, or a mapping of these to the numbers of slices
             kept. All processes should use the same: one that keeps fewer removes slices of others.
         samples: the number of slices kept of each precision, unless ``precisions`` is a mapping.
-        clock: tells the time.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[TimeSliceCounters[Deferred]]
@@ -162,11 +156,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
         loses its hits since the last sending.
 
         Args:
-            name: the counter.
             count: the number to add, 1 to 2**53 - 1.
-
-        Raises:
-            InvalidArgumentError: the name is not text, or the count is out of range.
 
         Cost: under a microsecond, and no exchange.
         """
@@ -189,7 +179,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         """Count at once.
 
         Args:
-            name: the counter.
             count: the number to add, 1 to 2**53 - 1.
 
         Raises:
@@ -226,15 +215,11 @@ class TimeSliceCounters(RecordingStructure[Face]):
         """Return the newest slices with counts, oldest first.
 
         Args:
-            name: the counter.
             precision: one of its precisions, in seconds.
 
         Returns:
             The start of each slice, in seconds since 1970, and its count, by the server's clock.
             Slices without counts are left out.
-
-        Raises:
-            InvalidArgumentError: the counters have no such precision.
 
         Cost: one exchange, O(slices kept / 256).
         """
@@ -244,10 +229,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
     def sum(
         self, names: Iterable[str], precision: int | timedelta
     ) -> Operation[list[tuple[int, int]]]:
-        """Return the sums of several counters, slice by slice; see `get`.
-
-        Cost: one exchange with all shards concerned.
-        """
+        """Return several counters' sums, slice by slice; see `get`. Cost: one exchange."""
         precision = _whole(precision)
         if precision not in self.precisions:
             raise InvalidArgumentError(
@@ -305,10 +287,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
     @stream
     def check(self, *names: str) -> Stream[Damage]:
-        """Return what calls would refuse of some counters; change nothing.
-
-        Cost: one exchange for each precision, and one.
-        """
+        """Return some counters' damage. Cost: one exchange for each precision, and one."""
 
         def read() -> Operation[None]:
             keys = sorted({self._known(group_of(name)) for name in names})
@@ -365,7 +344,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
             interval: the seconds between two starts, at least 1; a pause is at least 1 second.
 
         Raises:
-            InvalidArgumentError: the interval is under a second.
             ShardErrors: a server failed; call it again later.
         """
         interval = check_seconds(self.name, "interval", interval, 1, math.inf)

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from shardkit import log_records
 from shardkit.errors import InvalidArgumentError
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
+from shardkit.metrics.statistics import check_period
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Pause, Transaction
 from shardkit.operations.lua import lua_call
@@ -66,7 +67,6 @@ class LogEntry(NamedTuple):
     Attributes:
         time: when it was logged, by the server's clock; None if the stored text has none.
         severity: debug, info, warning, error or critical.
-        message: its text.
     """
 
     time: datetime | None
@@ -88,14 +88,9 @@ class CommonMessages(NamedTuple):
 
 
 def severity_name(severity: str | int) -> str:
-    """Return the name of a severity.
+    """Return the name of a severity: a name in any case, or a level of `logging`.
 
-    Args:
-        severity: a name in upper or lower case, or a level of `logging`. A level between two of
-            the five counts as the lower one, one below DEBUG as debug.
-
-    Raises:
-        InvalidArgumentError: it is neither.
+    A level between two of the five counts as the lower one, one below DEBUG as debug.
     """
     if isinstance(severity, int) and not isinstance(severity, bool):
         return next((name for n, name in sorted(_NUMBERS.items())[::-1] if n <= severity), "debug")
@@ -144,13 +139,7 @@ class Logs(RecordingStructure[Face]):
     """Logs by name, each on the shard of its name. Made by ``kit.logs``.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        background: sends what `record` records.
         limit: the number of recent messages kept of each severity.
-        clock: tells the time.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[Logs[Deferred]]
@@ -179,14 +168,10 @@ class Logs(RecordingStructure[Face]):
         ``dropped`` counts the others. A killed process loses its messages since the last sending.
 
         Args:
-            name: the log.
             message: the text, or what ``str`` makes of it, cut after 8,192 characters.
             severity: a name, or a level of `logging`; see `severity_name`.
             common: the text to count among the common messages; by default the message. Leave out
                 numbers and names, so that the same event is the same message.
-
-        Raises:
-            InvalidArgumentError: the log's name or the severity is not valid.
 
         Cost: some microseconds, and no exchange.
         """
@@ -202,7 +187,6 @@ class Logs(RecordingStructure[Face]):
         """Log at once; see `record`.
 
         Raises:
-            InvalidArgumentError: the log's name or the severity is not valid.
             ShardErrors: the server failed; ``maybe_executed`` says whether it may have logged.
 
         Cost: one exchange, O(log n) in the hour's different messages.
@@ -229,21 +213,14 @@ class Logs(RecordingStructure[Face]):
         """Return the most frequent messages of an hour; None if there are none.
 
         Args:
-            name: the log.
-            severity: the severity.
             period: "current" for the latest hour with messages, "last" for the one before it.
-            limit: the most messages.
 
         Raises:
-            InvalidArgumentError: an argument is not valid.
             DamagedDataError: the hour or a count is damaged.
 
         Cost: one exchange, O(log n + limit).
         """
-        if period not in ("current", "last"):
-            raise InvalidArgumentError(
-                f"{self.name}: period={shown(period)}", "give current or last"
-            )
+        check_period(self.name, period)
         kind, field = ("common", "hour") if period == "current" else ("last", "last")
         level = SEVERITIES.index(severity_name(severity))
         check_integer(self.name, "limit", limit, 1, MOST_MESSAGES + 1)
@@ -279,7 +256,6 @@ class Logs(RecordingStructure[Face]):
         the logs between two readings.
 
         Args:
-            name: the log.
             severity: the least severity.
             limit: the number of last messages to start with, of each severity.
             stopped: returns whether to end; called at each reading.
@@ -400,10 +376,6 @@ _OWN = ("shardkit.", "redis.")
 class LogsHandler(logging.Handler):
     """A `logging.Handler` that writes to logs of a kit, in the background.
 
-    ::
-
-        logging.getLogger().addHandler(LogsHandler(kit.logs(component="metrics"), "shop"))
-
     The common messages are the records' texts before their arguments are filled in, so that
     ``log.info("user %s came", name)`` counts as one message. It never raises into the logging code,
     and never waits for a server. It ignores messages of shardkit and redis-py.
@@ -443,7 +415,6 @@ def structlog_processor(
 
     Args:
         logs: of a blocking or an async kit.
-        name: the log.
     """
 
     def processor(

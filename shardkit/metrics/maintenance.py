@@ -57,10 +57,8 @@ class Maintenance(Structure[Face]):
     """The maintenance flag of an application and of its parts. Made by ``kit.maintenance``.
 
     Args:
-        driver: runs its operations.
         component: where it lives.
         name: its key, and the prefix of those of the parts.
-        clock: tells the time.
     """
 
     deferred: DeferredFace[Maintenance[Deferred]]
@@ -86,9 +84,6 @@ class Maintenance(Structure[Face]):
             part: the part of the application; by default all of it.
             reason: the reason, for users.
             seconds: the seconds until it ends, 0.001 to a year; None until it is turned off.
-
-        Raises:
-            InvalidArgumentError: an argument is not valid.
 
         Cost: one exchange.
         """
@@ -123,10 +118,7 @@ class Maintenance(Structure[Face]):
 
     @operation
     def state(self, part: str = "") -> Operation[MaintenanceState | None]:
-        """Return the reason and the end of maintenance; None if it is off.
-
-        Cost: as `check`.
-        """
+        """Return the reason and the end of maintenance; None if it is off. Cost: as `check`."""
         return (yield from self._state(part))
 
     @stream

@@ -52,12 +52,7 @@ _MOST_ROUNDS = 1000
 
 
 class Recorder(Generic[Owner]):
-    """Fills an outbox with what a structure records, and builds its requests. Thread-safe.
-
-    Attributes:
-        at_once: the most records of a request.
-        dropped: the records that it lost.
-    """
+    """Fills an outbox with what a structure records, and builds its requests. Thread-safe."""
 
     at_once: int
 
@@ -97,12 +92,7 @@ class _Backlog:
 
 
 class Outbox:
-    """The records of a recorder that must be sent. Thread-safe.
-
-    Attributes:
-        waiting: the number of records that have not been sent.
-        dropped: the number of records lost because servers were away or refused them.
-    """
+    """The records of a recorder that must be sent, or were dropped. Thread-safe."""
 
     def __init__(self, recorder: Recorder[Any], monotonic: Callable[[], float]) -> None:
         self._recorder = recorder

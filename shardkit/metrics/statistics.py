@@ -75,12 +75,8 @@ class Statistics:
 
     Attributes:
         hour: the start of the hour, in UTC; of merged ones, the latest.
-        count: the number of values.
-        sum: their sum.
         sumsq: the sum of their squares.
         spread: the sum of their squared differences from the average.
-        min: the smallest.
-        max: the greatest.
         buckets: DDSketch's buckets, by field.
     """
 
@@ -107,7 +103,6 @@ class Statistics:
         """Return a quantile: of 0.99, the value that 99% do not exceed, within 1%.
 
         Raises:
-            InvalidArgumentError: the fraction is not from 0 to 1.
             MissingExtraError: ddsketch is not installed.
         """
         with extra("metrics", "quantiles"):
@@ -246,13 +241,7 @@ class _Measured(Recorder["MeasuredValues[Any]"]):
 
 
 class MeasuredValues(RecordingStructure[Face]):
-    """Statistics by context and type, of the current hour and the last. Made by ``kit.statistics``.
-
-    Args:
-        driver, component, name: see `shardkit.operations.Structure`.
-        background: sends what `record` records.
-        clock: tells the time.
-    """
+    """Statistics by context and type, of this hour and the last. Made by ``kit.statistics``."""
 
     deferred: DeferredFace[MeasuredValues[Deferred]]
 
@@ -275,9 +264,6 @@ class MeasuredValues(RecordingStructure[Face]):
             kind: what was measured, such as "latency"; without slashes and braces.
             value: a finite number up to 1e150.
 
-        Raises:
-            InvalidArgumentError: an argument is not valid.
-
         Cost: some microseconds, and no exchange.
         """
         self._check(context, kind, value)
@@ -295,7 +281,6 @@ class MeasuredValues(RecordingStructure[Face]):
             set back by more than two hours.
 
         Raises:
-            InvalidArgumentError: an argument is not valid.
             ShardErrors: the server failed; ``maybe_executed`` says whether it may have been added.
 
         Cost: two exchanges.
@@ -316,12 +301,7 @@ class MeasuredValues(RecordingStructure[Face]):
         """Return the statistics of an hour; None if there are none.
 
         Args:
-            context: the context.
-            kind: the type of value.
             period: "current" for the latest hour with values, "last" for the one before it.
-
-        Raises:
-            InvalidArgumentError: an argument is not valid.
 
         Cost: one exchange, O(buckets).
         """
@@ -332,10 +312,7 @@ class MeasuredValues(RecordingStructure[Face]):
     def merge(
         self, contexts: Iterable[str], kind: str, period: str = "current"
     ) -> Operation[Statistics | None]:
-        """Return the merged statistics of several contexts; see `get`.
-
-        Cost: one exchange with all shards concerned.
-        """
+        """Return several contexts' merged statistics; see `get`. Cost: one exchange."""
         several = yield from self._read(list(dict.fromkeys(contexts)), kind, period)
         return merged(each for each in several if each is not None)
 
@@ -346,16 +323,12 @@ class MeasuredValues(RecordingStructure[Face]):
         """Return the contexts with the greatest averages of an hour, in descending order.
 
         Args:
-            kind: the type of value.
             period: "current" for this hour, "last" for the one before it, by the server's clock.
             limit: the most contexts, up to 100.
 
-        Raises:
-            InvalidArgumentError: an argument is not valid.
-
         Cost: one exchange, and another one a minute for the time.
         """
-        _check_period(self.name, period)
+        check_period(self.name, period)
         check_integer(self.name, "limit", limit, 1, MOST_SLOWEST)
         home = f"{self.name}:slowest:{{{kind}}}"
         seconds = yield from self._clock.seconds(self.component, home)
@@ -391,7 +364,7 @@ class MeasuredValues(RecordingStructure[Face]):
     def _read(
         self, contexts: Sequence[str], kind: str, period: str
     ) -> Operation[list[Statistics | None]]:
-        _check_period(self.name, period)
+        check_period(self.name, period)
         batch = []
         for context in contexts:
             self._check(context, kind, 0)
@@ -432,16 +405,8 @@ class MeasuredValues(RecordingStructure[Face]):
             }
             if sum(buckets.values()) != count:
                 raise ValueError(buckets)
-            return Statistics(
-                datetime.fromtimestamp(int(known["hour"]), UTC),
-                int(count),
-                total,
-                squares,
-                spread,
-                least,
-                most,
-                buckets,
-            )
+            hour = datetime.fromtimestamp(int(known["hour"]), UTC)
+            return Statistics(hour, int(count), total, squares, spread, least, most, buckets)
         except (KeyError, ValueError, OverflowError, OSError) as error:
             raise DamagedDataError(
                 key, f"{error!r}", f"statistics of format {FORMAT}", component=self.component
@@ -501,6 +466,7 @@ class MeasuredValues(RecordingStructure[Face]):
             )
 
 
-def _check_period(owner: str, period: str) -> None:
+def check_period(owner: str, period: str) -> None:
+    """Refuse what is neither ``current`` nor ``last``."""
     if period not in PERIODS:
         raise InvalidArgumentError(f"{owner}: period={shown(period)}", "give current or last")

@@ -211,7 +211,6 @@ def _outcome(topology: Topology, name: str) -> Component | Exception:
 
 
 def _targets(outcomes: Outcomes) -> list[tuple[Component, Shard]]:
-    """Return one shard for each address."""
     targets: dict[str, tuple[Component, Shard]] = {}
     for component in outcomes.values():
         if isinstance(component, ClosedError):
@@ -363,8 +362,6 @@ def _live(kit: Any) -> tuple[int, dict[str, Any]]:
 
 
 class _Probe:
-    """Answers ``/ready``."""
-
     def __init__(self, components: Collection[str], threshold: Threshold, details: bool) -> None:
         checked_share(threshold)
         self._components = [components] if isinstance(components, str) else list(components)
@@ -372,14 +369,12 @@ class _Probe:
         self._details = details
 
     def ask(self, kit: Any, timeout: float) -> tuple[int, dict[str, Any]]:
-        """Ask a blocking kit."""
         try:
             return self.answer(kit.health(timeout)) if kit is not None else (503, {"ok": False})
         except Exception as error:
             return self.failure(error)
 
     def answer(self, health: Health) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body for a kit's health."""
         ready = health.ready(self._components, self._threshold)
         counts = health.counts(self._components).items()
         shown = {name: {"reachable": some, "shards": of} for name, (some, of) in counts}
@@ -387,6 +382,5 @@ class _Probe:
         return (200 if ready else 503), {**body, "ok": ready}
 
     def failure(self, error: Exception) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body for a kit that cannot say."""
         kind = type(error).__name__
         return 503, {"ok": False, "error": str(error) if self._details else kind}

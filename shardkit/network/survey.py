@@ -27,9 +27,8 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 from redis.utils import str_if_bytes
 
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import WITNESS_KEY, Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections import Connector
 from shardkit.network.connections.databases import FENCE_KEY
@@ -305,7 +304,6 @@ def _ask(
     thorough: bool,
     written: bool,
 ) -> list[ServerFacts]:
-    """Ask one server; of a cluster, each node."""
     if fields.get("cluster"):
         return _ask_cluster(
             {name: value for name, value in fields.items() if name != "cluster"}, timeout, thorough
@@ -321,7 +319,6 @@ def _ask(
 
 
 def _ask_cluster(fields: Mapping[str, Any], timeout: float, thorough: bool) -> list[ServerFacts]:
-    """Ask one node for the others, and then each of them."""
     with client_of(fields, timeout) as client:
         nodes: Mapping[str, Any] = client.cluster("nodes")
     members = sorted(

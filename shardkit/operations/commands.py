@@ -148,7 +148,7 @@ class Coalesced(list["Command | Transaction"]):
 
     So are DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all joined
     ones, the others are 0. A GET of a key of another type answers None instead of WRONGTYPE, so use
-    this for keys of your own. See `shardkit.network.links.coalescing`. For uniform commands prefer
+    this for keys of your own. See `shardkit.network.links.resp`. For uniform commands prefer
     `Columns`, which can be coalesced too.
     """
 
@@ -293,7 +293,6 @@ class Subscribe(NamedTuple):
     `shardkit.network.links.wakeups`.
 
     Attributes:
-        to, key: where the key lives; see `Command`.
         connect: whether to connect if there is no subscription yet.
     """
 
@@ -309,7 +308,6 @@ class AwaitWakeup(NamedTuple):
     a subscription, it comes after at most 0.1 seconds.
 
     Attributes:
-        to, key: where the key lives.
         waiter: the waiter's name in the script.
         seconds: the longest wait.
     """

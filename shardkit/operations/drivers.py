@@ -45,7 +45,6 @@ from shardkit.operations.commands import (
     Replies,
     Reply,
     Subscribe,
-    To,
     coalesced,
     raise_failures,
 )
@@ -60,6 +59,7 @@ from shardkit.operations.deadlines import (
     within,
 )
 from shardkit.operations.operation import Operation, Page, Stream
+from shardkit.operations.steps import arun_steps, run_steps
 
 T = TypeVar("T")
 
@@ -103,11 +103,7 @@ class BlockingDriver(_StepRunner):
         self._send = link.send
 
     def run(self, steps: Operation[T]) -> T:
-        """Run an operation and return its value.
-
-        Raises:
-            ShardErrors: a shard failed, and the operation does not merge partial results.
-        """
+        """Return an operation's value; raise ShardErrors unless it merges partial results."""
         if in_use.by_entries and not has_begun():
             with within(begin()):
                 return self.run(steps)
@@ -134,7 +130,7 @@ class BlockingDriver(_StepRunner):
                     while True:  # until StopIteration
                         step = _answer(steps, step, self._run_step(step))
             if isinstance(error, DamagedDataError):
-                self._locate(error)
+                self.run(_located(error))
             if call is not None:
                 finished(call, error)
             raise
@@ -153,7 +149,7 @@ class BlockingDriver(_StepRunner):
         except StopIteration:
             return
         except DamagedDataError as error:
-            self._locate(error)
+            self.run(_located(error))
             raise
         finally:
             steps.close()
@@ -176,25 +172,11 @@ class BlockingDriver(_StepRunner):
                         self._take_turns(lock_step)
                 raise
             for damage in lock_step.damage():
-                self._locate(damage)
+                self.run(_located(damage))
             return lock_step.values()
 
     def _take_turns(self, lock_step: _LockStep) -> None:
-        while (step := lock_step.next_step()) is not None:
-            try:
-                answer = self._run_step(step)
-            except ShardKitError as error:
-                lock_step.retry_alone(error)
-            else:
-                lock_step.answer(answer)
-
-    def _locate(self, error: DamagedDataError) -> None:
-        """Add the key and the shard to an error."""
-        if error.search is not None:
-            _name(error, self.run(error.search()))
-        if error.place and not error.shard:
-            [(shard, _)] = self.link.locate(Locate([(error.place, error.key)]))
-            error.shard = str(shard)
+        run_steps(lock_step.turns(), self._run_step)
 
     def _send_within(self, batch: Partial, seconds: float) -> Any:
         with DeadlineBlock(seconds):
@@ -245,7 +227,7 @@ class AwaitingDriver(_StepRunner):
             if (step := _interrupt(steps, error)) is not None:
                 await shielded(self._run_on(steps, step))
             if isinstance(error, DamagedDataError):
-                await self._locate(error)
+                await self.run(_located(error))
             if call is not None:
                 finished(call, error)
             raise
@@ -265,7 +247,7 @@ class AwaitingDriver(_StepRunner):
         except StopIteration:
             return
         except DamagedDataError as error:
-            await self._locate(error)
+            await self.run(_located(error))
             raise
         finally:
             steps.close()
@@ -283,17 +265,11 @@ class AwaitingDriver(_StepRunner):
                     await shielded(self._take_turns(lock_step))
                 raise
             for damage in lock_step.damage():
-                await self._locate(damage)
+                await self.run(_located(damage))
             return lock_step.values()
 
     async def _take_turns(self, lock_step: _LockStep) -> None:
-        while (step := lock_step.next_step()) is not None:
-            try:
-                answer = await self._run_step(step)
-            except ShardKitError as error:
-                lock_step.retry_alone(error)
-            else:
-                lock_step.answer(answer)
+        await arun_steps(lock_step.turns(), self._run_step)
 
     def _run_step(self, step: Any) -> Any:
         return (
@@ -319,14 +295,6 @@ class AwaitingDriver(_StepRunner):
             while True:
                 step = _answer(steps, step, await self._run_step(step))
 
-    async def _locate(self, error: DamagedDataError) -> None:
-        """Add the key and the shard to an error."""
-        if error.search is not None:
-            _name(error, await self.run(error.search()))
-        if error.place and not error.shard:
-            [(shard, _)] = await self.link.locate(Locate([(error.place, error.key)]))
-            error.shard = str(shard)
-
     async def _send_within(self, batch: Partial, seconds: float) -> Any:
         with DeadlineBlock(seconds):
             return await self.link.send(batch)
@@ -351,15 +319,17 @@ def call_of(steps: object) -> tuple[str, str]:
     return name, ""
 
 
-def _name(error: DamagedDataError, found: tuple[To, Any] | None) -> None:
-    """Add the key that was searched for to an error."""
-    if found is None:
-        return
-    place, key = found
-    component = place if isinstance(place, str) else place.component
-    error.__init__(  # type: ignore[misc]
-        key, error.found, error.expected, error.remedy, component=component, place=place
-    )
+def _located(error: DamagedDataError) -> Operation[None]:
+    """Add the key that must be searched for, and the shard, to an error."""
+    if error.search is not None and (found := (yield from error.search())) is not None:
+        place, key = found
+        component = place if isinstance(place, str) else place.component
+        error.__init__(  # type: ignore[misc]
+            key, error.found, error.expected, error.remedy, component=component, place=place
+        )
+    if error.place and not error.shard:
+        [(shard, _)] = yield Locate([(error.place, error.key)])
+        error.shard = str(shard)
 
 
 def _interrupt(steps: Operation[Any], error: BaseException) -> Any:
@@ -434,8 +404,17 @@ class _LockStep:
         for n in range(len(operations)):
             self._advance(n, next, operations[n])
 
-    def next_step(self) -> Any:
-        """Return the next step for the link, or None when all operations have ended."""
+    def turns(self) -> Generator[Any, Any, None]:
+        """Yield the steps for the link, one after the other, until all operations have ended."""
+        while (step := self._next_step()) is not None:
+            try:
+                answer = yield step
+            except ShardKitError as error:
+                self._retry_alone(error)
+            else:
+                self._answer(answer)
+
+    def _next_step(self) -> Any:
         if not self._waiting:
             if not self._steps:
                 return None
@@ -457,7 +436,7 @@ class _LockStep:
             return UndoableBatch(requests, partial(_undo_each, steps))
         return Coalesced(requests) if all(map(coalesced, steps)) else requests
 
-    def answer(self, answer: Any) -> None:
+    def _answer(self, answer: Any) -> None:
         """Give the link's answer to the operations concerned."""
         start = 0
         single = len(self._current) == 1
@@ -472,7 +451,7 @@ class _LockStep:
                 start += len(step)
             self._advance(n, _answer, self._operations[n], step, part)
 
-    def retry_alone(self, error: ShardKitError) -> None:
+    def _retry_alone(self, error: ShardKitError) -> None:
         """Retry joined steps alone that were rejected unsent, so that only the faulty one fails."""
         if len(self._current) > 1:
             self._waiting = [[n] for n in self._current] + self._waiting

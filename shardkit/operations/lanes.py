@@ -33,7 +33,6 @@ class Job(NamedTuple):
 
     Attributes:
         to, key: where it goes; see `Command`.
-        steps: the operation.
         seconds: returns when it starts how long it may take; by default as long as it needs.
     """
 
@@ -44,12 +43,7 @@ class Job(NamedTuple):
 
 
 class Lanes:
-    """Runs jobs in a daemon thread for each server, those of a server together. Thread-safe.
-
-    Args:
-        driver: a blocking driver.
-        name: of the threads.
-    """
+    """Runs jobs in a daemon thread for each server, those of a server together. Thread-safe."""
 
     def __init__(self, driver: Any, name: str) -> None:
         self._driver = driver

@@ -8,15 +8,9 @@ A step generator yields batches and is sent their replies, without I/O of its ow
             [added] = yield [self._at(member, "SADD", self.name, member)]
             return bool(added)
 
-The result of a call depends on the face of the structure:
-
-=========== =========================== ====================================================
-face        ``members.add("a")``        made by
-=========== =========================== ====================================================
-Blocking    the value                   a kit that blocks
-Awaiting    a coroutine                 an async kit
-Deferred    the steps, not yet started  ``structure.deferred``; for ``yield from`` and ``together``
-=========== =========================== ====================================================
+The result of a call depends on the face of the structure: a blocking kit's returns the value, an
+async kit's a coroutine, and ``structure.deferred`` the steps, not yet started, for ``yield from``
+and ``together``.
 
 A `stream` is an operation with many values: between its batches it yields pages of them. Its calls
 return an iterator, an async iterator, or the steps.
@@ -118,7 +112,7 @@ class _Defer:
 # Attributes of structures that other parts of the package use, and no user.
 _PARTS = frozenset(
     {
-        *("abandon_call", "driver", "extend_call", "extend_hold", "give_back", "monotonic"),
+        *("abandon_call", "extend_call", "extend_hold", "give_back", "monotonic"),
         *("new_attempt", "callbacks", "kind", "layout", "meta", "meta_key", "open"),
         *("parameters", "move_due", "unknown_delay"),
     }
@@ -134,6 +128,9 @@ class DeferredFace(Protocol[T_co]):
 
 class Structure(Generic[Face]):
     """The base of everything that has operations. Threads may share it, and so may tasks.
+
+    Its calls raise InvalidArgumentError for an argument of the wrong type or out of range, before
+    anything is sent, ShardErrors if a server failed, and ClosedError once the kit is closed.
 
     Args:
         driver: what runs its steps; decides the face.
@@ -266,11 +263,7 @@ class operation(_Method, Generic[P, T]):  # noqa: N801 - a decorator
 
 
 class stream(_Method, Generic[P, T]):  # noqa: N801 - a decorator
-    """Make a method of a step generator that also yields pages; see the module's text.
-
-    Attributes:
-        steps: the generator function itself.
-    """
+    """Make a method of a step generator that also yields pages; ``steps``: see `operation`."""
 
     _entry_point = "iterate"
 
@@ -294,11 +287,7 @@ class stream(_Method, Generic[P, T]):  # noqa: N801 - a decorator
 
 
 def pages(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Cut values into lists of at most ``size``: the batches of a bulk operation.
-
-    Raises:
-        InvalidArgumentError: they are no iterable.
-    """
+    """Cut values into lists of at most ``size``: the batches of a bulk operation."""
     try:
         each = iter(values)
     except TypeError:

@@ -16,8 +16,15 @@ N = TypeVar("N")
 T = TypeVar("T")
 
 
-def run_steps(steps: Generator[N, Any, T], provide: Callable[[Any], Any] = call) -> T:
-    """Run the steps to their end, and return their value; by default, what they yield is called."""
+def run_steps(
+    steps: Generator[N, Any, T],
+    provide: Callable[[Any], Any] = call,
+    errors: type[BaseException] = Exception,
+) -> T:
+    """Run the steps to their end, and return their value; by default, what they yield is called.
+
+    ``errors`` are raised at the ``yield``; with BaseException also what a signal handler raised.
+    """
     resume: Callable[[Any], N] = steps.send
     answer: Any = None
     try:
@@ -25,8 +32,9 @@ def run_steps(steps: Generator[N, Any, T], provide: Callable[[Any], Any] = call)
             need = resume(answer)
             try:
                 resume, answer = steps.send, provide(need)
-            except Exception as error:
-                reraise_handlers(error)
+            except errors as error:
+                if errors is Exception:
+                    reraise_handlers(error)
                 resume, answer = steps.throw, error
     except StopIteration as done:
         value: T = done.value
@@ -36,7 +44,9 @@ def run_steps(steps: Generator[N, Any, T], provide: Callable[[Any], Any] = call)
 
 
 async def arun_steps(
-    steps: Generator[N, Any, T], provide: Callable[[Any], Awaitable[Any]] = call
+    steps: Generator[N, Any, T],
+    provide: Callable[[Any], Awaitable[Any]] = call,
+    errors: type[BaseException] = Exception,
 ) -> T:
     """Run the steps to their end, awaiting what they need; see `run_steps`."""
     resume: Callable[[Any], N] = steps.send
@@ -46,8 +56,11 @@ async def arun_steps(
             need = resume(answer)
             try:
                 resume, answer = steps.send, await provide(need)
-            except Exception as error:
-                reraise_handlers(error)
+            except GeneratorExit:
+                raise
+            except errors as error:
+                if errors is Exception:
+                    reraise_handlers(error)
                 resume, answer = steps.throw, error
     except StopIteration as done:
         value: T = done.value
@@ -57,10 +70,7 @@ async def arun_steps(
 
 
 def run_by_face(steps: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
-    """Make a method of steps one that runs them, as the ``run`` of its object does.
-
-    Of a blocking object it returns their value, of an awaiting one a coroutine.
-    """
+    """Make a method of steps one that runs them: returns their value, or a coroutine for it."""
 
     @wraps(steps)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.queues.async_worker import AsyncWorker as AsyncWorker
     from shardkit.queues.commands import QueueCounts as QueueCounts, QueueRates as QueueRates
     from shardkit.queues.task_codec import DeadTask as DeadTask, NewTask as NewTask, Task as Task
     from shardkit.queues.task_queues import TaskQueues as TaskQueues, delayed_first as delayed_first
-    from shardkit.queues.worker import Worker as Worker
-    from shardkit.queues.worker_base import WorkerSummary as WorkerSummary
+    from shardkit.queues.worker import (
+        AsyncWorker as AsyncWorker,
+        Worker as Worker,
+        WorkerSummary as WorkerSummary,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)

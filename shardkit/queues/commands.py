@@ -20,22 +20,7 @@ PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal", "
 
 
 class QueueKeys:
-    """The keys of a queue.
-
-    Attributes:
-        queue: the queue's name.
-        all: all keys, in the order of scripts' KEYS.
-        waiting: the ids of waiting tasks, a LIST.
-        delayed: the ids of tasks that are not due yet, a ZSET.
-        taken: the ids of leased tasks, a ZSET.
-        tasks: all tasks by id, a HASH.
-        attempts: the number of attempts of each, a HASH.
-        dead: the ids of dead letters, a ZSET.
-        reasons: why they are dead, a HASH.
-        signal: waiting workers block on it, a LIST.
-        claims: the latest claim of each task, a HASH.
-        rates: numbers of tasks queued, finished and failed by minute, a HASH.
-    """
+    """The keys of a queue; ``all`` in the order of scripts' KEYS, as `lua/base.lua` says."""
 
     def __init__(self, prefix: str, queue: str) -> None:
         self.queue = check_tag(prefix, "queue", queue)
@@ -67,10 +52,8 @@ class QueueCounts(NamedTuple):
     """The number of tasks in a queue.
 
     Attributes:
-        waiting: waiting tasks.
         delayed: tasks that are not due yet.
         taken: leased tasks, which workers run.
-        dead: dead letters.
     """
 
     waiting: int
@@ -124,10 +107,6 @@ class QueueCommands:
         """Return the keys of a queue."""
         check_name(queue)
         return queue_keys(self._name, queue)
-
-    def put(self, queue: str, rows: Sequence[Argument]) -> Command:
-        """Return the command that queues tasks; rows are id, delay, task, …."""
-        return self.call("put", self.keys(queue), self._clock.script_seconds(), *rows)
 
     def take(
         self, queues: Sequence[QueueKeys], lease: float, claim: str, *, waits: bool

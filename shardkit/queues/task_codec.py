@@ -34,7 +34,6 @@ class Task(NamedTuple):
     """A task that was taken.
 
     Attributes:
-        id: its id.
         queue: the queue that it was taken from.
         name: the function to call.
         args: its arguments: text, numbers, booleans, None, lists and dictionaries.
@@ -56,7 +55,6 @@ class NewTask(NamedTuple):
 
     Attributes:
         name: the function to call.
-        args: its arguments.
         delay: the seconds until it is due; 0 or less for at once.
         id: its id; None for a random one.
     """
@@ -72,9 +70,7 @@ class DeadTask(NamedTuple):
 
     Attributes:
         id: its id, for `TaskQueues.revive`.
-        queue: its queue.
         name: the function to call; None if it is not a task.
-        args: its arguments.
         attempts: how often it was taken.
         reason: why it is dead.
         at: when it died, in seconds since 1970, by the server's clock.
@@ -94,11 +90,7 @@ class DeadTask(NamedTuple):
 
 
 def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]) -> bytes:
-    """Return the stored form of a task.
-
-    Raises:
-        InvalidArgumentError: a part is not valid, or JSON cannot represent an argument.
-    """
+    """Return the stored form of a task; refuse a part that is not valid, or no JSON."""
     if not isinstance(id_, str) or not 0 < len(id_) <= LONGEST_ID:
         raise InvalidArgumentError(
             f"{owner}: id={shown(id_)} of a task", f"give text of 1 to {LONGEST_ID} characters"
@@ -149,10 +141,7 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
 
 
 def queued_at(stored: bytes) -> float | None:
-    """Return when a stored task was queued, in seconds since 1970, by its server's clock.
-
-    None if another program or an earlier release pushed it.
-    """
+    """Return when a task was queued, in seconds since 1970; None if that is unknown."""
     try:
         at = json.loads(stored)[4]["at"]
     except (ValueError, LookupError, TypeError, RecursionError):

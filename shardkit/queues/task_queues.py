@@ -96,14 +96,10 @@ class TaskQueues(Structure[Face]):
     """Task queues by name, each on the shard of its name. Made by ``kit.queues``.
 
     Args:
-        driver, component, name: see `shardkit.operations.Structure`.
         attempts: how often a task is taken before it is dead, 1 to 1,000.
         retry_delay: the seconds until a failed task is retried, doubled for each further retry.
         longest_retry_delay: the most seconds of such a delay.
         clock: tells the time and makes ids.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
     """
 
     deferred: DeferredFace[TaskQueues[Deferred]]
@@ -146,10 +142,9 @@ class TaskQueues(Structure[Face]):
         delay: Seconds = 0,
         id: str | None = None,  # noqa: A002 - its usual name
     ) -> Operation[str]:
-        """Queue a task.
+        """Queue a task; return its id.
 
         Args:
-            queue: the queue.
             name: the function that the worker calls.
             args: its arguments: what JSON can represent.
             delay: the seconds until it is due, by the server's clock; 0 or less for at once.
@@ -157,11 +152,7 @@ class TaskQueues(Structure[Face]):
                 or leased, the call changes nothing but the log. So a running task cannot queue
                 itself: it needs another id. To move a delayed one, `cancel` it before.
 
-        Returns:
-            The task's id.
-
         Raises:
-            InvalidArgumentError: an argument is out of range, or JSON cannot represent it.
             ShardErrors: the server failed. The task may have been queued. Queue it again with its
                 id, from the error's ``ids``, so that it is not queued twice.
 
@@ -173,14 +164,10 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def enqueue_many(self, queue: str, tasks: Iterable[NewTask]) -> Operation[list[str]]:
-        """Queue any number of tasks in order, 1,000 an exchange; see `enqueue`.
+        """Queue any number of tasks in order, 1,000 an exchange; return their ids; see `enqueue`.
 
         Args:
-            queue: the queue.
             tasks: any iterable of ``NewTask(name, args, delay, id)``, read as they are sent.
-
-        Returns:
-            The tasks' ids.
 
         Raises:
             InvalidArgumentError: a task is not valid. The error's ``ids`` are those of the earlier
@@ -228,7 +215,6 @@ class TaskQueues(Structure[Face]):
             The task; None if the wait timed out.
 
         Raises:
-            InvalidArgumentError: an argument is out of range.
             ShardErrors: all servers failed, or some failed and the others had no task in time.
 
         Cancelling an async call requeues a task that it did not return. If the connection breaks
@@ -241,13 +227,9 @@ class TaskQueues(Structure[Face]):
         `shardkit.queues.claim` for the cost of waiting.
         """
         seconds = math.inf if timeout is None else self._seconds("timeout", timeout, 0.0)
+        order, lasts = self._order(queues), self._seconds("lease", lease)
         claim = Claim(
-            self.component,
-            self._order(queues),
-            self._commands,
-            self._seconds("lease", lease),
-            self._absent,
-            self._clock.monotonic,
+            self.component, order, self._commands, lasts, self._absent, self._clock.monotonic
         )
         while True:
             taken = yield from claim.take(seconds)
@@ -291,10 +273,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def extend(self, task: Task, lease: Seconds = LEASE) -> Operation[bool]:
-        """Extend a task's lease to `lease` seconds from now.
-
-        Returns:
-            False if its lease had ended and the task was requeued: others may take it.
+        """Extend a lease to `lease` seconds from now; False if it had ended.
 
         Cost: one exchange, O(log n).
         """
@@ -305,14 +284,10 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def release(self, task: Task, *, delay: Seconds = 0) -> Operation[bool]:
-        """Requeue a task that was not started, without counting an attempt.
+        """Requeue a task that was not started; it is no attempt. False if its lease has ended.
 
         Args:
-            task: the task.
             delay: the seconds until it is due; by default it becomes the first of its queue.
-
-        Returns:
-            False if its lease has ended.
 
         Cost: one exchange, O(log n).
         """
@@ -327,17 +302,13 @@ class TaskQueues(Structure[Face]):
         delay: Seconds | None = None,
         traceback: str = "",
     ) -> Operation[bool]:
-        """Report that a task failed: it is retried later, or is dead.
+        """Have a failed task retried later, or be dead; return False if its lease has ended.
 
         Args:
-            task: the task.
             reason: why, for the dead letters; the first 1,000 characters are stored.
             delay: the seconds until the retry; by default ``retry_delay``, twice that after the
                 second attempt, and so on. After the last of ``attempts`` it is dead.
             traceback: where it failed, for the dead letters; the last 8,000 characters are stored.
-
-        Returns:
-            False if its lease has ended.
 
         Cost: one exchange, O(log n).
         """
@@ -358,7 +329,6 @@ class TaskQueues(Structure[Face]):
         `take` does this too, 100 at a time. Any number of clients may call it.
 
         Args:
-            queue: the queue.
             limit: the most tasks of each kind, 1 to 1,000, oldest first.
 
         Returns:
@@ -374,10 +344,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def next_due(self, queue: str) -> Operation[float | None]:
-        """Return when the next delayed task is due, in seconds since 1970; None without one.
-
-        Cost: one exchange, O(log n).
-        """
+        """Return when a task is due next, in seconds since 1970, or None. Cost: one exchange."""
         key = self._keys(queue).delayed
         [first] = yield [self._at(key, "ZRANGE", key, 0, 0, "WITHSCORES")]
         return float(first[1]) if first else None
@@ -432,13 +399,9 @@ class TaskQueues(Structure[Face]):
         """Return tasks queued, tasks finished and attempts failed, per second.
 
         Args:
-            queue: the queue.
             minutes: the minutes to average over, 1 to 15, besides the current one.
 
         Workers of earlier releases are not counted.
-
-        Raises:
-            InvalidArgumentError: the queue's name or the minutes are not valid.
 
         Cost: one exchange. Counting costs each call that queues, finishes or fails a HINCRBY.
         """
@@ -466,10 +429,7 @@ class TaskQueues(Structure[Face]):
 
     @stream
     def dead(self, queue: str) -> Stream[DeadTask]:
-        """Iterate over the dead letters, oldest first.
-
-        Cost: two exchanges for each 100.
-        """
+        """Iterate over the dead letters, oldest first. Cost: two exchanges for each 100."""
         keys = self._keys(queue)
         cursor: tuple[Key, float] | None = None
         while True:
@@ -483,10 +443,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def revive(self, queue: str, id: str) -> Operation[bool]:  # noqa: A002
-        """Requeue a dead task with all its attempts; return whether there was one.
-
-        Cost: one exchange, O(log n).
-        """
+        """Requeue a dead task with all attempts, if there is one; return that. One exchange."""
         [revived] = yield [self._commands.call("revive", self._keys(queue), _id_bytes(id))]
         return bool(revived)
 
@@ -505,13 +462,10 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def restore(self, queue: str) -> Operation[int]:
-        """Requeue tasks that were stranded by a lost key.
+        """Requeue, in no order, tasks that a lost key has stranded; return how many.
 
         Call it when a key of the queue was removed, such as the LIST of waiting tasks. `enqueue`
         does the same for its id. If the key of leased tasks was lost, running tasks run twice.
-
-        Returns:
-            The number of tasks queued, in no particular order.
 
         Cost: one exchange for about 100 tasks. Each task that is neither leased, delayed nor dead
         is searched for among up to half a million waiting ones.
@@ -532,25 +486,15 @@ class TaskQueues(Structure[Face]):
         Damage is a key of another type; a task that is neither waiting, delayed, leased nor dead,
         which `restore` requeues; or an id in one of these keys without a task.
 
-        Args:
-            queue: the queue.
-
-        Raises:
-            InvalidArgumentError: the queue's name is not valid.
-            ShardErrors: its server failed.
-
         Cost: two exchanges for 1,000 tasks.
         """
         yield from check_queue(self.component, self._keys(queue))
 
     @operation
     def purge(self, queue: str) -> Operation[QueueCounts]:
-        """Remove everything in a queue, including dead letters and leased tasks.
+        """Remove all tasks of a queue, even dead and leased ones; return how many there were.
 
         Workers that run one of these get False from `acknowledge`.
-
-        Returns:
-            The number of tasks removed.
 
         Cost: one exchange, O(1); the server frees the memory later.
         """
@@ -563,7 +507,7 @@ class TaskQueues(Structure[Face]):
     # ---- what several operations share
 
     def _enqueue(self, queue: str, tasks: Sequence[NewTask]) -> Operation[list[str]]:
-        self._keys(queue)
+        keys = self._keys(queue)
         rows: list[Argument] = []
         ids = []
         for task in tasks:
@@ -574,7 +518,8 @@ class TaskQueues(Structure[Face]):
             ids.append(id_)
         try:
             while rows:
-                [[done, added]] = yield [self._commands.put(queue, rows)]
+                now = self._clock.script_seconds()
+                [[done, added]] = yield [self._commands.call("put", keys, now, *rows)]
                 if added < done:
                     known = counted(done - added, "task")
                     about = log_records.fields("task-queued-already", queue=queue)

@@ -1,15 +1,5 @@
 """Find the keys among a command's arguments, so that a pipeline over many shards can route it.
 
-::
-
-    ("GET", "user:7")                                    -> (1,)
-    ("BITOP", "AND", "both", "monday", "tuesday")        -> (2, 3, 4)
-    ("ZINTER", 2, "a", "b", "WITHSCORES")                -> (2, 3)
-    ("XREAD", "COUNT", 9, "STREAMS", "s", "t", 0, 0)     -> (4, 5)
-    ("OBJECT ENCODING", "user:7")                        -> (1,)    as redis-py spells it
-    ("OBJECT", "ENCODING", "user:7")                     -> (2,)
-    ("PING",)                                            -> ()      no key decides the shard
-
 ``command_keys.json``, next to this file, has the minimum number of words of each command, and a
 rule. tools/command_keys.py generates it from servers' own descriptions (COMMAND), and from a short
 list of commands that these cannot describe. The parts of a rule:
@@ -33,7 +23,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -64,16 +54,12 @@ _SPELLINGS = 4096  # cached at most
 
 
 def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
-    """Return the positions of a command's keys.
+    """Return the positions of a command's keys, ascending; none for a command without keys.
 
-    Args:
-        args: a command as for redis-py's ``execute_command``. The name may be text or bytes in
-            any case; a sub-command follows after a space or separately.
-
-    Returns:
-        Indices into ``args``, in ascending order; empty for a command without keys.
-        Cost: below 0.1 microseconds if the keys have fixed positions, 0.2 for MGET and MSET, up
-        to 1 if options are searched, 2 if a sub-command is given separately.
+    ``args`` are as for redis-py's ``execute_command``. The name may be text or bytes in any case; a
+    sub-command follows after a space or separately. Cost: below 0.1 microseconds if the keys have
+    fixed positions, 0.2 for MGET and MSET, up to 1 if options are searched, 2 if a sub-command is
+    given separately.
 
     Raises:
         RoutingError: the command is unknown, or lacks arguments that decide its keys.
@@ -86,11 +72,9 @@ def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
 
 
 def blocking_seconds(args: Sequence[Argument]) -> float | None:
-    """Return how long the server may wait before it answers a command (as for `key_positions`).
+    """Return for how many seconds the server may wait before it answers a command.
 
-    Returns:
-        Seconds; 0.0 means for ever, None that the command does not block.
-        Cost: 0.1 microseconds for a command that does not block.
+    0.0 means for ever, None that the command does not block. Cost: 0.1 microseconds then.
 
     Raises:
         RoutingError: the command is unknown, or its timeout is missing or not a number.
@@ -299,17 +283,23 @@ def _numbered(name: str, at: int, step: int, none: bool) -> _Finder:
     return find
 
 
+def _options(args: _Args, at: int, followed: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    """Yield the options' positions and words; ``followed`` tells how many arguments they have."""
+    while at < len(args):
+        word = _word(args[at])
+        yield at, word
+        at += 1 + followed.get(word, 0)
+
+
 def _stored(name: str, start: int) -> _Finder:
     """Find the key after the last STORE among the options of SORT and GEORADIUS."""
     followed = {"BY": 1, "GET": 1, "LIMIT": 2, "COUNT": 1, "STORE": 1, "STOREDIST": 1}
 
     def find(args: _Args) -> Positions:
-        target, at = 0, start
-        while at < len(args):
-            word = _word(args[at])
+        target = 0
+        for at, word in _options(args, start, followed):
             if word in ("STORE", "STOREDIST"):
                 target = at + 1
-            at += 1 + followed.get(word, 0)
         if target >= len(args):
             raise RoutingError(f"{name} ends with STORE", "give the key to store the result at")
         return (target,) if target else ()
@@ -323,16 +313,14 @@ def _stream_options(args: _Args) -> tuple[int, int | None]:
     Servers read the options one by one, too: a group or a stream may be called STREAMS.
     """
     followed = {"BLOCK": 1, "CLAIM": 1, "COUNT": 1, "GROUP": 2, "MAXCOUNT": 1, "MAXSIZE": 1}
-    block, at = None, 1
-    while at < len(args):
-        word = _word(args[at])
+    block = None
+    for at, word in _options(args, 1, followed):
         if word == "STREAMS":
             return at, block
         if word == "BLOCK":
             block = at + 1
         elif word not in followed and word != "NOACK":
             break
-        at += 1 + followed.get(word, 0)
     raise RoutingError(
         f"{_word(args[0])} without STREAMS where its options end",
         "give the options first, then STREAMS, the keys, and an id for each",
@@ -351,17 +339,13 @@ def _streams(args: _Args) -> Positions:
 
 
 def _migrate(args: _Args) -> Positions:
-    followed = {"AUTH": 1, "AUTH2": 2}
-    at = 6
-    while at < len(args):
-        word = _word(args[at])
+    for at, word in _options(args, 6, {"AUTH": 1, "AUTH2": 2}):
         if word == "KEYS":
             if args[3] not in ("", b"") or at + 1 == len(args):
                 raise RoutingError(
                     "MIGRATE with KEYS", "give keys after it, and an empty key as argument 3"
                 )
             return tuple(range(at + 1, len(args)))
-        at += 1 + followed.get(word, 0)
     return (3,)
 
 
@@ -390,15 +374,10 @@ def _stream_block(args: _Args) -> int | None:
 
 
 _TIMEOUTS: dict[str, tuple[int | Callable[[_Args], int | None], float]] = {
-    "BLMOVE": (5, 1),
-    "BLMOVEM": (5, 1),
-    "BLMPOP": (1, 1),
-    "BLPOP": (-1, 1),
-    "BRPOP": (-1, 1),
+    **dict.fromkeys(("BLMOVE", "BLMOVEM"), (5, 1)),
+    **dict.fromkeys(("BLMPOP", "BZMPOP"), (1, 1)),
+    **dict.fromkeys(("BLPOP", "BRPOP", "BZPOPMAX", "BZPOPMIN"), (-1, 1)),
     "BRPOPLPUSH": (3, 1),
-    "BZMPOP": (1, 1),
-    "BZPOPMAX": (-1, 1),
-    "BZPOPMIN": (-1, 1),
     "TS.READ": (_series_block, 0.001),
     "WAIT": (2, 0.001),
     "WAITAOF": (3, 0.001),

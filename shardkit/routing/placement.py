@@ -1,21 +1,7 @@
 """Placement: maps a key to a shard number. Never changes.
 
-docs/placement-specification.md has test vectors.
-
-=================== ==========================================================================
-name                shard of a key among ``count`` shards
-=================== ==========================================================================
-``crc32``           CRC-32 (zlib's) of the key, modulo count. The default.
-``slot``            Redis Cluster's slot (CRC-16/XMODEM modulo 16384); each shard has a range of
-                    slots, all equally long, as ``redis-cli --cluster create`` assigns them.
-``crc:<name>``      any CRC that crcmod predefines, by its name (``crc:crc-64``), modulo count.
-``rendezvous``      the shard with the highest weight for this key. Adding shard ``n`` moves only
-                    the keys for which its weight is highest: about one in ``n + 1``.
-``redis-in-action`` CRC-32 of ``x`` and the key, modulo count: for data placed with the published
-                    source of that book. Like the book, it has no hash tags.
-=================== ==========================================================================
-
-All but the last hash only the tag of a key, if it has one (see `shardkit.routing.keys`). The
+docs/placement-specification.md specifies each placement, with test vectors. All but
+``redis-in-action`` hash only the tag of a key, if it has one (see `shardkit.routing.keys`). The
 placements of other programs are in `shardkit.routing.others`.
 
 The weight of rendezvous is ``mix(h ^ mix(n + 1))``: ``h`` is the key's BLAKE2b-64 digest as a
@@ -34,7 +20,7 @@ from zlib import crc32
 
 from crcmod.predefined import mkPredefinedCrcFun
 
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import hash_tag, hashed_parts, key_bytes
 from shardkit.routing.others import place_as_others
@@ -61,13 +47,9 @@ _MASK = (1 << 64) - 1
 def placement(name: str, count: int) -> Place:
     """Return the function that places a key among ``count`` shards.
 
-    Args:
-        name: a name from the table above, or that of another program's placement, with its options.
-        count: how many shards there are, at least 1.
-
-    Returns:
-        A function from a key to a shard number, 0 to ``count - 1``. It raises InvalidKeyError for
-        a value that is not a key. Cost: 0.1 to 0.3 microseconds; rendezvous 0.5 for each shard.
+    It raises InvalidKeyError for a value that is not a key. Cost: 0.1 to 0.3 microseconds;
+    rendezvous 0.5 for each shard. ``name`` may be that of another program's placement, followed by
+    its options.
 
     Raises:
         ConfigError: there is no such placement, or count is less than 1.
@@ -177,3 +159,64 @@ def _mix(z: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
+
+
+Partition: TypeAlias = Callable[[Key], int]
+PartitionAll: TypeAlias = Callable[[Sequence[bytes]], list[int]]
+
+PARTITIONS = ("crc32", "digits", "redis-in-action")
+
+
+def part_count(total: int, part_size: int) -> int:
+    """Return the number of parts that members are hashed to.
+
+    Raises:
+        InvalidArgumentError: total or part_size is not a positive integer.
+    """
+    for name, value in (("total", total), ("part_size", part_size)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidArgumentError(f"{name}={value!r}", "give a positive integer")
+    return max(1, 2 * total // part_size)
+
+
+def partition(name: str, total: int, part_size: int) -> Partition:
+    """Return the function that maps a member to the number of its part.
+
+    A structure of about ``total`` members has parts of at most about ``part_size``, so that each
+    keeps its compact encoding. Twice as many parts as needed are half full on average, and few grow
+    larger than planned. ``crc32`` hashes the member's text, modulo the number of parts. ``digits``
+    puts a member of ASCII digits into part ``int(member) // part_size``, so that neighbouring ids
+    share a part, and hashes others. ``redis-in-action`` hashes ``x`` and the member, as the sharded
+    SET in the published source of that book.
+
+    Args:
+        name: one of `PARTITIONS`.
+        total: about how many members the structure will have.
+        part_size: how many members a part should have at most.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
+    """
+    count = part_count(total, part_size)
+    if name == "crc32":
+        return lambda member: crc32(member if type(member) is bytes else key_bytes(member)) % count
+    if name == "redis-in-action":
+        return lambda member: crc32(b"x" + key_bytes(member)) % count
+    if name == "digits":
+
+        def part(member: Key) -> int:
+            data = key_bytes(member)
+            if data.isdigit() and len(data) <= 4300:  # Python's limit for int()
+                return int(data) // part_size
+            return crc32(data) % count
+
+        return part
+    raise InvalidArgumentError(f"partition={name!r}", f"give one of {', '.join(PARTITIONS)}")
+
+
+def partition_of_all(name: str, total: int, part_size: int) -> PartitionAll:
+    """Return the function that maps many members, as they are sent, each as `partition` does."""
+    part_of, count = partition(name, total, part_size), part_count(total, part_size)
+    if name == "crc32":
+        return lambda members: [number % count for number in map(crc32, members)]
+    return lambda members: list(map(part_of, members))

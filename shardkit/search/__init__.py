@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.search.files.readers import (
+    from shardkit.search.documents import Document as Document, Hit as Hit, Results as Results
+    from shardkit.search.files import (
         FileDocument as FileDocument,
         SkippedFile as SkippedFile,
         adapt as adapt,
@@ -14,12 +15,7 @@ if TYPE_CHECKING:
         installed_documents as installed_documents,
     )
     from shardkit.search.index import PartInfo as PartInfo, SearchIndex as SearchIndex
-    from shardkit.search.model.documents import Document as Document
-    from shardkit.search.model.results import Hit as Hit, Results as Results
-    from shardkit.search.model.schema import Schema as Schema, SchemaParameters as SchemaParameters
-    from shardkit.search.query.analysis import analyze as analyze
-    from shardkit.search.query.parser import parse as parse, quote as quote, unparse as unparse
-    from shardkit.search.query.tree import (
+    from shardkit.search.query import (
         AllOf as AllOf,
         AnyOf as AnyOf,
         Equal as Equal,
@@ -31,14 +27,19 @@ if TYPE_CHECKING:
         Prefix as Prefix,
         Range as Range,
         Word as Word,
+        analyze as analyze,
+        parse as parse,
+        quote as quote,
+        unparse as unparse,
     )
-    from shardkit.search.request import (
+    from shardkit.search.schema import Schema as Schema, SchemaParameters as SchemaParameters
+    from shardkit.search.searcher import (
         ResultOptions as ResultOptions,
         SearchOptions as SearchOptions,
+        snippet as snippet,
     )
-    from shardkit.search.snippets import snippet as snippet
-    from shardkit.search.text.analyzer import Analyzer as Analyzer
-    from shardkit.search.text.tokenizers import (
+    from shardkit.search.text import (
+        Analyzer as Analyzer,
         English as English,
         Token as Token,
         Tokenizer as Tokenizer,

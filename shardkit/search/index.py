@@ -1,38 +1,15 @@
-r"""An index of documents over shards: a document is whole in one part, a query goes to all parts.
+"""An index of documents over shards: a document is whole in one part, a query goes to all parts.
 
 A document is in part ``crc32(id) % n``. A part numbers its documents and words as they come, and
-keeps an inverted index of them::
+keeps an inverted index of them; docs/search.md lists its keys, and has measurements. A posting has
+four bytes: two of the document's number in its chunk of 65,536, one of the impact, and a bit for
+each field that has the word.
 
-    {search:0}:state          HASH    docs, next number, next word, version; c0 …: documents a chunk
-    {search:0}:l:red          HASH    redis → 7, redistribute → 4711 …     a word's id, by its first
-    {search:0}:starts         SET     red, sha …                           three bytes
-    {search:0}:r:0:3          HASH    5 → postings, 6 → *, …               of 128 words in a chunk
-    {search:0}:w:0:390        STRING  postings of word 390 = 3 · 128 + 6   more than 14 documents
-    {search:0}:d:guide.md     STRING  number, words in order, attributes, text
-    {search:0}:n:0            HASH    0 → guide.md, 1 → …                  of 128 documents
-    {search:0}:v:0            STRING  a bit a document: whether it exists
-    {search:0}:a:1:0          STRING  8 bytes a document: a number, a date; 4: a value of text
-    {search:0}:y:3            HASH    values of text, by their ids
-    {search:0}:p:17           STRING  words of a document whose postings are there in part
-    {search:0}:q:2:5f3a…      HASH    a cached result for its next pages; always with a TTL
-
-    a posting: four bytes                               postings of a word, by number
-    ┌───────────────────────┬────────┬─────────┐        ┌─────────┬─────────┬─────────┐
-    │ number in its chunk   │ impact │ fields  │        │ 17 83 1 │ 18 20 1 │ 40 83 3 │ …
-    │ 2 bytes               │ 1      │ a bit   │        └─────────┴─────────┴─────────┘
-    └───────────────────────┴────────┴─────────┘
-
-A chunk covers 65,536 numbers. Most words are in few documents: up to 14 postings are 56 bytes, and
-fit a listpack, so 128 such words share a HASH. A document has its words in order, as ids of three
-bytes: they tell which postings to remove when it is replaced or removed, and a phrase is found by
-searching for its bytes there. A value of text is a word too, one that no text contains, so it is
-found as words are. Columns hold side by side what documents are sorted and filtered by: one read
-for a chunk instead of one for each document.
-
-The time of a query is that of its postings: 0.6 microseconds for each posting of a word, with
-scores and the best 20 hits; sorting or filtering by columns takes some 0.5 a document, a phrase 6
-to 12 for each document that has all of its words. Indexing takes 7 a posting. docs/search.md has
-measurements.
+Most words are in few documents: up to 14 postings are 56 bytes, and fit a listpack, so 128 such
+words share a HASH. A document has its words in order, as ids of three bytes: they tell which
+postings to remove when it is replaced or removed, and a phrase is found by searching for its bytes
+there. A value of text is a word too, one that no text contains. Columns hold side by side what
+documents are sorted and filtered by: one read for a chunk instead of one for each document.
 """
 
 from __future__ import annotations
@@ -58,11 +35,12 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.search.check import check_parts
-from shardkit.search.documents import DocumentStructure
-from shardkit.search.model.documents import (
+from shardkit.search.documents import (
     Attributes,
     Document,
+    Hit,
     PreparedDocument,
+    Results,
     Text,
     check_id,
     check_ids,
@@ -72,20 +50,19 @@ from shardkit.search.model.documents import (
     unpack,
     write_arguments,
 )
-from shardkit.search.model.results import Hit, Results
-from shardkit.search.model.schema import Schema
-from shardkit.search.model.term_counts import TermStatistics
-from shardkit.search.parts import DocumentForm
-from shardkit.search.query.tree import Node
-from shardkit.search.request import (
+from shardkit.search.parts import DocumentForm, DocumentStructure
+from shardkit.search.query import Node
+from shardkit.search.schema import Schema, TermStatistics
+from shardkit.search.searcher import (
     DEFAULT_LIMIT,
+    MAX_EXPANSIONS,
     MAX_LIMIT,
     MAX_OFFSET,
     ResultOptions,
+    Searcher,
     SearchOptions,
     search_request,
 )
-from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
 from shardkit.structures.base.arguments import check_integer, check_seconds
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.server_clock import ServerClock

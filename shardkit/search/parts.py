@@ -1,8 +1,15 @@
-"""The parts of an index: which part has a document, and how parts are read and written.
+"""What search indexes, ads and job search share: documents in the parts of an index.
 
-Search indexes, ads and jobs store documents in the same way; each has its own encoding and queries.
 Part n lives on shard n of a component, all its keys with the tag ``{name:n}``. On an unsharded
 component or a cluster the tag decides where it lives.
+
+`rebuild_parts` repairs the damage that `check` reports. First all documents and words are read, and
+damage is reported before anything is changed. Then the documents are set aside by RENAME, to
+``{search:0}:o:<id>``, all that is derived from them is deleted, and they are indexed again, each in
+one script. Until the end, ``rebuild`` in a part's state names the rebuild, no other client writes
+to the part, and searches return the documents indexed so far. A document has one of the two keys at
+any time, so any client can start an interrupted rebuild again: it also sets aside the documents
+indexed so far. Words keep their ids if documents without text refer to them.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
@@ -19,6 +27,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
     Command,
+    Key,
     Locate,
     Partial,
     Reply,
@@ -26,12 +35,16 @@ from shardkit.operations.commands import (
     Transaction,
 )
 from shardkit.operations.lua import lua_call
-from shardkit.operations.operation import Operation, pages
+from shardkit.operations.operation import Driver, Face, Operation, Structure, operation, pages
 from shardkit.routing.placement import Place, placement
-from shardkit.search.model.schema import MAX_SHARDS, Schema
+from shardkit.search.documents import check_ids
+from shardkit.search.schema import MAX_SHARDS, Schema
 from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
+from shardkit.structures.base.damage import damage
+from shardkit.structures.base.members import escaped
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
-from shardkit.structures.base.partitioned import open_to_delete
+from shardkit.structures.base.partitioned import open_to_delete, restore_parameters
 
 PRIMARY: Final = -1
 WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
@@ -198,17 +211,12 @@ class IndexParts:
         source: int = PRIMARY,
         partial: bool = False,
     ) -> Operation[tuple[list[list[Any]], tuple[int, ...]]]:
-        """Run calls, and repeat each until nothing is left for it, so that none holds its server.
+        """Send calls, one for each of ``begin``, that continue in slices until all are done.
 
-        Args:
-            command: returns a call, given its number and its next place.
-            following: returns the next place from a call's number and reply; None at the end.
-            begin: the first place of each call.
-            source: the source to read.
-            partial: allow all calls but one to fail; their earlier replies are then dropped.
-
-        Returns:
-            The replies of each call that did not fail, and the numbers of those that did.
+        ``command`` returns the call number n from some place, ``following`` where call n continues
+        after a reply, or None. Returns the replies of each call that did not fail, and the numbers
+        of the others; for ``partial`` see `send`. Cost: one exchange for each slice of the longest
+        call.
         """
         pending = list(enumerate(begin))
         replies: Sequence[Any] = yield from self.send(
@@ -242,17 +250,12 @@ class IndexParts:
     ) -> Operation[tuple[list[list[Any]], tuple[int, ...], bool]]:
         """Run a query on all documents of a source.
 
-        Args:
-            command: returns the call for a part and a range of document numbers.
-            end: the index in a reply of two numbers: where the next call begins, and its second
-                argument; or 0 and the document number behind the last one.
-            version: the index in a reply of the part's version.
-            source: the source to read.
-            partial: see `send_in_slices`.
+        ``command`` returns the call for a part and a range of document numbers. ``end`` is the
+        index in a reply of two numbers: where the next call begins, and its second argument; or 0
+        and the number behind the last document. ``version`` is that of the part's version.
 
-        Returns:
-            The replies of each part that did not fail, the numbers of the parts that did, and
-            whether a document got another number in the meantime.
+        Returns the replies of each part that did not fail, the numbers of the parts that did, and
+        whether a document got another number in the meantime.
         """
         slices, missing = yield from self.send_in_slices(
             command,
@@ -477,11 +480,9 @@ def write_in_slices(
     """Write a document that has many words, some of them at a time.
 
     The last command makes the document visible, and replaces the one with its id. If a writer stops
-    before, the next write removes its words. ``key`` names the rebuild that writes.
-
-    Returns:
-        The reply of the last command, ``[version, pending, existed]``; with ``then``, a command for
-        the same transaction, both replies.
+    before, the next write removes its words. ``key`` names the rebuild that writes. Returns the
+    reply of the last command, ``[version, pending, existed]``; with ``then``, a command for the
+    same transaction, both replies.
     """
     sent: list[Any] = [*arguments]
     columns, many, *rest = sent
@@ -533,3 +534,273 @@ def with_command(part: IndexPart, command: Command, then: Command | None) -> Com
 def _part(component: str, schema: Schema, number: int, shards: int) -> IndexPart:
     tag = f"{{{schema.name}:{number}}}:"
     return IndexPart(ShardOf(component, number, shards), tag, f"{tag}state", schema.chunk)
+
+
+Progress = Callable[[int, int], object]
+Recover = Callable[[str, bytes, str, Words, bool], Any]
+
+_SCANNED: Final = 2_000  # of a server's keys, in one command
+_WORDS_AT_ONCE: Final = 1_000
+_MOST_WORDS: Final = 2**24 - 1
+_LOSSY: Final = "restore a backup, or drop the lost documents: rebuild(lossy=True)"
+
+
+class _Lexicon(NamedTuple):
+    """The words of a part."""
+
+    words: dict[int, bytes]  # by their ids
+    starts: list[bytes]  # the first three bytes of words
+    wrong: list[tuple[bytes, bytes]]  # starts, and words with invalid ids or those of others
+    free: int  # the lowest id that neither a word nor a value of text has
+    gone: int  # how many ids below it have no word
+
+
+_NO_WORDS: Final = _Lexicon({}, [], [], 1, 0)
+
+
+def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> Operation[int]:
+    """Store lost parameters, and index all documents again; see `DocumentStructure.rebuild`."""
+    form, after = parts.form, parts.form.after_rebuilt
+    yield from restore_parameters(parts.parameters)
+    yield from open_all([parts.parameters])
+    surveys = {}
+    for part in parts.primary:
+        surveys[part] = yield from _survey(part, form, lossy)
+    total, done = sum(documents for documents, _ in surveys.values()), 0
+    if not total and not parts.parameters.checked:
+        return 0
+    yield from open_all([parts.parameters], create=True)
+    for part, (_, keep_words) in surveys.items():
+        rebuild = f"rebuild:{token_hex(8)}"
+        words = yield from _set_aside(part, rebuild, keep_words)
+        cursor: Key = 0
+        while cursor != b"0":
+            cursor, keys = yield from _scan(part, "o", cursor)
+            left = yield from _read(part, keys, form.recover, words, lossy, remove=True)
+            while left:
+                some = left[: first_slice(left)]
+                arguments = form.encode(some)
+                then = after and after(part, [one.id for one in some])
+                if has_many_words(some, arguments):
+                    yield from write_in_slices(part, arguments, then, rebuild)
+                else:
+                    yield [with_command(part, write_command(part, arguments, rebuild), then)]
+                done, left = done + len(some), left[len(some) :]
+                if progress is not None:
+                    progress(done, max(total, done))
+        yield [part.call("search/end_rebuild", (), key=rebuild, write=True)]
+    return done
+
+
+def _survey(part: IndexPart, form: DocumentForm, lossy: bool) -> Operation[tuple[int, bool]]:
+    """Return how many documents a part has, and whether any refers to words.
+
+    Unless ``lossy``, check that all are there and can be read.
+    """
+    stated: list[int] = []
+
+    def read_state() -> Operation[None]:
+        [[documents, _], [rebuild]] = yield [
+            part.call("search/words", ()),
+            part.read_state("rebuild"),
+        ]
+        if not rebuild:
+            stated.append(documents)
+
+    yield from suspected(read_state())
+    words = (yield from _lexicon(part)).words
+    count, names = 0, False
+
+    def seen(doc_id: str, stored: bytes, key: str, words: Words, lossy: bool) -> Any:
+        nonlocal names
+        names = names or form.names_words(stored)
+        return form.recover(doc_id, stored, key, words, lossy)
+
+    cursor: Key = 0
+    while cursor != b"0":
+        cursor, keys = yield from _scan(part, "do", cursor)
+        count += len((yield from _read(part, keys, seen, words, lossy)))
+    if not lossy and stated and stated[0] > count:
+        raise damage(part.to, part.state, f"{stated[0]:,} documents", f"{count:,}", _LOSSY)
+    return count, names
+
+
+def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Words]:
+    """Start to rebuild a part, and set its documents aside; return its words if they are kept."""
+    lexicon = _NO_WORDS
+    if keep_words:
+        lexicon = yield from _lexicon(part)
+    begin = (lexicon.free, lexicon.gone)
+    yield [part.call("search/begin_rebuild", begin, key=rebuild, write=True)]
+    cursor: Key = 0
+    while cursor != b"0":
+        arguments = (cursor, _SCANNED, int(keep_words))
+        [cursor] = yield [part.call("search/set_aside", arguments, key=rebuild, write=True)]
+    for starts in pages(lexicon.starts, _WORDS_AT_ONCE):
+        yield [part.call("search/drop_words", (len(starts), *starts), key=rebuild, write=True)]
+    for wrong in pages(lexicon.wrong, _WORDS_AT_ONCE):
+        flat = [text for pair in wrong for text in pair]
+        yield [part.call("search/drop_words", (0, *flat), key=rebuild, write=True)]
+    return lexicon.words
+
+
+def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
+    """Read all words of a part. Cost: a SCAN of its server, and two exchanges for 2,000 keys."""
+    words: dict[int, bytes] = {}
+    starts: dict[bytes, None] = {}
+    wrong: dict[tuple[bytes, bytes], None] = {}
+    [free] = yield from read_or_note([part.read_state("words")], [])
+    free = int(free[0]) if free and (free[0] or b"").isdigit() else 1
+    free = free if free <= _MOST_WORDS else 1  # the keys tell it, too
+    cursor: Key = 0
+    while cursor != b"0":
+        cursor, keys = yield from _scan(part, "ly", cursor)
+        lexicon = [key for key in keys if key.startswith(f"{part.tag}l:".encode())]
+        held = yield from contents(part.to, "HASH", lexicon, [])
+        for key, entries in zip(lexicon, held, strict=True):
+            start = key[len(part.tag) + 2 :]
+            starts[start] = None
+            for word, text in entries:
+                id_ = int(text) if text.isdigit() and len(text) < 9 else 0
+                if not 0 < id_ <= _MOST_WORDS or word[:3] != start:
+                    wrong[start, word] = None
+                elif words.setdefault(id_, word) != word:
+                    wrong[start, word] = wrong[words[id_][:3], words[id_]] = None
+                free = max(free, min(id_, _MOST_WORDS) + 1)
+        values = [key for key in keys if key not in lexicon]
+        held = yield from contents(part.to, "HASH", values, [])
+        for key, entries in zip(values, held, strict=True):
+            bucket = key.rpartition(b":")[2]
+            for index, _ in entries:
+                if bucket.isdigit() and len(bucket) < 7 and index.isdigit() and len(index) < 4:
+                    free = max(free, min(128 * int(bucket) + int(index), _MOST_WORDS) + 1)
+    known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
+    return _Lexicon(known, list(starts), list(wrong), free, free - 1 - len(known))
+
+
+def _read(
+    part: IndexPart,
+    keys: Sequence[bytes],
+    recover: Recover,
+    words: Words,
+    lossy: bool,
+    remove: bool = False,
+) -> Operation[list[Any]]:
+    """Return the documents of some keys; leave out unreadable ones if ``lossy``."""
+    notes: Suspicions = []
+    reads = [Command(part.to, key, ("GET", key)) for key in keys]
+    replies = yield from read_or_note(reads, notes)
+    if notes and not lossy:
+        raise notes[0].error
+    documents: list[Any] = []
+    unread: list[bytes] = []
+    for key, stored in zip(keys, replies, strict=True):
+        try:
+            if stored is not None:
+                doc_id = key[len(part.tag) + 2 :].decode()
+                documents.append(recover(doc_id, stored, f"{part.tag}d:{doc_id}", words, lossy))
+        except (DamagedDataError, UnicodeDecodeError) as error:
+            if not lossy:
+                texts = ("no UTF-8", "the id of a document")
+                if isinstance(error, DamagedDataError):
+                    texts = (error.found, error.expected)
+                raise damage(part.to, key, *texts, _LOSSY) from None
+            unread.append(key)
+    if remove and unread:
+        yield [Command(part.to, key, ("UNLINK", key), idempotent=True) for key in unread]
+    return documents
+
+
+def _scan(part: IndexPart, kinds: str, cursor: Key) -> Operation[tuple[Key, list[bytes]]]:
+    """Return the next cursor, and some of a part's keys of some kinds, such as ``d``."""
+    scan = ("SCAN", cursor, "MATCH", f"{escaped(part.tag)}[{kinds}]:*", "COUNT", _SCANNED)
+    [(cursor, keys)] = yield [Command(part.to, part.state, scan)]
+    return cursor, list(dict.fromkeys(keys))
+
+
+IDS_PER_BATCH: Final = 1_000
+
+
+class DocumentStructure(Structure[Face]):
+    """A structure of documents in parts."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        schema: Schema,
+        parameters: Mapping[str, object],
+        form: DocumentForm,
+        read_from: Sequence[str] = (),
+    ) -> None:
+        self._parts = IndexParts(component, schema, parameters, form, read_from)
+        super().__init__(driver, component, schema.name)
+        self.schema = schema
+
+    @operation
+    def count(self) -> Operation[int]:
+        """Return the number of documents, ads or jobs. Cost: one exchange."""
+        return (yield from self._parts.count())
+
+    @operation
+    def remove_many(self, ids: Iterable[str]) -> Operation[int]:
+        """Remove documents, ads or jobs, with all that is counted of them; return how many existed.
+
+        Raises:
+            InvalidArgumentError: an id cannot be used; none of its batch of 1,000 was removed.
+            ShardErrors: shards failed; documents on the others were removed.
+
+        Cost: an exchange with each part for 150 documents, or for one to four if their words are in
+        tens of thousands of others.
+        """
+        removed = 0
+        for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
+            removed += (yield from self._parts.write(page)).existing
+        return removed
+
+    @operation
+    def delete(self, *, force: bool = False) -> Operation[int]:
+        """Delete everything with the parameters; return the number of documents, ads or jobs.
+
+        No other client must be writing to it. Cached results, and targets of ads, expire on their
+        own.
+
+        Args:
+            force: delete even if other parameters are stored, such as damaged ones; this scans the
+                servers for the keys of any number of parts.
+
+        Cost: one exchange for about 2,500 documents or words of each part.
+        """
+        removed = yield from self._parts.delete(force)
+        self._drop_cached()
+        return removed
+
+    @operation
+    def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
+        """Store lost parameters, and index all documents again; return their number.
+
+        The documents, ads (with their counts) or jobs are the source of everything else. Those of a
+        search index need their text or their words in order (`phrases`).
+
+        Until the end no other client can write, and searches return the documents indexed so far.
+        After an interruption call it again: no document is lost. `check` reports the damage that it
+        repairs.
+
+        Args:
+            lossy: delete documents that are lost or cannot be read, and continue.
+            progress: called with the numbers of indexed documents and of all documents.
+
+        Raises:
+            DamagedDataError: documents are lost or unreadable, and ``lossy`` is False; only lost
+                parameters were stored. Or another client has started to rebuild.
+            ShardErrors: a shard failed; call it again.
+
+        Cost: up to five SCANs of each part's server; all documents are read twice and written once.
+        The words of a part are held in memory.
+        """
+        done = yield from rebuild_parts(self._parts, lossy, progress)
+        self._drop_cached()
+        return done
+
+    def _drop_cached(self) -> None:
+        """Drop what this process caches of the documents."""

@@ -17,7 +17,7 @@ from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.social.keys import FOLLOWING, LARGEST_ID, LIST, USER, KeyLayout, RelationKind, is_id
 from shardkit.social.models import T, list_of, login_key, read_record, user_of
 from shardkit.social.relations import PART_FIELDS, counters_of
-from shardkit.social.statuses import Statuses
+from shardkit.social.status_cache import Statuses
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
     Damage,

@@ -1,11 +1,4 @@
-"""The keys of a social network: three components, and one hash tag for what changes together.
-
-::
-
-    component   tag            keys
-    users       {social:u17}   logins:, user:, status:, list:, lists:, muted:, ids:, pending:
-    timelines   {social:4113}  home: (of a list: list:), profile:, pull:   of the account 4113
-    followers   {social:3}     followers:, following:, listed:, blocked:, clock:, pending:
+"""The keys of a social network (docs/social.md), and one hash tag for what changes together.
 
 An id encodes its part: ``id % parts``. A user's statuses and lists get ids of the user's part. So
 any id leads to its key, and everything that one script changes is on one server, even on a cluster.

@@ -1,30 +1,16 @@
 """A social network: users, statuses, home, profile and list timelines, over any number of servers.
 
-::
+docs/social.md shows its use, and lists its keys. This class checks arguments, writes users, lists,
+blocks and mutes, and calls what the other files have: statuses (`status_cache`), timelines,
+relations with exact counters, deliveries of posts, repair, and a check.
 
-    network = kit.social(component="social", relation_shards=16)
-    ada = network.create_user("ada", "Ada Lovelace")
-    alan = network.create_user("alan", "Alan Turing")
-    network.follow(ada, alan)
-    network.post(alan, "Hello")
-    network.home(ada)                   # [Status(message='Hello', login='alan', …)]
+A login determines the part of its user, so one script reserves the login and writes the user: none
+is ever without its user. A list resembles a user: its id comes from the same sequence, it follows
+accounts, and their posts are written to its timeline.
 
-This class checks arguments and calls the services, one for each topic:
-
-================ ================================================================================
-`keys`           keys, and what ids encode
-`models`         what is returned, and how it is stored
-`users`          users and lists
-`statuses`       created and deleted with one script each
-`status_cache`   recent statuses in Redis, all of them on disk: `sql_stores`
-`timelines`      writing to many timelines, reading pages
-`relations`      who follows whom, exact counters, and whether posts are pushed or fetched
-`follows`        rules for following, blocking, muting
-`fan_out`        jobs for all followers of an account, in passes
-`delivery`       posts, tasks that continue fan-outs, filling of timelines that lost many entries
-`repair`         finishing what a crash interrupted
-`check`          finding what is damaged
-================ ================================================================================
+A block lives with the relations of the pair, so one script records it and ends both relations, and
+a blocked user cannot follow. Muting affects reading only: the posts of a muted account stay in the
+home timeline, and its pages leave them out. So unmuting brings them back.
 
 After Redis in Action, chapter 8 and section 10.3.
 """
@@ -33,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from zlib import crc32
 
-from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError
+from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError, counted
 from shardkit.operations.arguments import Seconds, in_seconds, shown
-from shardkit.operations.commands import Locate
+from shardkit.operations.commands import Command, Locate
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -48,15 +36,15 @@ from shardkit.operations.operation import (
     Stream,
     Structure,
     operation,
+    pages,
     stream,
 )
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.social.check import NetworkCheck
-from shardkit.social.delivery import Backfill, Posts, ResumableJobs
-from shardkit.social.fan_out import FanOut
-from shardkit.social.follows import BlocksAndMutes, Follows
-from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout
+from shardkit.social.delivery import Delivery, FanOut
+from shardkit.social.keys import FOLLOWING, IDEMPOTENCY_TTL, KINDS, LIST, USER, KeyLayout
 from shardkit.social.models import (
+    USER_FIELDS,
     BlockResult,
     Extra,
     FollowResult,
@@ -69,18 +57,24 @@ from shardkit.social.models import (
     TimelinePage,
     User,
     UserList,
+    check_text,
+    flat_extras,
+    list_of,
+    login_key,
+    read_records,
+    stored_ids,
+    user_of,
 )
-from shardkit.social.relations import Counters, Relations
-from shardkit.social.repair import PendingRepair, Reconciler
-from shardkit.social.status_cache import WEEK, CachedStatuses, StatusStore
-from shardkit.social.statuses import Statuses
+from shardkit.social.relations import Relations, relation_note
+from shardkit.social.repair import PendingRepair
+from shardkit.social.status_cache import READ_AT_ONCE, WEEK, CachedStatuses, Statuses, StatusStore
 from shardkit.social.timelines import Timelines, newest_rows
-from shardkit.social.users import Lists, Users
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.parameters import Metadata, open_all, opened
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 PARTS = 1024
@@ -93,6 +87,22 @@ FAN_OUT_LIMIT = 10_000
 MOST_STATUSES = 1000  # of one page
 DEEPEST = 10_000  # entries that a page by number may skip, or a page of relations may have
 OLDER_THAN = 60.0
+LONGEST_LIST_NAME = 200
+
+
+def _opening(
+    steps: Callable[Concatenate[Any, P], Operation[T]], *, create: bool
+) -> Callable[Concatenate[Any, P], Operation[T]]:
+    @wraps(steps)
+    def method(self: SocialNetwork[Any], /, *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        return opened(steps(self, *args, **kwargs), partial(self._open, create=create))
+
+    return method
+
+
+# Compare the parameters with those stored, or store them, before an operation sends anything.
+_reads = partial(_opening, create=False)
+_writes = partial(_opening, create=True)
 
 
 class SocialNetwork(Structure[Face]):
@@ -158,7 +168,6 @@ class SocialNetwork(Structure[Face]):
         check_integer(name, "profile_limit", profile_limit, home_limit, 10**6)
         check_integer(name, "following_limit", following_limit, 1, 10**5)
         check_integer(name, "pass_size", pass_size, 1, DEEPEST)
-        counters = Counters(layout, fan_out_limit)
         super().__init__(driver, users, name)
         self.layout = layout
         parameters = {"kind": "social", "parts": parts, "relation_shards": relation_shards}
@@ -177,28 +186,22 @@ class SocialNetwork(Structure[Face]):
                 index=f"recent:{{{name}}}",
             )
         # The services keep no state, so all faces share them.
-        self._users = Users(layout)
-        self._lists = Lists(layout, following_limit)
+        self._following_limit = following_limit
         self._statuses = Statuses(layout, cache)
         self._timelines = Timelines(layout, self._statuses, home_limit, profile_limit)
-        self._relations = Relations(layout, counters, self._timelines)
+        self._relations = Relations(layout, self._timelines, fan_out_limit)
         fan_out = FanOut(layout, self._statuses, self._timelines, self._relations, pass_size)
-        backfill = Backfill(layout, self._timelines, self._relations)
-        self._jobs = ResumableJobs(layout, fan_out, backfill, queues, queue or name)
-        self._posts = Posts(layout, self._statuses, self._timelines, fan_out, self._jobs)
-        self._follows = Follows(layout, self._relations, self._jobs, following_limit)
-        self._blocks = BlocksAndMutes(layout, self._follows, following_limit)
-        self._repair = PendingRepair(layout, self._posts, self._follows, self._jobs)
-        self._reconciler = Reconciler(
+        self._delivery = Delivery(
             layout,
-            counters,
             self._statuses,
             self._timelines,
             self._relations,
-            self._follows,
-            backfill,
-            self._jobs,
+            fan_out,
+            queues,
+            queue or name,
+            following_limit,
         )
+        self._repair = PendingRepair(layout, self._relations, self._delivery)
         self._check = NetworkCheck(layout, self._statuses, profile_limit)
 
     @property
@@ -207,8 +210,8 @@ class SocialNetwork(Structure[Face]):
         # Bound to this face: functions on a blocking kit, coroutine functions on an async one.
         face: Any = self
         return {
-            self._jobs.resume_name: face.resume_fan_out,
-            self._jobs.backfill_name: face.backfill,
+            f"{self.name}.resume_fan_out": face.resume_fan_out,
+            f"{self.name}.backfill": face.backfill,
             f"{self.name}.repair": face.repair,
         }
 
@@ -226,6 +229,7 @@ class SocialNetwork(Structure[Face]):
     # ---- users
 
     @operation
+    @_writes
     def create_user(
         self, /, login: str, name: str, *, idempotency_key: str | None = None, **extras: Extra
     ) -> Operation[int | None]:
@@ -247,36 +251,53 @@ class SocialNetwork(Structure[Face]):
 
         Cost: one exchange, one script.
         """
-        creating = self._users.create(login, name, extras, idempotency_key)
-        return (yield from self._writes(creating))
+        layout = self.layout
+        compared, part = self._login(login)
+        check_text(self.name, "name", name)
+        fields = ["login", login, "name", name, *flat_extras(self.name, extras, USER_FIELDS)]
+        keys = [layout.of_part("logins", part), layout.of_part("ids", part)]
+        once = layout.check_idempotency_key(idempotency_key)
+        arguments = (*layout.new_record(part), compared, once, *fields)
+        [uid] = yield [lua_call(layout.users, "social/create_user", keys, arguments)]
+        return None if uid is None else stored_ids(layout.users, keys[0], [uid])[0]
 
     @operation
+    @_reads
     def get_user(self, uid: int | str) -> Operation[User | None]:
         """Return a user; None if there is none. Cost: one exchange."""
-        [user] = yield from self._reads(self._users.get(self._ids(uid=uid)))
+        [user] = yield from read_records(self.layout, "user", self._ids(uid=uid), user_of)
         return user
 
     @operation
+    @_reads
     def get_users(self, uids: Sequence[int | str]) -> Operation[list[User | None]]:
         """Return users in the order of their ids, None for unknown ids.
 
         Cost: one exchange for each 1,000.
         """
-        ids = [self.layout.id("uid", uid) for uid in uids]
-        return (yield from self._reads(self._users.get(ids)))
+        users: list[User | None] = []
+        for page in pages([self.layout.id("uid", uid) for uid in uids], READ_AT_ONCE):
+            users += yield from read_records(self.layout, "user", page, user_of)
+        return users
 
     @operation
+    @_reads
     def get_user_by_login(self, login: str) -> Operation[User | None]:
         """Return the user with a login; None if there is none. Cost: two exchanges."""
-        uid = yield from self._reads(self._users.id_of(login))
+        layout = self.layout
+        compared, part = self._login(login)
+        key = layout.of_part("logins", part)
+        [uid] = yield [layout.at_user(key, "HGET", key, compared)]
         if uid is None:
             return None
-        [user] = yield from self._users.get([uid])
+        ids = stored_ids(layout.users, key, [uid])
+        [user] = yield from read_records(layout, "user", ids, user_of)
         return user
 
     # ---- statuses
 
     @operation
+    @_writes
     def post(
         self,
         /,
@@ -310,10 +331,10 @@ class SocialNetwork(Structure[Face]):
         an account whose posts are fetched.
         """
         author = self.layout.id("uid", uid)
-        posting = self._posts.post(author, message, extras, idempotency_key)
-        return (yield from self._writes(posting))
+        return (yield from self._delivery.post(author, message, extras, idempotency_key))
 
     @operation
+    @_writes
     def delete_status(self, uid: int | str, status: int | str) -> Operation[bool]:
         """Delete a status of a user.
 
@@ -323,26 +344,29 @@ class SocialNetwork(Structure[Face]):
         Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
         a status that readers fetch.
         """
-        return (yield from self._writes(self._posts.delete(*self._ids(uid=uid, status=status))))
+        return (yield from self._delivery.delete(*self._ids(uid=uid, status=status)))
 
     @operation
+    @_reads
     def get_status(self, status: int | str) -> Operation[Status | None]:
         """Return a status; None if there is none. Cost: one exchange."""
-        [result] = yield from self._reads(self._statuses.get(self._ids(status=status)))
+        [result] = yield from self._statuses.get(self._ids(status=status))
         return result
 
     @operation
+    @_reads
     def get_statuses(self, statuses: Sequence[int | str]) -> Operation[list[Status | None]]:
         """Return statuses in the order of their ids, None for unknown ids.
 
         Cost: one exchange for each 1,000.
         """
         ids = [self.layout.id("status", id_) for id_ in statuses]
-        return (yield from self._reads(self._statuses.get(ids)))
+        return (yield from self._statuses.get(ids))
 
     # ---- timelines
 
     @operation
+    @_reads
     def home(
         self,
         uid: int | str,
@@ -372,11 +396,12 @@ class SocialNetwork(Structure[Face]):
         """
         uid = self.layout.id("uid", uid)
         self._check_page(page, limit, cursor)
-        muted = self._blocks.muted(uid)
-        home = self._timelines.home(USER, uid, page, limit, cursor, muted)
-        return (yield from self._reads(home))
+        key = self.layout.owned("muted", uid)
+        muted = self.layout.at_user(key, "SMEMBERS", key)
+        return (yield from self._timelines.home(USER, uid, page, limit, cursor, muted))
 
     @operation
+    @_reads
     def profile(
         self,
         uid: int | str,
@@ -388,9 +413,10 @@ class SocialNetwork(Structure[Face]):
         """Return a page of a user's own posts; see `home`. Cost: two exchanges."""
         self._check_page(page, limit, cursor)
         uid = self.layout.id("uid", uid)
-        return (yield from self._reads(self._timelines.profile(uid, page, limit, cursor)))
+        return (yield from self._timelines.profile(uid, page, limit, cursor))
 
     @operation
+    @_reads
     def list_timeline(
         self,
         list_id: int | str,
@@ -402,13 +428,12 @@ class SocialNetwork(Structure[Face]):
         """Return a page of a list's timeline; see `home`. Cost: as `home`."""
         self._check_page(page, limit, cursor)
         owner = self.layout.id("list_id", list_id)
-        return (
-            yield from self._reads(self._timelines.home(LIST, owner, page, limit, cursor, None))
-        )
+        return (yield from self._timelines.home(LIST, owner, page, limit, cursor, None))
 
     # ---- following
 
     @operation
+    @_writes
     def follow(self, uid: int | str, other: int | str) -> Operation[FollowResult]:
         """Have a user follow another, whose newest posts enter the home timeline.
 
@@ -423,9 +448,10 @@ class SocialNetwork(Structure[Face]):
         Cost: five exchanges.
         """
         ids = self._ids(uid=uid, other=other)
-        return (yield from self._writes(self._follows.follow(USER, *ids)))
+        return (yield from self._delivery.follow(USER, *ids))
 
     @operation
+    @_writes
     def unfollow(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Have a user no longer follow another, whose posts leave the home timeline.
 
@@ -436,16 +462,18 @@ class SocialNetwork(Structure[Face]):
         the profiles of followed users: four exchanges for each 50, after the first 50 as tasks.
         """
         ids = self._ids(uid=uid, other=other)
-        return (yield from self._writes(self._follows.unfollow(USER, *ids)))
+        return (yield from self._delivery.unfollow(USER, *ids))
 
     @operation
+    @_reads
     def follows(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Return whether a user follows another. Cost: one exchange."""
         first, second = self._ids(uid=uid, other=other)
-        [follows] = yield from self._reads(self._relations.exist(USER, [(first, second)]))
+        [follows] = yield from self._relations.exist(USER, [(first, second)])
         return follows
 
     @operation
+    @_reads
     def followers(
         self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
     ) -> Operation[RelationPage]:
@@ -461,6 +489,7 @@ class SocialNetwork(Structure[Face]):
         return (yield from self._related(USER.incoming, uid, limit, cursor))
 
     @operation
+    @_reads
     def following(
         self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
     ) -> Operation[RelationPage]:
@@ -470,6 +499,7 @@ class SocialNetwork(Structure[Face]):
     # ---- blocks and mutes
 
     @operation
+    @_writes
     def block(self, uid: int | str, other: int | str) -> Operation[BlockResult]:
         """Block a user: neither of the two follows the other any more, nor can.
 
@@ -481,19 +511,45 @@ class SocialNetwork(Structure[Face]):
 
         Cost: two exchanges, and five for each of the two that followed the other.
         """
-        return (yield from self._writes(self._blocks.block(*self._ids(uid=uid, other=other))))
+        uid, other = self._ids(uid=uid, other=other)
+        if not (yield from self._exist(uid, other)):
+            return BlockResult.NO_SUCH_USER
+        layout = self.layout
+        part = layout.part(uid, other)
+        keys = [
+            layout.of_relations("clock", part),
+            layout.of_relations("pending", part),
+            layout.relation("blocked", part, uid),
+            layout.relation(FOLLOWING, part, uid),
+            layout.relation(USER.incoming, part, uid),
+            layout.relation(FOLLOWING, part, other),
+            layout.relation(USER.incoming, part, other),
+        ]
+        sent = (uid, other, relation_note(USER, uid, other), relation_note(USER, other, uid))
+        to = layout.relations(part)
+        [[new, followed, was_followed]] = yield [lua_call(to, "social/block", keys, sent)]
+        if followed:
+            yield from self._delivery.check(USER, uid, other)
+        if was_followed:
+            yield from self._delivery.check(USER, other, uid)
+        return BlockResult.BLOCKED if new else BlockResult.ALREADY_BLOCKED
 
     @operation
+    @_writes
     def unblock(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Remove a block; return whether there was one. Cost: one exchange."""
-        return (yield from self._writes(self._blocks.unblock(*self._ids(uid=uid, other=other))))
+        [removed] = yield [self._at_block("ZREM", *self._ids(uid=uid, other=other))]
+        return bool(removed)
 
     @operation
+    @_reads
     def blocks(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Return whether a user has blocked another. Cost: one exchange."""
-        return (yield from self._reads(self._blocks.blocks(*self._ids(uid=uid, other=other))))
+        [version] = yield [self._at_block("ZSCORE", *self._ids(uid=uid, other=other))]
+        return version is not None
 
     @operation
+    @_writes
     def mute(self, uid: int | str, other: int | str) -> Operation[MuteResult]:
         """Leave another user's posts out of the pages of a user's home timeline.
 
@@ -505,16 +561,32 @@ class SocialNetwork(Structure[Face]):
 
         Cost: three exchanges.
         """
-        return (yield from self._writes(self._blocks.mute(*self._ids(uid=uid, other=other))))
+        uid, other = self._ids(uid=uid, other=other)
+        if not (yield from self._exist(uid, other)):
+            return MuteResult.NO_SUCH_USER
+        layout, key = self.layout, self.layout.owned("muted", uid)
+        size, muted = yield [
+            layout.at_user(key, "SCARD", key),
+            layout.at_user(key, "SISMEMBER", key, other),
+        ]
+        if size >= self._following_limit and not muted:
+            return MuteResult.LIMIT_REACHED
+        [added] = yield [Command(layout.users, key, ("SADD", key, other))]
+        return MuteResult.MUTED if added else MuteResult.ALREADY_MUTED
 
     @operation
+    @_writes
     def unmute(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Show a user's posts again; return whether they were muted. Cost: one exchange."""
-        return (yield from self._writes(self._blocks.unmute(*self._ids(uid=uid, other=other))))
+        uid, other = self._ids(uid=uid, other=other)
+        key = self.layout.owned("muted", uid)
+        [removed] = yield [Command(self.layout.users, key, ("SREM", key, other))]
+        return bool(removed)
 
     # ---- lists
 
     @operation
+    @_writes
     def create_list(
         self, uid: int | str, name: str, *, idempotency_key: str | None = None
     ) -> Operation[int | None]:
@@ -531,35 +603,56 @@ class SocialNetwork(Structure[Face]):
 
         Cost: one exchange.
         """
-        creating = self._lists.create(self.layout.id("uid", uid), name, idempotency_key)
-        return (yield from self._writes(creating))
+        uid, layout = self.layout.id("uid", uid), self.layout
+        if not check_text(self.name, "name", name) or len(name) > LONGEST_LIST_NAME:
+            raise InvalidArgumentError(
+                f"{self.name}: a list's name of {counted(len(name), 'character')}",
+                f"give 1 to {LONGEST_LIST_NAME}",
+            )
+        keys = [layout.owned("user", uid), layout.near("ids", uid), layout.owned("lists", uid)]
+        keys += layout.once("list", uid, idempotency_key)
+        limit = self._following_limit
+        arguments = (*layout.new_record(uid), limit, uid, name, IDEMPOTENCY_TTL)
+        [list_id] = yield [lua_call(layout.users, "social/create_list", keys, arguments)]
+        return int(list_id) if list_id else None
 
     @operation
+    @_reads
     def get_list(self, list_id: int | str) -> Operation[UserList | None]:
         """Return a list; None if there is none. Cost: one exchange."""
-        [result] = yield from self._reads(self._lists.get(self._ids(list_id=list_id)))
+        ids = self._ids(list_id=list_id)
+        [result] = yield from read_records(self.layout, "list", ids, list_of)
         return result
 
     @operation
+    @_reads
     def lists(self, uid: int | str) -> Operation[list[UserList]]:
         """Return a user's lists, oldest first. Cost: two exchanges."""
-        return (yield from self._reads(self._lists.of(self.layout.id("uid", uid))))
+        layout = self.layout
+        key = layout.owned("lists", layout.id("uid", uid))
+        [texts] = yield [layout.at_user(key, "ZRANGE", key, 0, -1)]
+        ids = stored_ids(layout.users, key, texts)
+        lists = yield from read_records(layout, "list", ids, list_of)
+        return [each for each in lists if each is not None]
 
     @operation
+    @_writes
     def follow_into_list(self, list_id: int | str, uid: int | str) -> Operation[FollowResult]:
         """Put a user on a list, whose timeline gets the newest posts; see `follow`."""
         ids = self._ids(list_id=list_id, uid=uid)
-        return (yield from self._writes(self._follows.follow(LIST, *ids)))
+        return (yield from self._delivery.follow(LIST, *ids))
 
     @operation
+    @_writes
     def unfollow_from_list(self, list_id: int | str, uid: int | str) -> Operation[bool]:
         """Remove a user from a list; see `unfollow`."""
         ids = self._ids(list_id=list_id, uid=uid)
-        return (yield from self._writes(self._follows.unfollow(LIST, *ids)))
+        return (yield from self._delivery.unfollow(LIST, *ids))
 
     # ---- tasks and repair
 
     @operation
+    @_writes
     def resume_fan_out(self, *job: Any) -> Operation[None]:
         """Do the next passes of a job; tasks on the queue call this. Cost: three exchanges a pass.
 
@@ -569,9 +662,10 @@ class SocialNetwork(Structure[Face]):
         Raises:
             NewerFormatError: a later release queued this, in a form that this one cannot read.
         """
-        yield from self._writes(self._jobs.resume(job))
+        yield from self._delivery.resume(job)
 
     @operation
+    @_writes
     def backfill(
         self, kind: str, owner: int, places: Sequence[Any] = (), *further: Any
     ) -> Operation[None]:
@@ -588,21 +682,23 @@ class SocialNetwork(Structure[Face]):
 
         Cost: four exchanges.
         """
-        self._jobs.check_backfill(kind, places)
+        self._delivery.check_backfill(kind, places)
         owner = self.layout.id("owner", owner)
-        yield from self._writes(self._jobs.backfill(KINDS[kind], owner, places))
+        yield from self._delivery.backfill(KINDS[kind], owner, places)
 
     @operation
+    @_reads
     def pending(self, older_than: Seconds = OLDER_THAN) -> Operation[list[str]]:
         """Return the notes of unfinished changes that began at least ``older_than`` seconds ago.
 
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
         older_than = in_seconds(older_than)
-        notes = yield from self._reads(self._repair.notes(older_than, claim=False))
+        notes = yield from self._repair.notes(older_than, claim=False)
         return [note.text for note in notes]
 
     @operation
+    @_writes
     def repair(self, older_than: Seconds = OLDER_THAN) -> Operation[int]:
         """Finish changes that a dead process or a failed shard left half done.
 
@@ -617,13 +713,14 @@ class SocialNetwork(Structure[Face]):
         Cost: as `pending`, and the cost of each change.
         """
         older_than = in_seconds(older_than)
-        notes = yield from self._writes(self._repair.notes(older_than, claim=True))
+        notes = yield from self._repair.notes(older_than, claim=True)
         finished = 0
         for note in notes:
             finished += yield from self._repair.finish(note)
         return finished
 
     @operation
+    @_writes
     def reconcile(self, uid: int | str) -> Operation[ReconcileResult | None]:
         """Make a user's counters and home timeline agree with the relations and the profile.
 
@@ -637,13 +734,14 @@ class SocialNetwork(Structure[Face]):
         account whose posts were missing or superfluous.
         """
         uid = self.layout.id("uid", uid)
-        return (yield from self._writes(self._reconciler.account(USER, uid)))
+        return (yield from self._repair.account(USER, uid))
 
     @operation
+    @_writes
     def reconcile_list(self, list_id: int | str) -> Operation[ReconcileResult | None]:
         """Make a list's counter and timeline agree with its relations; see `reconcile`."""
         list_id = self.layout.id("list_id", list_id)
-        return (yield from self._writes(self._reconciler.account(LIST, list_id)))
+        return (yield from self._repair.account(LIST, list_id))
 
     @stream
     def check(self) -> Stream[Damage]:
@@ -674,7 +772,7 @@ class SocialNetwork(Structure[Face]):
         for part in range(self.layout.parts):
             for kind, id_ in (yield from self._check.accounts(part)):
                 try:
-                    result = yield from self._reconciler.account(kind, id_)
+                    result = yield from self._repair.account(kind, id_)
                 except DamagedDataError:
                     continue
                 corrected += result is not None and any(result)
@@ -684,35 +782,44 @@ class SocialNetwork(Structure[Face]):
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):
-            if create:
-                yield from self._require_tags()
+            if create:  # refuse placements that would part the keys of a user or a timeline
+                keys = [f"{n}:{{{self.name}}}" for n in range(32)]
+                for to in (self.layout.users, self.layout.timelines):
+                    if len({shard for shard, _ in (yield Locate([(to, key) for key in keys]))}) > 1:
+                        raise CrossShardError(
+                            f"{self.name}: the placement of component {to!r} ignores hash tags",
+                            "keep it in a component whose placement obeys tags, such as crc32",
+                        )
             yield from open_all([self.meta], create=create)
-
-    def _reads(self, steps: Operation[T]) -> Operation[T]:
-        return opened(steps, self._open)
-
-    def _writes(self, steps: Operation[T]) -> Operation[T]:
-        return opened(steps, partial(self._open, create=True))
-
-    def _require_tags(self) -> Operation[None]:
-        """Refuse components whose placement would part the keys of a user or a timeline."""
-        keys = [f"{n}:{{{self.name}}}" for n in range(32)]
-        for to in (self.layout.users, self.layout.timelines):
-            if len({shard for shard, _ in (yield Locate([(to, key) for key in keys]))}) > 1:
-                raise CrossShardError(
-                    f"{self.name}: the placement of component {to!r} ignores hash tags",
-                    "keep it in a component whose placement obeys tags, such as crc32",
-                )
 
     def _ids(self, **ids: int | str) -> list[int]:
         return [self.layout.id(field, value) for field, value in ids.items()]
+
+    def _login(self, login: str) -> tuple[str, int]:
+        """Return a login as it is compared, and the part of its user."""
+        compared = login_key(self.name, login)
+        return compared, crc32(compared.encode()) % self.layout.parts
+
+    def _exist(self, uid: int, other: int) -> Operation[bool]:
+        if uid == other:
+            raise InvalidArgumentError(
+                f"{self.name}: {uid} would block or mute itself", "give two users"
+            )
+        keys = [self.layout.owned("user", each) for each in (uid, other)]
+        exist = yield [self.layout.at_user(key, "EXISTS", key) for key in keys]
+        return all(exist)
+
+    def _at_block(self, name: str, uid: int, other: int) -> Command:
+        part = self.layout.part(uid, other)
+        key = self.layout.relation("blocked", part, uid)
+        return Command(self.layout.relations(part), key, (name, key, other))
 
     def _related(
         self, relation: str, uid: int | str, limit: int, cursor: Relation | None
     ) -> Operation[RelationPage]:
         check_integer(self.name, "limit", limit, 1, DEEPEST)
         places = self.layout.places(relation, self.layout.id("uid", uid))
-        rows = yield from self._reads(newest_rows(places, limit, cursor))
+        rows = yield from newest_rows(places, limit, cursor)
         page = RelationPage(Relation(int(other), int(version)) for other, version in rows)
         page.cursor = page[-1] if len(page) == limit else None
         return page

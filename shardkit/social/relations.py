@@ -1,14 +1,5 @@
 """Relations between accounts: both halves on one shard, and their consequences elsewhere.
 
-::
-
-    following:{social:3}:4113   ZSET  whom 4113 follows, among the pairs of part 3 -> version
-    followers:{social:3}:7201   ZSET  who follows 7201, among these pairs          -> version
-    listed:{social:3}:7201      ZSET  lists that follow 7201                       -> version
-    blocked:{social:3}:4113     ZSET  whom 4113 has blocked                        -> version
-    clock:{social:3}            STRING  the latest version
-    pending:{social:3}          ZSET  user:4113:7201 -> version: pairs with unfinished consequences
-
 A pair's part is the placement of ``<lower>:<higher>``, as with IdPairShardedConnection, so one
 script changes both halves. The script also gives the change a version (the time in microseconds,
 increased with every change of the part) and notes the pair as pending. The consequences follow from
@@ -21,39 +12,24 @@ the part's data. They can be interrupted anywhere:
 
 So the last of any number of concurrent changes of a pair leaves the right state.
 
-**Counters stay exact, although relations live on other servers.** Incrementing the account's
-counter after each follow fails when a process dies in between, or repeats a step; setting it to a
-count fails when two such writes arrive out of order. So each part reports its current count with a
-version that grows with each change of the part. The account stores both and adds the difference::
+**Counters stay exact, although relations live on other servers.** Each part reports its current
+count with a version that grows with each change of the part. The account stores both and adds the
+difference. A count that arrives late or twice has no newer version and changes nothing. A lost
+count is corrected by the next one of its part, or by a recount. This is a last-writer-wins register
+for each part (M. Shapiro and others, "Conflict-free replicated data types", 2011).
 
-    followers  16        the sum of the counts of all parts
-    :f3        1763738292123456 5
-    :f11       1763738295000001 11
-
-A count that arrives late or twice has no newer version and changes nothing. A lost count is
-corrected by the next one of its part, or by a recount. This is a last-writer-wins register for each
-part (M. Shapiro and others, "Conflict-free replicated data types", 2011).
-
-**Pushed or fetched.** A post of an account with a million followers would be written a million
-times. So above ``fan_out_limit`` followers an account's posts are no longer pushed: readers have
-the account in their ``pull``, and its profile is merged when they read. Below four fifths of the
-limit they are pushed again. During a change both apply, so nobody misses a post and none appears
-twice::
-
-                   more than the limit         all readers have it in pull
-       (pushed) ──────────────────► marking ──────────────────────────────► pull
-          ▲                            │                                      │
-          │      all readers have      ▼          fewer than four fifths      │
-          └───────────────────────── filling ◄────────────────────────────────┘
-             the newest posts at home
+**Pushed or fetched.** Above ``fan_out_limit`` followers an account's posts are no longer pushed:
+readers have the account in their ``pull``, and its profile is merged when they read. Below four
+fifths of the limit they are pushed again. During a change both apply, so nobody misses a post and
+none appears twice:
 
 =========== =============== ==============================================================
 mode        posts           followers
 =========== =============== ==============================================================
 (none)      are pushed      get the newest posts when they follow
-marking     are pushed      get them, and ``pull`` has the account
+marking     are pushed      get them, and ``pull`` has the account; then pull
 pull        are not pushed  ``pull`` has the account
-filling     are pushed      get the newest posts, and ``pull`` no longer has the account
+filling     are pushed      get the newest posts, and ``pull`` no longer has the account; then none
 =========== =============== ==============================================================
 
 Each change has a version. A pass of an earlier change does not undo a later mark, and ``pull``
@@ -109,10 +85,10 @@ class CounterState(NamedTuple):
     changed: bool  # whether this count changed the mode
 
 
-class Counters:
-    """Builds the commands that count relations."""
+class Relations:
+    """A network's relations, and the commands that count them."""
 
-    def __init__(self, layout: KeyLayout, fan_out_limit: int) -> None:
+    def __init__(self, layout: KeyLayout, timelines: Timelines, fan_out_limit: int) -> None:
         check_integer(layout.name, "fan_out_limit", fan_out_limit, 0, 2**53)
         if 0 < fan_out_limit < 5:
             raise InvalidArgumentError(
@@ -120,6 +96,7 @@ class Counters:
                 "give 5 or more, or 0 to push always",
             )
         self._layout = layout
+        self._timelines = timelines
         self._high = fan_out_limit
         # Lower than the limit, so that one follower who comes and goes does not switch the mode.
         self._low = fan_out_limit - fan_out_limit // 5
@@ -153,15 +130,6 @@ class Counters:
         assert isinstance(mode, bytes)
         assert isinstance(version, bytes)
         return CounterState(mode.decode(), version.decode(), changed == 1)
-
-
-class Relations:
-    """A network's relations."""
-
-    def __init__(self, layout: KeyLayout, counters: Counters, timelines: Timelines) -> None:
-        self._layout = layout
-        self._counters = counters
-        self._timelines = timelines
 
     def change(
         self, action: str, kind: RelationKind, first: int, second: int
@@ -232,7 +200,7 @@ class Relations:
     ) -> Operation[CounterState | None]:
         layout, timelines = self._layout, self._timelines
         timeline = layout.timeline(kind, first)
-        record, version = self._counters.record, change.version
+        record, version = self.record, change.version
         if change.follows:
             reading = timelines.newest(layout.profile(second), timelines.home_limit)
         else:
@@ -242,7 +210,7 @@ class Relations:
             record(USER, kind.incoming, second, part, version, change.followers),
             reading,
         ]
-        counter = self._counters.state_of(reply)
+        counter = self.state_of(reply)
         if not change.follows:
             yield from timelines.remove_author(kind, first, second, entries)
             pulled = layout.pulled(first)

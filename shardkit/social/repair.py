@@ -2,10 +2,10 @@
 
 Every change that spans servers first records a note, in the script that begins it, and removes the
 note at the end (the ZSET ``pending``, one in each part of the users and of the relations).
-`PendingRepair` repeats the changes whose notes are older than some age; every step may be repeated.
+`finish` repeats the changes whose notes are older than some age; every step may be repeated.
 
-`Reconciler` checks one account: it recounts its relations and makes its timeline agree with them.
-It is for damage without a note: data that a server lost, or that was changed by hand.
+`account` recounts an account's relations and makes its timeline agree with them. It is for
+damage without a note: data that a server lost, or that was changed by hand.
 """
 
 from __future__ import annotations
@@ -21,14 +21,10 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Command, To
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.delivery import Backfill, Posts, ResumableJobs
-from shardkit.social.fan_out import DELETE, DONE, POST
-from shardkit.social.follows import Follows
+from shardkit.social.delivery import DELETE, DONE, POST, Delivery
 from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
 from shardkit.social.models import MICRO, ReconcileResult, stored_ids
-from shardkit.social.relations import READERS_FETCH, Counters, Relations, counters_of, remove_note
-from shardkit.social.statuses import Statuses
-from shardkit.social.timelines import Timelines
+from shardkit.social.relations import READERS_FETCH, Relations, counters_of, remove_note
 
 logger = logging.getLogger("shardkit.social")
 
@@ -51,12 +47,11 @@ class PendingNote(NamedTuple):
 
 @dataclass(frozen=True)
 class PendingRepair:
-    """Finishes changes that left a note."""
+    """Finishes changes that left a note, and reconciles accounts with their relations."""
 
     layout: KeyLayout
-    posts: Posts
-    follows: Follows
-    jobs: ResumableJobs
+    relations: Relations
+    delivery: Delivery
 
     def notes(self, older_than: float, *, claim: bool) -> Operation[list[PendingNote]]:
         """Return the notes older than an age in seconds; ``claim`` makes them new for others."""
@@ -98,28 +93,14 @@ class PendingRepair:
             )
             return False
         if action in KINDS:
-            yield from self.follows.check(KINDS[action], ids[0], ids[1])
+            yield from self.delivery.check(KINDS[action], ids[0], ids[1])
         elif action == "cross":
-            yield from self.jobs.change_mode(ids[0])
+            yield from self.delivery.change_mode(ids[0])
         else:
-            yield from self.posts.resume(action, ids[0], ids[1], note.text)
+            yield from self.delivery.finish_post(action, ids[0], ids[1], note.text)
         if len(numbers) > wanted:  # the change itself removes the note without further fields
             yield [remove_note(note.to, note.key, note.text, note.version)]
         return True
-
-
-@dataclass(frozen=True)
-class Reconciler:
-    """Makes the counters and the timeline of an account agree with its relations."""
-
-    layout: KeyLayout
-    counters: Counters
-    statuses: Statuses
-    timelines: Timelines
-    relations: Relations
-    follows: Follows
-    backfill: Backfill
-    jobs: ResumableJobs
 
     def account(self, kind: RelationKind, id_: int) -> Operation[ReconcileResult | None]:
         """Reconcile one account; see `SocialNetwork.reconcile`."""
@@ -132,12 +113,12 @@ class Reconciler:
         posts = 0 if kind is LIST else (yield from self._recount_posts(id_))
         entries, strangers = yield from self._find_strangers(kind, id_)
         for uid in strangers:
-            yield from self.follows.check(kind, id_, uid)
+            yield from self.delivery.check(kind, id_, uid)
         unmarked = yield from self._correct_marks(kind, id_)
         for uid in unmarked:
-            yield from self.follows.check(kind, id_, uid)
+            yield from self.delivery.check(kind, id_, uid)
         positions: Sequence[Any] = ()
-        while positions := (yield from self.backfill.step(kind, id_, positions, always=True)):
+        while positions := (yield from self.delivery.fill(kind, id_, positions, always=True)):
             pass
         return ReconcileResult(
             changes.get(USER.incoming, 0),
@@ -150,7 +131,7 @@ class Reconciler:
 
     def _recount(self, kind: RelationKind, id_: int) -> Operation[dict[str, int]]:
         """Set the counters of relations to what the parts hold; return how much each changed."""
-        layout, counters = self.layout, self.counters
+        layout, relations = self.layout, self.relations
         names = counters_of(kind)
         batch = []
         for part in range(layout.relation_shards):
@@ -159,15 +140,15 @@ class Reconciler:
             batch.append(lua_call(layout.relations(part), "social/count_relations", keys))
         replies = yield batch
         recounted = yield [
-            counters.recount(kind, name, id_, [(reply[0], reply[n]) for reply in replies])
+            relations.recount(kind, name, id_, [(reply[0], reply[n]) for reply in replies])
             for n, name in enumerate(names, 1)
         ]
         # The counters are right now, so this decides whether posts are pushed or fetched.
         version, count = replies[0][:2]
-        [reply] = yield [counters.record(kind, names[0], id_, 0, version, count)]
-        counter = counters.state_of(reply)
+        [reply] = yield [relations.record(kind, names[0], id_, 0, version, count)]
+        counter = relations.state_of(reply)
         if counter is not None and counter.changed:
-            yield from self.jobs.change_mode(id_)
+            yield from self.delivery.change_mode(id_)
         return {
             name: 0 if pair is None else pair[1] - _stored_count(pair[0])
             for name, pair in zip(names, recounted, strict=True)
@@ -179,7 +160,7 @@ class Reconciler:
         A profile that is or was as long as its limit does not have all posts, so it changes
         nothing. A post that is on its way is counted by its note.
         """
-        layout, timelines = self.layout, self.timelines
+        layout, timelines = self.layout, self.delivery.timelines
         user, pending = layout.owned("user", uid), layout.near("pending", uid)
         profile = layout.profile(uid)
         end = f":{uid}".encode()
@@ -197,7 +178,7 @@ class Reconciler:
                 for note in notes
                 if note.startswith(b"post:") and note.endswith(end)
             }
-            authors = yield from self.statuses.authors(
+            authors = yield from self.delivery.statuses.authors(
                 sorted({*stored_ids(layout.timelines, profile, entries), *coming})
             )
             count = authors.count(uid)
@@ -209,14 +190,14 @@ class Reconciler:
 
     def _find_strangers(self, kind: RelationKind, id_: int) -> Operation[tuple[int, list[int]]]:
         """Remove entries without a status; return their number, and authors not followed."""
-        layout, timelines = self.layout, self.timelines
+        layout, timelines = self.layout, self.delivery.timelines
         key, pulled = layout.timeline(kind, id_), layout.pulled(id_)
         ids, marked = yield [
             layout.at_timeline(key, "ZRANGE", key, 0, -1),
             layout.at_timeline(pulled, "ZRANGE", pulled, 0, -1),
         ]
         statuses = stored_ids(layout.timelines, key, ids)
-        authors = yield from self.statuses.authors(statuses)
+        authors = yield from self.delivery.statuses.authors(statuses)
         gone = [status for status, uid in zip(statuses, authors, strict=True) if uid is None]
         yield from timelines.remove([key], gone)
         shown = {uid for uid in authors if uid is not None}
@@ -236,7 +217,7 @@ class Reconciler:
         missing: list[int] = []
         positions: Sequence[Any] = ()
         while True:
-            followed, positions = yield from self.backfill.followed(id_, positions, AT_ONCE)
+            followed, positions = yield from self.delivery.followed(id_, positions, AT_ONCE)
             batch: list[Command] = []
             pulled = layout.pulled(id_)
             for uid in followed:
@@ -250,7 +231,7 @@ class Reconciler:
                     if fetched and score is None:
                         missing.append(uid)
                     elif score is not None and not fetched and version is not None:
-                        yield from self.timelines.unmark([pulled], uid, version)
+                        yield from self.delivery.timelines.unmark([pulled], uid, version)
             if all(position == DONE for position in positions):
                 return missing
 

@@ -1,15 +1,8 @@
 """Status stores in SQL databases: SQLite, and PostgreSQL for several machines.
 
-One table has each status by id, with an index for reading an author's statuses in order of time::
-
-    statuses   id │ uid │ posted       │ fields
-               ───┼─────┼──────────────┼──────────────────────────────────────────
-               17 │ 4   │ 1431864000.5 │ {"uid": "4", "posted": "1431864000.5", "message": …}
-
-    index      (uid, posted, id)
-
-The row of a removed status stays, without author and fields, so that a late or repeated write does
-not bring the status back.
+One table has each status by id: its author, time, and fields as JSON; an index of author, time and
+id serves pages of an author's statuses. The row of a removed status stays, without author and
+fields, so that a late or repeated write does not bring the status back.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """Timelines: ZSETs of statuses by time, written many at once and read in pages.
 
-::
-
-    profile:{social:4113}   ZSET  status -> time     4113's own posts
-    home:{social:4113}      ZSET  status -> time     posts of the accounts that 4113 follows
-    list:{social:8210}      ZSET  status -> time     the same for a list
-    pull:{social:4113}      ZSET  account -> version followed accounts with very many followers:
-                                                     their posts are not written to each home
-
-A page of a home timeline merges the home itself and the profiles of the accounts in ``pull``.
-``pull`` is read before the home and from the same server, so a page misses nothing while an account
-changes from pushing to fetching (`fan_out`).
+A page of a home timeline merges the home itself and the profiles of the accounts in ``pull``, whose
+posts are not written to each home. ``pull`` is read before the home and from the same server, so a
+page misses nothing while an account changes from pushing to fetching (`relations`).
 
 One script writes to all timelines of a server: 1,000 timelines over four servers take four commands
 in one exchange.
@@ -29,7 +21,7 @@ from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.keys import KeyLayout, RelationKind, is_id
 from shardkit.social.models import Status, TimelineCursor, TimelinePage, stored_ids
-from shardkit.social.statuses import Statuses
+from shardkit.social.status_cache import Statuses
 from shardkit.structures.base.damage import is_whole, stored_score
 from shardkit.structures.base.members import Place, find
 from shardkit.structures.sorted_set.merged_ranges import RangeCursor, range_over

@@ -1,6 +1,11 @@
 """Memory-dense structures over shards: kept in small parts that stay compact.
 
-A kit makes them: ``kit.set(…)``, ``kit.hash(…)``, and so on.
+A kit makes them: ``kit.set(…)``, ``kit.hash(…)``, and so on. Methods with redis-py's names have its
+arguments, without the key, and its results. The first operation on an object costs one more
+exchange, to check its parameters. Calls raise InvalidArgumentError when an argument is invalid,
+before anything is sent; ParameterMismatchError when the structure exists with other parameters; and
+ShardErrors when shards fail: what belongs to the others is done. Calls that take any iterable send
+it page by page: what an invalid value or a failed shard ends, earlier pages have done.
 """
 
 from typing import TYPE_CHECKING
@@ -14,13 +19,13 @@ if TYPE_CHECKING:
         Tokens as Tokens,
         Zstd as Zstd,
     )
-    from shardkit.structures.codecs.named import codec as codec
-    from shardkit.structures.codecs.plain import Codec as Codec
-    from shardkit.structures.codecs.whole_value import (
+    from shardkit.structures.codecs.named import (
         CodecResult as CodecResult,
         WholeValue as WholeValue,
+        codec as codec,
         compare_codecs as compare_codecs,
     )
+    from shardkit.structures.codecs.plain import Codec as Codec
     from shardkit.structures.hash.sharded_hash import ShardedHash as ShardedHash
     from shardkit.structures.hash.strings import ShardedStrings as ShardedStrings
     from shardkit.structures.list.sharded_list import ShardedList as ShardedList
@@ -28,21 +33,21 @@ if TYPE_CHECKING:
         FieldTotals as FieldTotals,
         RecordGroup as RecordGroup,
     )
-    from shardkit.structures.packed.field_types import (
+    from shardkit.structures.packed.locations import (
+        Location as Location,
+        LocationCounts as LocationCounts,
+        Locations as Locations,
+    )
+    from shardkit.structures.packed.record_format import (
         Choice as Choice,
         Degrees as Degrees,
+        Fields as Fields,
         FieldType as FieldType,
         FixedBytes as FixedBytes,
         Float as Float,
         Signed as Signed,
         Unsigned as Unsigned,
     )
-    from shardkit.structures.packed.locations import (
-        Location as Location,
-        LocationCounts as LocationCounts,
-        Locations as Locations,
-    )
-    from shardkit.structures.packed.record_format import Fields as Fields
     from shardkit.structures.packed.records import PackedRecords as PackedRecords
     from shardkit.structures.set.sharded_set import ShardedSet as ShardedSet
     from shardkit.structures.sorted_set.merged_ranges import (

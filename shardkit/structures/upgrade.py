@@ -1,16 +1,10 @@
 """Bring stored data into the newest form of this release, once all processes run it.
 
-::
-
-    :meta     shard_size=512              ─►  part_size=512          today's name
-    :meta     (no format, or an older)    ─►  format=N               if this release has a newer one
-    groups    (of no parameters)          ─►  of=1f0c88b3            only these parameters may write
-    lists, parts of indexes               ─►  format=N
-
-The parameters come first. A process reads them again before a write, at most a second after it last
-read them (`shardkit.structures.base.parameters.LEASE`), and an earlier release then refuses.
-Scripts that read a state check the format there, so they refuse at once. Until an upgrade, every
-release writes the form that it reads.
+Parameters get today's names and this release's format; groups of no parameters are marked with
+their fingerprint; lists and parts of indexes get the format. The parameters come first. A process
+reads them again before a write, at most a second after it last read them (`LEASE`), and an earlier
+release then refuses. Scripts that read a state check the format there, so they refuse at once.
+Until an upgrade, every release writes the form that it reads.
 """
 
 from __future__ import annotations
@@ -40,9 +34,7 @@ class Upgrade:
     """A structure that is, or was, not in the newest form.
 
     Attributes:
-        component: where it is.
-        structure: its name.
-        kind: its kind.
+        component, structure, kind: where it is, its name and its kind.
         changes: the changes, in words.
     """
 

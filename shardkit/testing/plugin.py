@@ -7,14 +7,8 @@
                    └── memory_servers ────┬── memory_kit
                           (test)          └── async_memory_kit
 
-    def test_a_visit_is_counted(shardkit_kit):
-        assert shardkit_kit.unique_visitors().visit("550e8400-e29b-41d4-a716-446655440000")
-
-A project chooses its map by ``shardkit_map = configs/test.yaml`` in pytest's configuration, by
-``--shardkit-map``, or by its own fixture `shardkit_map`; see docs/testing.md.
-
-Every pytest run on a machine with shardkit loads this file, so it imports only pytest: fixtures
-import what they need when they are used.
+docs/testing.md says how a project chooses its map. Every pytest run on a machine with shardkit
+loads this file, so it imports only pytest: fixtures import what they need when they are used.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
     from shardkit.config.shard_map import ShardMap
     from shardkit.kit.kit import AsyncShardKit, ShardKit
     from shardkit.local import LocalServers
-    from shardkit.testing.memory import MemoryServers
+    from shardkit.testing.kits import MemoryServers
 
 _MAP = "shardkit_map"
 _CHECK_KEYS = "shardkit_check_keys"
@@ -86,7 +80,7 @@ def shardkit_servers(shardkit_map: ShardMap) -> Iterator[LocalServers]:
     The kit fixtures restart and empty them.
     """
     from shardkit.local import LocalServers
-    from shardkit.testing.memory import as_map
+    from shardkit.testing.kits import as_map
 
     with LocalServers(as_map(shardkit_map), ports="free") as servers:
         yield servers
@@ -95,8 +89,7 @@ def shardkit_servers(shardkit_map: ShardMap) -> Iterator[LocalServers]:
 @pytest.fixture
 def _shardkit_empty(shardkit_servers: LocalServers, shardkit_map: ShardMap) -> LocalServers:
     """The servers, all running and empty."""
-    from shardkit.testing.kits import empty
-    from shardkit.testing.memory import as_map
+    from shardkit.testing.kits import as_map, empty
 
     def outline(shard_map: ShardMap) -> dict[str, tuple[bool, int, str]]:
         return {
@@ -140,7 +133,7 @@ def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
 
     ``memory_servers.server_of(component, shard).down()``; see `shardkit.testing.fakes.servers`.
     """
-    from shardkit.testing.memory import MemoryServers
+    from shardkit.testing.kits import MemoryServers
 
     return MemoryServers(shardkit_map)
 

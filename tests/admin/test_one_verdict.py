@@ -19,7 +19,7 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.changes import CHANGES_KEY, text_of
 from shardkit.admin.growth import Move, start_move
-from shardkit.admin.growth.fence import fence_value
+from shardkit.admin.growth.gate import fence_value
 from shardkit.cli.app import app
 from shardkit.config.entry import Entry
 from shardkit.local import LocalServer

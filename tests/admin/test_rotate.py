@@ -25,7 +25,7 @@ from redis.exceptions import AuthenticationError
 import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
-from shardkit.admin.client_list import ClientProcess
+from shardkit.admin.servers import ClientProcess
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
 from shardkit.errors import ConfigError, ConfigServerError

@@ -98,7 +98,7 @@ def test_a_config_server_that_goes_while_it_is_read_is_no_broken_component() -> 
 def test_maps_are_not_compared_with_a_config_server_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = import_module("shardkit.admin.difference")
+    module = import_module("shardkit.admin.pushes")
     client: Any = None
     wanted = dict.fromkeys(["one", "other"])
     gone = ConfigServerError("the config server is away", "start it")

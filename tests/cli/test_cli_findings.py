@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shardkit.admin.map_file import examine, line_of
-from shardkit.config.yaml_text import load_yaml
+from shardkit.admin.pushes import examine, line_of
+from shardkit.config.shard_map import load_yaml
 
 TEXT = """\
 defaults: {host: a}

@@ -583,8 +583,8 @@ def test_a_terminal_sees_how_far_the_work_has_come(
         return replace(ROTATED, step="removed")
 
     monkeypatch.setattr(Output, "busy", busy)
-    monkeypatch.setattr(import_module("shardkit.cli.commands.move"), "start_move", move)
-    monkeypatch.setattr(import_module("shardkit.cli.commands.rotate"), "rotate", rotate)
+    monkeypatch.setattr("shardkit.admin.growth.start_move", move)
+    monkeypatch.setattr(import_module("shardkit.cli.commands.servers"), "rotate", rotate)
     password = tmp_path / "password"
     password.write_text("fromTheFile\n")
     said(f"move server {OLD} --to {NEW}", {})
@@ -631,7 +631,7 @@ def test_a_new_password_that_is_named_nowhere_is_asked_for_and_never_shown(
         given.append(args[3])
         return replace(ROTATED, step="removed", warnings=["a replica does not answer"])
 
-    monkeypatch.setattr(import_module("shardkit.cli.commands.rotate"), "rotate", rotate)
+    monkeypatch.setattr(import_module("shardkit.cli.commands.servers"), "rotate", rotate)
     done = cli("rotate", "app", "-c", town_url, secret="theNewOne", input="theNewOne\n")
     assert given == ["theNewOne"]
     assert "warning: a replica does not answer" in done.err

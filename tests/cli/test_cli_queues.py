@@ -159,7 +159,7 @@ def test_following_ends_with_ctrl_c(
     def interrupt(link: object, seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shardkit.network.links.blocking.BlockingLink.pause", interrupt)
+    monkeypatch.setattr("shardkit.network.links.link.BlockingLink.pause", interrupt)
     found = cli("logs", "shop", *AT, "--follow", "-c", town_map)
     assert "text" in found.out
     assert found.code == 130

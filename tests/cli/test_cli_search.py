@@ -230,7 +230,7 @@ def test_export_writes_the_bulk_form(
     assert written == {"written": 2, "file": str(target)}
     assert json.loads(target.read_text().splitlines()[0])["index"]["_index"] == "posts"
     assert not list(tmp_path.glob("*.part"))
-    module = import_module("shardkit.cli.commands.search_query")
+    module = import_module("shardkit.cli.commands.search")
     monkeypatch.setattr(module, "_AT_ONCE", 2)  # documents are read in pages
     everything = cli("search", "export", "-o", target, *TO)
     assert (everything.out, everything.err) == ("", f"3 documents written to {target}\n")
@@ -299,7 +299,7 @@ def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(cli: Cli, tmp_path: P
 
 
 def test_a_file_that_is_not_written_to_the_end_leaves_the_one_before(tmp_path: Path) -> None:
-    module = import_module("shardkit.cli.commands.search_query")
+    module = import_module("shardkit.cli.commands.search")
     folder = tmp_path / "exported"
     folder.mkdir()
     with module._target(folder / "posts") as out:
@@ -320,7 +320,7 @@ def test_a_file_that_is_not_written_to_the_end_leaves_the_one_before(tmp_path: P
     [(0.0, "1970-01-01 00:00"), (1e15, "1,000,000,000,000,000"), (-1e12, "-1,000,000,000,000")],
 )
 def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: str) -> None:
-    module = import_module("shardkit.cli.commands.search_query")
+    module = import_module("shardkit.cli.commands.search")
     hit = SimpleNamespace(attributes={"born": value}, value=value)
     assert module._value(hit, "born", "date") == shown
 

@@ -12,7 +12,7 @@ from arranged import map_of
 
 from shardkit import ShardMap
 from shardkit.config import store
-from shardkit.config.history import HISTORY_KEY, MOST_PUSHES, PushRecord
+from shardkit.config.store import HISTORY_KEY, MOST_PUSHES, PushRecord
 from shardkit.errors import ConfigError, InvalidEntryError
 from shardkit.local import LocalServer
 

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 import shardkit
 from shardkit import Entry, ShardKitError, ShardMap
 from shardkit.cli.app import app
-from shardkit.config.diff import diff
+from shardkit.config.store import diff
 from shardkit.config.url import mask_url
 from shardkit.dashboard import FleetWatch, application
 from shardkit.dashboard.app import VIEWS

@@ -18,8 +18,7 @@ import shardkit
 from shardkit.config import yaml_text
 from shardkit.config.component import MAX_SHARDS
 from shardkit.config.entry import Entry
-from shardkit.config.shard_map import ShardMap
-from shardkit.config.yaml_text import load_yaml
+from shardkit.config.shard_map import ShardMap, load_yaml
 from shardkit.errors import ConfigError, InvalidEntryError
 
 ROOT = Path(__file__).parents[2]

@@ -31,7 +31,7 @@ from shardkit.coordination import Leg
 from shardkit.geo import City, IpRange
 from shardkit.operations.commands import Command
 from shardkit.queues import NewTask
-from shardkit.social.fan_out import FanOutJob
+from shardkit.social.delivery import FanOutJob
 from shardkit.social.network import RELATION_SHARDS
 from shardkit.structures import Zstd
 

@@ -229,7 +229,7 @@ def _holdable(make: Callable[..., Any], owner: str, **options: Any) -> Subject:
     """What can be held, by ada: seen by ada, or by bo, who waits for it."""
 
     def fill(found: Any) -> None:
-        held = type(found)(found.driver, "data", found.name, **{**_BY, "owner": "ada"}, **options)
+        held = type(found)(found._driver, "data", found.name, **{**_BY, "owner": "ada"}, **options)
         held.acquire()
         bo = "owner-bo", found._mode, 10**12, found.limit, "bo", "-", 10**12, 0, 1, 0
         _send(found, found._call("acquire", *bo))

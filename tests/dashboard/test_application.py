@@ -13,13 +13,13 @@ from fleets import HOSTILE, Shown, hottest, until
 from resources import bounded
 from starlette.testclient import TestClient
 
-from shardkit.admin.conversion.families import families
+from shardkit.admin.conversion.forms import families
 from shardkit.admin.doctor.scan import scan
 from shardkit.admin.heat import hot_keys_of
 from shardkit.dashboard import application, fleet
 from shardkit.dashboard.app import METRICS, VIEWS
 from shardkit.dashboard.fleet import _shown_command
-from shardkit.dashboard.recorded import recorded_names
+from shardkit.dashboard.views import recorded_names
 from shardkit.operations.lua import script
 
 

@@ -63,7 +63,7 @@ from shardkit.admin.growth import (
     start_move,
     verify_replicas,
 )
-from shardkit.admin.preflight import preflight
+from shardkit.admin.pushes import preflight
 from shardkit.cli.advise.sampling import take
 from shardkit.config import store
 from shardkit.config.component import Component

@@ -7,11 +7,10 @@ from random import Random
 from socket import AF_INET, AF_INET6, inet_ntop
 
 from shardkit.geo import City, IpRange, LocalCities
+from shardkit.geo.block_store import Generation, RangeTables
 from shardkit.geo.blocks import blocks
-from shardkit.geo.generations import Generation
-from shardkit.geo.import_ranges import ImportInput
-from shardkit.geo.local_copy import RangeTables
 from shardkit.geo.models import IPV4, IPV6, Item
+from shardkit.geo.readers import ImportInput
 
 BONN = City("Bonn", "North Rhine-Westphalia", "Germany", 2946447)
 OSLO = City("Oslo", "Oslo", "Norway", 3143244)

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.geo import City, IpRange, LocalCities, SkippedLine
+from shardkit.geo.block_store import Generation, Generations, RangeTables
 from shardkit.geo.blocks import (
     ENTRIES_A_PAGE,
     IPV4_LEVELS,
@@ -22,10 +23,8 @@ from shardkit.geo.blocks import (
     blocks,
     search,
 )
-from shardkit.geo.generations import Generation, Generations
-from shardkit.geo.import_ranges import SKIPPED_KEPT, ImportInput
-from shardkit.geo.local_copy import RangeTables
 from shardkit.geo.models import IPV4, IPV6, address_number
+from shardkit.geo.readers import SKIPPED_KEPT, ImportInput
 
 Stored = dict[tuple[int, int, int], bytes]
 
@@ -149,6 +148,6 @@ def test_cities_are_numbered_once_up_to_the_most_and_skipped_lines_are_shown_up_
     intake = ImportInput(skipped)
     assert list(intake.cities()) == list(intake.ranges()) == []
     assert (intake.skipped, intake.first_skipped) == (len(skipped), skipped[:SKIPPED_KEPT])
-    monkeypatch.setattr("shardkit.geo.import_ranges.MOST_CITIES", 2)
+    monkeypatch.setattr("shardkit.geo.readers.MOST_CITIES", 2)
     with pytest.raises(InvalidArgumentError, match="more than 2 cities; leave some out"):
         list(ImportInput(map(city, range(3))).cities())

@@ -15,7 +15,7 @@ from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import ChannelError, InvalidArgumentError, StructureError
 from shardkit.kit.catalogue import Catalogue
 from shardkit.local import LocalCluster, LocalServers
-from shardkit.testing.memory import MemoryServers
+from shardkit.testing.kits import MemoryServers
 
 APART = {"market", "transfers"}  # accounts that live apart change in several steps
 # What answers otherwise, as it should.

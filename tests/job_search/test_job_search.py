@@ -21,7 +21,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.job_search import JobSearch
-from shardkit.search.model.results import read_cursor
+from shardkit.search.documents import read_cursor
 from shardkit.search.parts import WORK_PER_CALL
 
 COMPONENTS = {"many": 16, "few": 4, "one": 1, "both": 4}

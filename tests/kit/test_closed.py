@@ -25,9 +25,8 @@ import shardkit
 from shardkit import ClosedError, ShardKit, ShardMap
 from shardkit.config.store import push
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.connections.async_connection import AsyncTcpConnection
-from shardkit.network.connections.connection import TcpConnection
-from shardkit.search.text.analyzer import stemmer
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
+from shardkit.search.text import stemmer
 
 FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12
 

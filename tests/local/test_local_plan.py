@@ -7,7 +7,7 @@ import pytest
 from shardkit import ShardMap
 from shardkit.errors import ConfigError, LocalServerError
 from shardkit.local import LocalServers
-from shardkit.local.server_plan import CompleteEnvironment, ServerPlan
+from shardkit.local.servers import CompleteEnvironment, ServerPlan
 
 
 def plan(components: str, environ: dict[str, str] | None = None, top: str = "") -> ServerPlan:

@@ -368,7 +368,7 @@ async def test_an_async_callback_that_cancels_itself_has_failed(akit: AsyncShard
 def test_a_task_that_takes_long_is_leased_again(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shardkit.queues.worker_base, "LEAST_LEASE", 0.01)
+    monkeypatch.setattr(shardkit.queues.worker, "LEAST_LEASE", 0.01)
     worker = worker_of(face, "q", lease=0.4)
     tasks = kit.queues(component="many")
     others: list[Any] = []

@@ -21,12 +21,12 @@ from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
 from shardkit.queues import AsyncWorker, NewTask, QueueCounts, WorkerSummary
-from shardkit.queues.worker_base import TRIES
+from shardkit.queues.worker import TRIES
 
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.queues.worker_base.FIRST_PAUSE", 0.002)
+    monkeypatch.setattr("shardkit.queues.worker.FIRST_PAUSE", 0.002)
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -314,7 +314,7 @@ def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     face, server = mortal
-    monkeypatch.setattr("shardkit.queues.worker_base.LEAST_LEASE", 0.01)
+    monkeypatch.setattr("shardkit.queues.worker.LEAST_LEASE", 0.01)
     worker = worker_of(face, "q", component="own", lease=0.06)
     renewed, renew = [], worker._renewed
 

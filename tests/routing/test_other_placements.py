@@ -14,7 +14,6 @@ import pytest
 
 import shardkit
 from shardkit import ConfigError, ShardMap
-from shardkit.routing.other_hashes import xxhash64
 from shardkit.routing.others import (
     NAMES,
     _envoy_murmur,
@@ -22,6 +21,7 @@ from shardkit.routing.others import (
     envoy_points,
     maglev_table,
     rule_of,
+    xxhash64,
 )
 from shardkit.routing.placement import placement, placement_of_all
 from shardkit.testing import MemoryServers

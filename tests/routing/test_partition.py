@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
-from shardkit.routing.partition import NAMES, part_count, partition
+from shardkit.routing.placement import PARTITIONS, part_count, partition
 
 sizes = st.integers(1, 2**40)
 members = st.one_of(st.text(), st.binary(), st.integers())
@@ -28,7 +28,7 @@ def test_a_hashed_member_has_a_part_that_is_planned(
     assert 0 <= partition(name, total, part_size)(member) < part_count(total, part_size)
 
 
-@given(st.sampled_from(NAMES), sizes, sizes, st.integers())
+@given(st.sampled_from(PARTITIONS), sizes, sizes, st.integers())
 def test_an_integer_its_digits_and_their_bytes_have_one_part(
     name: str, total: int, part_size: int, member: int
 ) -> None:
@@ -36,7 +36,7 @@ def test_an_integer_its_digits_and_their_bytes_have_one_part(
     assert part(member) == part(str(member)) == part(str(member).encode())
 
 
-@given(st.sampled_from(NAMES), st.text())
+@given(st.sampled_from(PARTITIONS), st.text())
 def test_text_and_its_bytes_have_one_part(name: str, member: str) -> None:
     part = partition(name, 2000, 50)
     assert part(member) == part(member.encode())
@@ -65,7 +65,7 @@ def test_thousands_of_digits_are_hashed() -> None:
 
 
 def test_a_hash_tag_does_not_keep_members_together() -> None:
-    for name in NAMES:
+    for name in PARTITIONS:
         part = partition(name, 2_000_000, 50)
         assert len({part(f"{{tag}}:{n}") for n in range(100)}) > 90
 
@@ -83,7 +83,7 @@ def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
         partition("md5", 1, 1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARTITIONS)
 @pytest.mark.parametrize("member", [True, None, 1.5, "\ud800"])
 def test_what_is_no_key_is_no_member(name: str, member: object) -> None:
     with pytest.raises(

@@ -19,8 +19,15 @@ from hypothesis import example, given, settings, strategies as st
 from shardkit.errors import ConfigError, InvalidKeyError
 from shardkit.local.cluster import ClusterNode
 from shardkit.routing.keys import hash_tag, key_bytes, pair_key
-from shardkit.routing.partition import NAMES as PARTITIONS, partition
-from shardkit.routing.placement import CRCS, SLOTS, placement, slot_of, slot_ranges
+from shardkit.routing.placement import (
+    CRCS,
+    PARTITIONS,
+    SLOTS,
+    partition,
+    placement,
+    slot_of,
+    slot_ranges,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "placement-specification.md").read_text(
     encoding="utf-8"

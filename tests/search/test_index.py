@@ -23,7 +23,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.search import Analyzer, PartInfo, Range, Word
-from shardkit.search.model.results import SearchCursor, read_cursor
+from shardkit.search.documents import SearchCursor, read_cursor
 
 ATTRIBUTES = {"votes": "number", "day": "date", "lang": "text"}
 

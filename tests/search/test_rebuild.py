@@ -11,7 +11,7 @@ from faces import Exchanges, Face, clocked
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ShardKitError
-from shardkit.search.model.documents import names_words
+from shardkit.search.documents import names_words
 
 STATE = "{s:0}:state"
 OPTIONS: dict[str, Any] = {

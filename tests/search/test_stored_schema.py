@@ -9,8 +9,8 @@ import pytest
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.search import Analyzer, English
-from shardkit.search.model.documents import join_values, value_term
-from shardkit.search.model.schema import parameters_of, stored_parameters
+from shardkit.search.documents import join_values, value_term
+from shardkit.search.schema import parameters_of, stored_parameters
 
 
 def read(kit: ShardKit, component: str, shards: int) -> dict[str, str] | None:

@@ -9,7 +9,7 @@ from faces import Face, holder
 from social_helpers import opened, populate
 
 from shardkit import ShardKit
-from shardkit.social.fan_out import MARK, FanOutJob
+from shardkit.social.delivery import MARK, FanOutJob
 from shardkit.social.relations import mode_change_note, remove_note
 
 

@@ -11,7 +11,7 @@ from social_helpers import compare, drain, opened, populate, seen
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
 from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor, delivery
-from shardkit.social.fan_out import MARK, FanOutJob
+from shardkit.social.delivery import MARK, FanOutJob
 from shardkit.social.keys import USER
 from shardkit.social.relations import mode_change_note
 

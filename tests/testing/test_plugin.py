@@ -46,7 +46,7 @@ def test_kits_on_real_servers_and_in_memory_are_empty_for_each_test(
         """
         import pytest
         from shardkit.local import LocalServers
-        from shardkit.testing.memory import MemoryServers
+        from shardkit.testing.kits import MemoryServers
 
         session = "550e8400-e29b-41d4-a716-446655440000"
         ports = []

@@ -21,12 +21,11 @@ from shardkit import (
     KeyShardedConnection,
     ShardKit,
 )
-from shardkit.ads.ads import Ads
-from shardkit.ads.records import Ad, Served
+from shardkit.ads.ads import Ad, Ads, Served
 from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import RecentContacts
+from shardkit.geo.block_store import LocalCities
 from shardkit.geo.ip_to_city import Imported, IpToCity
-from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
 from shardkit.job_search.job_search import JobSearch
 from shardkit.kit.lua_script import LuaScript
@@ -44,9 +43,8 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.queues import AsyncWorker, DeadTask, Task, TaskQueues, Worker
+from shardkit.search.documents import Document, Hit, Results
 from shardkit.search.index import SearchIndex
-from shardkit.search.model.documents import Document
-from shardkit.search.model.results import Hit, Results
 from shardkit.social import FollowResult, SocialNetwork, TimelinePage, User
 from shardkit.structures.codecs.named import TEXT
 from shardkit.structures.list.sharded_list import ShardedList

@@ -1,10 +1,7 @@
 """Copies a family of keys into a structure while clients use the family.
 
-::
-
-    KeyCapture ◄── changes          1. listen; read every entry, and write what the structure lacks
-    SCAN, GET ─► structure          2. again, until a whole pass finds no difference
-    changed keys ─► the same        3. follow changes until no client writes the family any more
+While it listens to changes, every entry is read, and what the structure lacks is written; again,
+until a whole pass finds no difference. Then changes are followed until no client writes the family.
 
 Clients read and write the family alone until the end, so nothing has to be atomic: each change is
 reported before the key is read, so the last copy of an entry is younger than its last change. A
@@ -25,9 +22,9 @@ from redis.exceptions import MovedError, NoPermissionError
 
 from shardkit.admin.conversion.forms import Conversion, Entry, Timed, decode_all, form_of
 from shardkit.admin.doctor.scan import Database, by_server
-from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
-from shardkit.admin.growth.cluster_nodes import moving_slots
 from shardkit.admin.growth.exchange import Slices, at_work
+from shardkit.admin.growth.gate import moving_slots
+from shardkit.admin.growth.shard_copy import KeyCapture, turn_on_notifications
 from shardkit.errors import GrowthError, counted
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import pages

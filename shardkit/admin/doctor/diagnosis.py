@@ -10,14 +10,20 @@ until it is rewritten, which `shardkit.admin.doctor.scan` does for parts of stru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.doctor.scan import ScanResult, ServerInfo
-from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure, WorstExcess
+from shardkit.admin.doctor.scan import (
+    KeyGroup,
+    KeyStatistics,
+    ScanResult,
+    ServerInfo,
+    StoredStructure,
+    WorstExcess,
+)
 from shardkit.network.rules import eviction
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend
@@ -42,31 +48,20 @@ _OTHERS = {"hash": "kit.hash", "zset": "kit.sorted_set", "intset": "kit.set", "s
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as compact as it could be.
-
-    Attributes:
-        structure: the structure; None for other keys.
-        type: TYPE of the keys, if they belong to no structure.
-        problem: see the constants above.
-        keys: about how many keys are affected; 0 for ``plan``.
-        setting, limit: the limit that is exceeded, as the server names it.
-        found: the number of entries, or bytes, that exceeds it.
-        form: the name of the compact form.
-        needed: what to raise the limit to; None if raising it does not help.
-    """
+    """One thing that is not as compact as it could be."""
 
     component: str
-    structure: str | None
-    type: str
-    problem: str
-    keys: int
+    structure: str | None  # None for other keys
+    type: str  # TYPE of the keys, if they belong to no structure
+    problem: str  # see the constants above
+    keys: int  # about how many are affected; 0 for ``plan``
     text: str
     remedy: str
-    setting: str | None = None
+    setting: str | None = None  # the limit that is exceeded, as the server names it
     limit: int | None = None
-    found: int | None = None
-    form: str | None = None
-    needed: int | None = None
+    found: int | None = None  # the number of entries, or bytes, that exceeds it
+    form: str | None = None  # the name of the compact form
+    needed: int | None = None  # what to raise the limit to; None if raising it does not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +258,13 @@ def _finding(
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A limit to raise on one server."""
+    """A limit to raise on one server; once that was tried, ``error`` is why it failed."""
 
     server: ServerInfo
     setting: str
     before: int
     after: int
+    error: Exception | None = None
 
 
 def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
@@ -295,24 +291,12 @@ def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedChange:
-    """The outcome of a change: why it failed; None if it succeeded."""
-
-    change: LimitChange
-    error: Exception | None = None
-
-
-def apply_changes(changes: Iterable[LimitChange]) -> list[AppliedChange]:
-    """Raise limits until the servers restart; return the outcome of each change."""
-    applied = []
-    for change in changes:
-        try:
-            change.server.client.config_set(change.setting, change.after)
-            applied.append(AppliedChange(change))
-        except (RedisError, OSError) as error:
-            applied.append(AppliedChange(change, error))
-    return applied
+def apply_changes(changes: Iterable[LimitChange]) -> list[LimitChange]:
+    """Raise limits until the servers restart; return the changes with their outcomes."""
+    return [
+        replace(each, error=_failure(each.server.client.config_set, each.setting, each.after))
+        for each in changes
+    ]
 
 
 def rewrite_configs(servers: Iterable[ServerInfo]) -> dict[str, Exception | None]:
@@ -321,11 +305,12 @@ def rewrite_configs(servers: Iterable[ServerInfo]) -> dict[str, Exception | None
     Returns:
         By address: None, or why it failed.
     """
-    outcomes: dict[str, Exception | None] = {}
-    for server in servers:
-        try:
-            server.client.config_rewrite()
-            outcomes[server.address] = None
-        except (RedisError, OSError) as error:
-            outcomes[server.address] = error
-    return outcomes
+    return {server.address: _failure(server.client.config_rewrite) for server in servers}
+
+
+def _failure(call: Callable[..., Any], *args: object) -> Exception | None:
+    try:
+        call(*args)
+    except (RedisError, OSError) as error:
+        return error
+    return None

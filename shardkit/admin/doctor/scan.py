@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import redis
 from redis.exceptions import RedisClusterException, RedisError
 
-from shardkit.admin.doctor.summary import (
-    KeyGroup,
-    KeyStatistics,
-    StoredStructure,
-    is_part,
-    structure_of,
-)
 from shardkit.config.component import Component
 from shardkit.errors import ShardErrors, ShardKitError
 from shardkit.kit.kit import ShardKit
@@ -34,15 +27,156 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.server_errors import meaning
 from shardkit.structures.base.parameters import meta_key
-from shardkit.structures.encodings.inspection import KEYS_AT_ONCE, inspect_keys
 from shardkit.structures.encodings.limits import (
+    KEYS_AT_ONCE,
     LIMITS_PATTERN,
+    Excess,
     KeyEncoding,
     Limits,
     check,
+    inspect_keys,
     read_limits,
 )
 from shardkit.structures.layouts.growing import MOST_GROUPS, tags
+
+_LONGEST = 1024  # bytes of the names of structures that are looked for
+_PART = re.compile(rb":[0-9]+\Z")
+_ENDS = (b":top", b":bottom")
+_SUMS = ("seen", "keys", "entries", "bytes", "loose", "stale", "without_form", "unknown_limits")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStructure:
+    """A structure, and the parameters in its ``:meta`` key."""
+
+    component: str
+    name: str
+    parameters: Mapping[str, str] = field(hash=False)
+
+    @property
+    def kind(self) -> str:
+        """Its kind: ``set``, ``hash`` and so on."""
+        return self.parameters["kind"]
+
+    @property
+    def part_size(self) -> int | None:
+        """How many entries a part may have."""
+        text = self.parameters.get("part_size", "")
+        return int(text) if text.isdigit() else None
+
+    @property
+    def form(self) -> str | None:
+        """The name of its parts' compact form, if its parameters determine it."""
+        if self.kind == "set":
+            return "intset" if self.parameters.get("members") == "int" else "set"
+        return _FORMS.get(self.kind)
+
+
+_FORMS = {"hash": "hash", "sorted-set": "zset", "sorted_set": "zset", "zset": "zset"}
+
+
+class KeyGroup(NamedTuple):
+    """Keys that are summed up together: a structure's, or others of one type and encoding."""
+
+    component: str
+    structure: str | None
+    type: str
+    encoding: str = ""
+
+
+class WorstExcess(NamedTuple):
+    """The largest excess over one limit, and about how many keys exceed it."""
+
+    excess: Excess
+    keys: float
+
+
+@dataclass
+class KeyStatistics:
+    """Totals of one group of keys. All but `seen`, `largest` and `longest` may be estimates."""
+
+    form: str | None = None  # the name of their compact form; None if they have none
+    seen: int = 0  # how many keys were scanned
+    keys: float = 0
+    entries: float = 0  # of strings none
+    bytes: float = 0
+    loose: float = 0  # how many keys are not compact
+    stale: float = 0  # how many of those would be compact if they were rewritten
+    without_form: float = 0  # how many are on servers that have no compact form for them
+    unknown_limits: float = 0  # how many are on servers that do not show their limits
+    largest: int = 0  # the largest number of entries of a key
+    longest: int = 0  # the longest entry, in bytes, of a key that is not compact
+    # The largest excess over each limit, by setting and its value; and the same of the keys that
+    # hold a sorted set's first and last members.
+    worst: dict[tuple[str, int], WorstExcess] = field(default_factory=dict)
+    worst_ends: dict[tuple[str, int], WorstExcess] = field(default_factory=dict)
+
+    def add(self, seen: KeyEncoding, weight: float, limits: Limits | None) -> None:
+        """Add a key that represents ``weight`` keys."""
+        self.seen += 1
+        self.keys += weight
+        self.entries += weight * seen.length * (seen.type != "string")
+        self.bytes += weight * (seen.bytes or 0)
+        self.largest = max(self.largest, seen.length)
+        form = seen.form
+        if form is None:
+            return
+        self.form = self.form if self.form == "set" else form.name
+        verdict = check(seen, limits)
+        if verdict.compact:
+            return
+        self.loose += weight
+        self.longest = max(self.longest, seen.longest or 0)
+        self.stale += weight * verdict.stale
+        if limits is None:
+            self.unknown_limits += weight
+        elif limits.entries(form) is None:
+            self.without_form += weight
+        for excess in verdict.excesses:
+            _beyond(self.worst, excess, weight)
+
+    def add_beside(self, seen: KeyEncoding, weight: float, limits: Limits | None) -> None:
+        """Add a key of a structure that is not one of its parts: its bytes, and its limits."""
+        self.bytes += weight * (seen.bytes or 0)
+        if seen.key.endswith(_ENDS):
+            for excess in check(seen, limits).excesses:
+                _beyond(self.worst_ends, excess, weight)
+
+    def merge(self, other: KeyStatistics) -> None:
+        """Add other totals."""
+        self.form = self.form if self.form == "set" else other.form or self.form
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest = max(self.largest, other.largest)
+        self.longest = max(self.longest, other.longest)
+        for mine, others in ((self.worst, other.worst), (self.worst_ends, other.worst_ends)):
+            for worst in others.values():
+                _beyond(mine, worst.excess, worst.keys)
+
+
+def _beyond(worst: dict[tuple[str, int], WorstExcess], excess: Excess, weight: float) -> None:
+    at = (excess.setting, excess.limit)
+    known = worst.get(at, WorstExcess(excess, 0))
+    worse = max(known.excess, excess, key=lambda each: each.found)
+    worst[at] = WorstExcess(worse, known.keys + weight)
+
+
+def structure_of(key: bytes, names: Collection[bytes]) -> str | None:
+    """Return the structure, of those with these names, that a key belongs to; None for none.
+
+    Its name is followed by a colon in the key; of several it is the longest one.
+    """
+    end = min(len(key), _LONGEST)  # time grows with its square
+    while names and (end := key.rfind(b":", 0, end)) > 0:
+        if key[:end] in names:
+            return key[:end].decode()
+    return None
+
+
+def is_part(key: bytes) -> bool:
+    """Whether a structure's key is one of its parts."""
+    return bool(_PART.search(key))
+
 
 SAMPLE: Final = 1_000
 _SCAN: Final = 1_000  # keys of one SCAN
@@ -62,28 +196,19 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass
 class ScanResult:
-    """The result of a scan of components.
+    """The result of a scan of components."""
 
-    Attributes:
-        sample: how many keys of a database were scanned at most; None for all.
-        servers, component_servers: the servers by id, and the ids of each component's.
-        structures: the structures, by component and name.
-        groups: the totals of each group of keys.
-        keys, seen, repacked: how many keys there are, were scanned, and were rewritten.
-        broken: by component and key, why a ``:meta`` key describes no structure.
-        failures: by shard, why it could not be scanned.
-    """
-
-    sample: int | None
-    servers: dict[str, ServerInfo] = field(default_factory=dict)
-    component_servers: dict[str, set[str]] = field(default_factory=dict)
+    sample: int | None  # how many keys of a database were scanned at most; None for all
+    servers: dict[str, ServerInfo] = field(default_factory=dict)  # by id
+    component_servers: dict[str, set[str]] = field(default_factory=dict)  # their ids
     structures: dict[tuple[str, str], StoredStructure] = field(default_factory=dict)
     groups: dict[KeyGroup, KeyStatistics] = field(default_factory=dict)
-    keys: int = 0
-    seen: int = 0
-    repacked: int = 0
+    keys: int = 0  # how many there are
+    seen: int = 0  # how many were scanned
+    repacked: int = 0  # how many were rewritten
+    # By component and key, why a ``:meta`` key describes no structure.
     broken: dict[tuple[str, bytes], str] = field(default_factory=dict)
-    failures: dict[str, Exception] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)  # by shard
 
     @property
     def estimated(self) -> bool:
@@ -106,16 +231,12 @@ def scan(
 ) -> ScanResult:
     """Scan components' keys: how they are stored, their size, and which limits they exceed.
 
-    Args:
-        kit: a kit on their topology.
-        components: the components.
-        sample: how many keys of each database to scan; None for all of them.
-        repack: rewrite the parts that become compact.
-        progress: called with the current step, how many databases are done, and how many there are.
+    ``sample`` is how many keys of each database to scan; None for all of them. ``repack`` rewrites
+    the parts that become compact. ``progress`` is called with the current step, how many databases
+    are done, and how many there are. Shards that cannot be scanned are among the result's failures.
 
-    Shards that cannot be scanned are among the result's failures. Cost: for each database a SCAN
-    for structures, which transfers only their names, and a few exchanges for the scanned keys;
-    their entries are read only if they are not compact.
+    Cost: for each database a SCAN for structures, which transfers only their names, and a few
+    exchanges for the scanned keys; their entries are read only if they are not compact.
     """
     return _Scanner(kit, components, sample, repack, progress).run()
 

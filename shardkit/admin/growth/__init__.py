@@ -5,9 +5,12 @@ from shardkit.admin.growth.apply import ApplyPlan, ApplyStep, apply_map, plan_ap
 from shardkit.admin.growth.attachment import (
     AttachedReplica,
     ReplicaNode,
+    VerifiedReplica,
     attach_replica,
     detach_replica,
     replica_tree,
+    verify_replica,
+    verify_replicas,
 )
 from shardkit.admin.growth.balance import (
     BalanceMove,
@@ -41,7 +44,6 @@ from shardkit.admin.growth.move_plan import MovePlan
 from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
 from shardkit.admin.growth.repair import Repair, end_change, open_database, repair_changes
 from shardkit.admin.growth.servers import Takeover
-from shardkit.admin.growth.verify import VerifiedReplica, verify_replica, verify_replicas
 
 __all__ = [
     "AdoptedServer",

@@ -25,13 +25,11 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.changes import working_on
-from shardkit.admin.growth.databases import at_once
-from shardkit.admin.growth.exchange import at_work
+from shardkit.admin.growth.exchange import at_once, at_work
 from shardkit.admin.growth.mover import Progress
-from shardkit.admin.growth.relocation import Place, address_of
+from shardkit.admin.growth.relocation import Place, place_of
 from shardkit.config.component import MAX_SHARDS, Component, check_name
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
@@ -39,10 +37,9 @@ from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import CONFIG_KEYS, reason
 from shardkit.operations.commands import Key
 from shardkit.operations.server_errors import meaning
-from shardkit.routing.keys import hash_tag
-from shardkit.routing.other_hashes import TWEMPROXY
+from shardkit.routing.keys import KeyRoutes, hash_tag
+from shardkit.routing.others import TWEMPROXY
 from shardkit.routing.placement import CRCS, DEFAULT, placement_of_all
-from shardkit.routing.routes import KeyRoutes
 
 SAMPLE = 1000  # keys of each server
 MOST = 100_000  # the same, at most
@@ -301,13 +298,12 @@ def entry_at(text: str, where: str) -> Entry:
 
 
 def _place_of(entry: Entry) -> Place:
-    server, database = address_of(entry), database_of(entry.fields)
-    if entry.is_cluster or server is None or database is None:
+    if (place := place_of(entry)) is None:
         raise ConfigError(
             f"{entry.address} does not name its server and database",
             "specify HOST:PORT/DB, or a URL whose host, port and database are written out",
         )
-    return Place(server, database)
+    return place
 
 
 # Keys

@@ -21,38 +21,28 @@ from hashlib import sha256
 from typing import Any, TypeAlias, Unpack
 
 from shardkit.admin.changes import LEASE, Change, now_of, read_changes, taking_part
-from shardkit.admin.growth import journal
+from shardkit.admin.growth import journal, relocation
 from shardkit.admin.growth.attachment import attach_replica, detach_replica, obstacles
-from shardkit.admin.growth.databases import free_databases
+from shardkit.admin.growth.exchange import free_databases
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.move import (
     MoveOptions,
+    Planned,
     planned_move,
     planned_split,
     resume_move,
     started,
 )
-from shardkit.admin.growth.move_plan import Components, MovePlan, plan_of
+from shardkit.admin.growth.move_plan import Components, MovePlan, new_split
 from shardkit.admin.growth.mover import Expected, Progress, duration
-from shardkit.admin.growth.relocation import (
-    Place,
-    ServerAddress,
-    address_of,
-    masters_in,
-    moved,
-    with_replica,
-    without_replica,
-)
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, touched
-from shardkit.admin.growth.split_plan import new_split, plan_split_of
-from shardkit.admin.preflight import preflight
-from shardkit.admin.push import push
+from shardkit.admin.pushes import preflight, push
 from shardkit.admin.retire import last_known, remove
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError, ShardKitError
@@ -139,8 +129,8 @@ def plan_apply(
     try:
         for step, before, state, work in find.chain(now):
             plan = None
-            if work.plan is not None:
-                plan = _with_loads(work.plan(before, hold, offline, vacated), filled)
+            if work.planned is not None:
+                plan = _with_loads(work.planned(before, hold, offline, vacated)[1], filled)
                 problems += [f"{step}: {each}" for each in plan.problems]
                 if step.targets and plan.targets and set(plan.targets) != set(step.targets):
                     problems.append(f"{step}: a database of {step.target} is used")
@@ -169,12 +159,8 @@ def apply_map(
     If this process is killed, call it again: it first resumes the move that was open, and then
     continues. If the map is true already, nothing is done.
 
-    Args:
-        config: a client of the config server.
-        shard_map: the map; see `plan_apply`.
-        prune: whether to remove components that it does not describe; their data stays.
-        finished: is called with each step that is done.
-        options: see `MoveOptions`; ``keep`` is refused.
+    The arguments are those of `plan_apply`, the options those of `MoveOptions`; ``keep`` is
+    refused. ``finished`` is called with each step that is done.
 
     Raises:
         GrowthError: something prevents a step, and nothing has changed; or a step cannot continue:
@@ -279,13 +265,10 @@ def _resumed(move: Move) -> ApplyStep:
 
 @dataclass(frozen=True)
 class _Work:
-    """What carries out a step, as one of a change with some id, and what plans it.
-
-    A plan is made of the components as they will be, ``hold``, ``offline`` and vacated databases.
-    """
+    """What carries out a step, as one of a change with some id, and what plans it."""
 
     run: Callable[[str, MoveOptions], object]
-    plan: Callable[[Components, float, bool, Collection[Place]], MovePlan] | None = None
+    planned: Planned | None = None
 
 
 _Found: TypeAlias = tuple[ApplyStep, Components, _Work] | None
@@ -300,7 +283,7 @@ class _Steps:
         self._wanted = shard_map.components
         self._same = KnownServers([*now.values(), *self._wanted.values()]).same
         self._servers: list[ServerAddress] = []
-        for server, _, _ in masters_in(now.values()):
+        for server, _ in relocation.masters_in(now.values()):
             self._known(server)
 
     # ---- where entries lead
@@ -314,10 +297,8 @@ class _Steps:
         return server
 
     def _place(self, entry: Entry) -> Place | None:
-        server, database = address_of(entry), database_of(entry.fields)
-        if entry.is_cluster or server is None or database is None:
-            return None
-        return Place(self._known(server), database)
+        place = relocation.place_of(entry)
+        return place and Place(self._known(place.server), place.database)
 
     def places(self, components: Components) -> set[Place]:
         """Return the databases that entries name."""
@@ -326,7 +307,7 @@ class _Steps:
 
     def touched(self) -> list[str]:
         """Return the servers of the map, as `Change.databases` has them."""
-        logins = {server: (like, at) for server, like, at in masters_in(self._wanted.values())}
+        logins = dict(relocation.masters_in(self._wanted.values()))
         return touched(dict.fromkeys(logins, "*"), logins.__getitem__)
 
     # ---- the chain of steps
@@ -393,7 +374,10 @@ class _Steps:
                         "write host, port and db into both entries, or push the map if no data "
                         "has to move",
                     )
-                if any(self._same(address_of(each), target.server) for each in entry.replicas):
+                if any(
+                    self._same(relocation.address_of(each), target.server)
+                    for each in entry.replicas
+                ):
                     raise GrowthError(
                         f"{shard}: the map has a replica, {target.server}, as the master",
                         f"use: shardkit failover {source.server} --to {target.server}",
@@ -453,9 +437,11 @@ class _Steps:
     ) -> Place:
         """Return a database that nothing uses or will use, on a server other than ``left``."""
         both = {**state, **{f"wanted {n}": each for n, each in self._wanted.items()}}
-        logins = {self._known(at): (like, where) for at, like, where in masters_in(both.values())}
+        logins = {self._known(at): login for at, login in relocation.masters_in(both.values())}
+        used = self.places(both)
         for server in sorted(logins, key=lambda at: at == final):
-            for number in free_databases(both, server, *logins[server], self._same):
+            there = {place.database for place in used if place.server == server}
+            for number in free_databases(server, logins[server], there):
                 if server != left and Place(server, number) not in taken:
                     return Place(server, number)
         raise GrowthError(
@@ -466,21 +452,19 @@ class _Steps:
     def _move(
         self, state: Components, ways: Mapping[Place, Place], names: Mapping[Place, list[str]]
     ) -> _Found:
-        config = self._config
         shards = tuple(name for source in ways for name in names[source])
         numbers = {source.database: target.database for source, target in ways.items()}
         [(source, target), *_] = [(a.server, b.server) for a, b in ways.items()]
         back, places = f"shardkit move reverse {shards[0]}", tuple(map(str, ways.values()))
         step = ApplyStep("move", shards, str(source), str(target), places, back)
 
-        def run(within: str, options: MoveOptions) -> None:
-            work = planned_move(config, shards, str(target), numbers, within=within)
-            started(config, work, **options)
+        planned = planned_move(self._config, shards, str(target), numbers)
+        return step, relocation.moved(state, ways, self._same), self._work(planned)
 
-        def plan(now: Components, hold: float, offline: bool, gone: Collection[Place]) -> MovePlan:
-            return plan_of(config, now, shards, target, hold, offline, numbers, gone)
-
-        return step, moved(state, ways, self._same), _Work(run, plan)
+    def _work(self, planned: Planned) -> _Work:
+        return _Work(
+            lambda within, options: started(self._config, planned, within, **options), planned
+        )
 
     # ---- splits and merges
 
@@ -491,24 +475,16 @@ class _Steps:
                 break
         else:
             return None
-        config = self._config
         kind = "merge" if len(wanted.shards) < len(now.shards) else "split"
         back, places = f"shardkit move reverse {now.name}", tuple(move.targets)
         step = ApplyStep(kind, (now.name,), move.source, move.target, places, back)
 
-        def run(within: str, options: MoveOptions) -> None:
-            started(
-                config, planned_split(config, lambda _: replace(move, within=within)), **options
-            )
-
-        def plan(now: Components, *how: Any) -> MovePlan:
-            return plan_split_of(config, now, move, *how)
-
-        return step, rule_of(move).changed(state, self._same), _Work(run, plan)
+        planned = planned_split(self._config, lambda _: move)
+        return step, rule_of(move).changed(state, self._same), self._work(planned)
 
     def _new_split(self, state: Components, now: Component, wanted: Component) -> Move:
         if wanted.entry is not None and wanted.entry.is_cluster:
-            node = str(address_of(wanted.entry))
+            node = str(relocation.address_of(wanted.entry))
             return new_split(state, now.name, None, None, (), to_cluster=node)
         if now.entry and now.shards and not wanted.shards:
             raise GrowthError(
@@ -539,9 +515,7 @@ class _Steps:
         """Return the replicas that entries name, each after its master."""
         return [
             (self._known(master), self._known(at))
-            for master, entry, where in masters_in(components.values())
-            for at in map(address_of, entry.replicas)
-            if at is not None
+            for master, at, _ in relocation.replicas_in(components.values())
         ]
 
     def _detached(self, state: Components) -> _Found:
@@ -554,11 +528,11 @@ class _Steps:
         back = f"shardkit replicas attach {replica} --to {master}, once it is empty"
         step = ApplyStep("detach", (str(replica),), str(master), back=back)
         work = _Work(lambda at, _: detach_replica(self._config, str(replica), within=at))
-        return step, without_replica(state, replica, self._same), work
+        return step, relocation.without_replica(state, replica, self._same), work
 
     def _attached(self, state: Components) -> _Found:
         there = self._replicas(state)
-        masters = {self._known(server) for server, _, _ in masters_in(state.values())}
+        masters = {self._known(server) for server, _ in relocation.masters_in(state.values())}
         new = [
             pair
             for pair in self._replicas(self._wanted)
@@ -576,7 +550,7 @@ class _Steps:
         work = _Work(
             lambda at, _: attach_replica(self._config, str(replica), str(master), within=at)
         )
-        return step, with_replica(state, master, replica, self._same), work
+        return step, relocation.with_replica(state, master, replica, self._same), work
 
     def _retired(self, state: Components) -> _Found:
         gone = sorted(state.keys() - self._wanted.keys()) if self._prune else []

@@ -1,4 +1,4 @@
-"""Attaches replicas to servers in use, detaches them, and shows which server replicates which.
+"""Attaches replicas to servers in use, detaches, shows and checks them.
 
 ::
 
@@ -7,28 +7,38 @@
 
 A replica may follow a replica, which relieves the master; entries do not name it then, as clients
 read only from replicas that follow the master itself, and a failover has to repoint more servers.
+
+`verify_replica` follows Redis in Action, section 4.2.4; its version waits for ever while the link
+is up, and fails on a server that is not a replica or has no append-only file::
+
+    ZADD sync:wait <now> <token>      on the master; removed at the end, with older ones
+    ZSCORE sync:wait <token>          on the replica, while its link to the master is up
+    INFO persistence                  aof_pending_bio_fsync 0, a second after the token arrived
 """
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from shardkit.admin.changes import Change, taking_part
-from shardkit.admin.growth.entries import LEAVE, push_changed
-from shardkit.admin.growth.failover import master_of, replicas_of
-from shardkit.admin.growth.journal import lease
+from shardkit.admin.growth.exchange import wait_until_left
+from shardkit.admin.growth.failover import master_of
+from shardkit.admin.growth.journal import LEAVE, lease, push_changed
 from shardkit.admin.growth.relocation import (
     Same,
     ServerAddress,
-    address_of,
-    entries_on,
+    Stored,
     masters_in,
+    replicas_in,
     with_replica,
     without_replica,
 )
@@ -40,6 +50,7 @@ from shardkit.admin.growth.servers import (
     mismatched_tls,
     persist_roles,
     replicate,
+    role_at,
     role_of,
     same_server,
     touched,
@@ -47,9 +58,9 @@ from shardkit.admin.growth.servers import (
     wait_for_copy,
 )
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
+from shardkit.network.server_queries import STEPS, query_all
 from shardkit.operations.arguments import Seconds, in_seconds
 
 COPY = 3600.0  # seconds
@@ -101,23 +112,24 @@ def attach_replica(
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
-        same = KnownServers(components.values(), target).same
-        if entries_on(components.values(), target, same):
+        servers = KnownServers(components.values(), target)
+        same = servers.same
+        if servers.entries_on(target):
             raise GrowthError(f"entries name {target} as a master", "choose an empty server")
-        source, like, where = _followed(components, to)
-        master = stack.enter_context(connected_to(source, like, where))
-        new = stack.enter_context(connected_to(target, like, where))
+        source, login = _followed(components, to)
+        master = stack.enter_context(connected_to(source, login))
+        new = stack.enter_context(connected_to(target, login))
         role = role_of(new)
-        databases = touched({target: "*", source: "*"}, lambda _: (like, where))
+        databases = touched({target: "*", source: "*"}, lambda _: login)
         change = Change(kind="attach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
-        if problems := _obstacles(master, new, (source, target), like, where, same):
+        if problems := _obstacles(master, new, (source, target), login, same):
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
         if role.is_master:
-            replicate(new, source, like, where, held.order)
+            replicate(new, source, login, held.order)
             persist_roles(new)
         wait_for_copy(master, new, copy)
-        named = bool(entries_on(components.values(), source, same))
+        named = bool(servers.entries_on(source))
         epoch = read_epoch(config)
         if named:
             epoch = push_changed(
@@ -131,16 +143,16 @@ def attach_replica(
 def obstacles(components: Mapping[str, Component], replica: str, to: str) -> list[str]:
     """Return what prevents `attach_replica`."""
     target = ServerAddress.parse(replica)
-    same = KnownServers(components.values(), target).same
-    if entries_on(components.values(), target, same):
+    servers = KnownServers(components.values(), target)
+    if servers.entries_on(target):
         return [f"entries name {target} as a master"]
-    source, like, where = _followed(components, to)
+    source, login = _followed(components, to)
     try:
         with (
-            connected_to(source, like, where) as master,
-            connected_to(target, like, where) as new,
+            connected_to(source, login) as master,
+            connected_to(target, login) as new,
         ):
-            return _obstacles(master, new, (source, target), like, where, same)
+            return _obstacles(master, new, (source, target), login, servers.same)
     except (RedisError, OSError) as error:
         return [f"{target} or {source} cannot be asked ({error})"]
 
@@ -149,8 +161,7 @@ def _obstacles(
     master: Any,
     new: Any,
     servers: tuple[ServerAddress, ServerAddress],
-    like: Entry,
-    where: str,
+    login: Stored,
     same: Same,
 ) -> list[str]:
     source, target = servers
@@ -159,7 +170,7 @@ def _obstacles(
     info = master.info()
     problems = unfit((source, master, info), (target, new, new.info()))
     if role_of(new).is_master:
-        problems += mismatched_tls(new, target, like, where)
+        problems += mismatched_tls(new, target, login)
     if info.get("cluster_enabled"):
         problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
     return problems
@@ -185,15 +196,16 @@ def detach_replica(
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
-        same = KnownServers(components.values(), target).same
-        if entries_on(components.values(), target, same):
+        servers = KnownServers(components.values(), target)
+        same = servers.same
+        if servers.entries_on(target):
             raise GrowthError(f"entries name {target} as a master", "fail over first")
-        source, like, where = _followed_by(components, target, same)
-        databases = touched({target: "*", source: "*"}, lambda _: (like, where))
+        source, login = _followed_by(components, target, same)
+        databases = touched({target: "*", source: "*"}, lambda _: login)
         change = Change(kind="detach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
         role = None
-        client = stack.enter_context(connected_to(target, like, where))
+        client = stack.enter_context(connected_to(target, login))
         try:
             role = role_of(client)
         except (RedisError, OSError) as error:
@@ -207,14 +219,14 @@ def detach_replica(
             below = ", ".join(str(server) for server, _ in role.replicas)
             raise GrowthError(f"{target} has replicas itself: {below}", "detach them first")
         if role is not None and not force:
-            _check_enough_are_left(source, like, where)
+            _check_enough_are_left(source, login)
         epoch = push_changed(
             held,
             lambda components: without_replica(components, target, same),
             f"{target} no longer replicates {source}",
         )
         if role is not None and not role.is_master:
-            _wait_for_clients(client)
+            wait_until_left(client, LEAVE)
             held.order(client, "REPLICAOF", "NO", "ONE")
             persist_roles(client)
     return AttachedReplica(target, source, False, epoch)
@@ -223,50 +235,40 @@ def detach_replica(
 Components = Mapping[str, Component]
 
 
-def _followed(components: Components, name: str) -> tuple[ServerAddress, Entry, str]:
-    """Return the server to follow, an entry that says how to log in, and where that is stored."""
+def _followed(components: Components, name: str) -> tuple[ServerAddress, Stored]:
+    """Return the server to follow, and a login of it."""
     try:
         return master_of(components, name)
     except InvalidArgumentError:
-        for _, entry, where, replica in _named_replicas(components):
+        for _, replica, login in replicas_in(components.values()):
             if str(replica) == name:
-                return replica, entry, where
+                return replica, login
         raise
 
 
 def _followed_by(
     components: Components, replica: ServerAddress, same: Same
-) -> tuple[ServerAddress, Entry, str]:
+) -> tuple[ServerAddress, Stored]:
     """Return the master of a server, by the entries or by its own INFO."""
-    named = list(_named_replicas(components))
-    for master, entry, where, each in named:
+    named = list(replicas_in(components.values()))
+    for master, each, login in named:
         if same(each, replica):
-            return master, entry, where
-    servers = [(each, entry, where) for _, entry, where, each in named]
-    for server, entry, where in (*servers, *masters_in(components.values())):
-        with suppress(RedisError, OSError), connected_to(replica, entry, where) as client:
-            role = role_of(client)
-            if role.master is not None and same_server(role.master, server):
-                return server, entry, where
+            return master, login
+    servers = [(each, login) for _, each, login in named]
+    for server, login in (*servers, *masters_in(components.values())):
+        with suppress(RedisError, OSError):
+            found = role_at(replica, login).master
+            if found is not None and same_server(found, server):
+                return server, login
     raise InvalidArgumentError(
         f"{replica} follows no server that entries name", "see: shardkit replicas tree"
     )
 
 
-def _named_replicas(
-    components: Components,
-) -> Iterator[tuple[ServerAddress, Entry, str, ServerAddress]]:
-    """Yield what `masters_in` does with each replica of a master."""
-    for master, entry, where in masters_in(components.values()):
-        for replica in map(address_of, entry.replicas):
-            if replica is not None:
-                yield master, entry, where, replica
-
-
-def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> None:
+def _check_enough_are_left(source: ServerAddress, login: Stored) -> None:
     """Refuse to detach the replica without which its master takes no writes."""
     try:
-        with connected_to(source, like, where) as master:
+        with connected_to(source, login) as master:
             least = int(master.config_get("min-replicas-to-write").get("min-replicas-to-write", 0))
             left = len(role_of(master).replicas) - 1
     except (RedisError, OSError) as error:
@@ -281,16 +283,6 @@ def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> No
             f"{source} takes writes only with {least} replicas, and would have {left}",
             "attach another one first, or use --force",
         )
-
-
-def _wait_for_clients(client: Any) -> None:
-    """Wait, at most `LEAVE` seconds, until no connection of shardkit's is left."""
-    end = time.monotonic() + LEAVE
-    while time.monotonic() < end:
-        with suppress(RedisError):  # the user may not call CLIENT LIST
-            if not any(each["name"].startswith("shardkit:") for each in client.client_list()):
-                return
-        time.sleep(0.05)
 
 
 _DEEPEST = 5
@@ -324,27 +316,26 @@ def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
     Replicas that entries name but that do not follow are included. Cost: an INFO to each server.
     """
     components = list(components)
-    same = KnownServers(components).same
-    masters: dict[ServerAddress, tuple[Entry, str]] = {}
-    for server, entry, where in masters_in(components):
-        if not any(same(server, each) for each in masters):
-            masters[server] = entry, where
+    servers = KnownServers(components)
+    masters: dict[ServerAddress, Stored] = {}
+    for server, login in masters_in(components):
+        if not any(servers.same(server, each) for each in masters):
+            masters[server] = login
     tree: list[ReplicaNode] = []
-    for server, (like, where) in masters.items():
-        below = _visit(server, like, where, 0, None)
-        for named in replicas_of(components, server, same):
-            if not any(same(named, node.server) for node in below):
-                below += _visit(named, like, where, 1, None)
+    for server, login in masters.items():
+        below = _visit(server, login, 0, None)
+        for named in servers.replicas_of(server):
+            if not any(servers.same(named, node.server) for node in below):
+                below += _visit(named, login, 1, None)
         tree += below
     return tree
 
 
 def _visit(
-    server: ServerAddress, like: Entry, where: str, depth: int, master: ServerRole | None
+    server: ServerAddress, login: Stored, depth: int, master: ServerRole | None
 ) -> list[ReplicaNode]:
     try:
-        with connected_to(server, like, where) as client:
-            role = role_of(client)
+        role = role_at(server, login)
     except (RedisError, OSError) as error:
         return [ReplicaNode(server, depth, f"does not answer ({error})")]
     behind = None if master is None else max(0, master.offset - role.offset)
@@ -361,5 +352,135 @@ def _visit(
     nodes = [ReplicaNode(server, depth, state, behind)]
     if depth < _DEEPEST:
         for replica, _ in role.replicas:
-            nodes += _visit(replica, like, where, depth + 1, role)
+            nodes += _visit(replica, login, depth + 1, role)
     return nodes
+
+
+KEY = "sync:wait"
+TIMEOUT = 5.0
+_OLD = 900  # seconds
+_STEP = 0.005
+_ANSWER = 2.0  # seconds
+_EVERY_SECOND = 1.0  # the interval in which an append-only file is synced
+
+
+@dataclass(frozen=True)
+class VerifiedReplica:
+    """How far a write to a master got.
+
+    Attributes:
+        linked: whether the replica's link to the master is up.
+        written: whether the replica has the write.
+        synced: whether it is on the replica's disk; None if it has no append-only file.
+        seconds: how long this took.
+    """
+
+    linked: bool
+    written: bool
+    synced: bool | None
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the replica has the write, on disk too unless it has no append-only file."""
+        return self.linked and self.written and self.synced is not False
+
+
+def verify_replica(master: Any, replica: Any, timeout: Seconds = TIMEOUT) -> VerifiedReplica:
+    """Check whether a write to a master reaches a replica, and its disk, in time.
+
+    Args:
+        master: a redis-py client of the master.
+        replica: a client of the replica, with the same database.
+        timeout: seconds.
+
+    Raises:
+        redis.RedisError: the master or the replica does not answer within two seconds more,
+            whatever the timeouts of the clients, or refuses.
+
+    Cost: a few exchanges with both, one more with the replica every 5 ms, and a second if the
+    replica has an append-only file.
+    """
+    timeout = in_seconds(timeout)
+    check = partial(_verify, master, replica, timeout)
+    [answer] = query_all({0: check}, (timeout + _ANSWER) / STEPS).values()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _verify(master: Any, replica: Any, timeout: float) -> VerifiedReplica:
+    began = time.monotonic()
+    end = began + timeout
+    token = secrets.token_hex(16)
+    linked = written = False
+    synced: bool | None = False
+    now = master.time()[0]
+    master.zadd(KEY, {token: now})
+    try:
+        linked = replica.info("replication")["role"] != "master" and _until(
+            end, lambda: replica.info("replication").get("master_link_status") == "up"
+        )
+        written = linked and _until(end, lambda: replica.zscore(KEY, token) is not None)
+        if written and not replica.info("persistence")["aof_enabled"]:
+            synced = None
+        elif written:
+            # A sync that was due when the token arrived has started a second later at most.
+            seen = time.monotonic()
+            synced = _until(
+                end,
+                lambda: (
+                    time.monotonic() > seen + _EVERY_SECOND
+                    and not replica.info("persistence").get("aof_pending_bio_fsync", 0)
+                ),
+            )
+    finally:
+        master.zrem(KEY, token)
+        master.zremrangebyscore(KEY, "-inf", now - _OLD)
+    return VerifiedReplica(linked, written, synced, time.monotonic() - began)
+
+
+def _until(end: float, holds: Callable[[], bool]) -> bool:
+    while not holds():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_STEP)
+    return True
+
+
+def verify_replicas(
+    components: Iterable[Component], timeout: Seconds = TIMEOUT
+) -> dict[tuple[ServerAddress, ServerAddress], VerifiedReplica | Exception]:
+    """Verify all replicas that entries name, in parallel.
+
+    Args:
+        components: the components.
+        timeout: seconds.
+
+    Returns:
+        By master and replica, each pair once whatever its names, how far a write got, or the error.
+    """
+    timeout = in_seconds(timeout)
+    components = list(components)
+    same = KnownServers(components).same
+    pairs: dict[tuple[ServerAddress, ServerAddress], Stored] = {}
+    for master, replica, login in replicas_in(components):
+        if not any(same(master, one) and same(replica, other) for one, other in pairs):
+            pairs[master, replica] = login
+
+    def verify(
+        pair: tuple[ServerAddress, ServerAddress], login: Stored
+    ) -> VerifiedReplica | Exception:
+        database = login.entry.resolved(login.where).get("db", 0)
+        try:
+            with (
+                connected_to(pair[0], login, database=database) as master,
+                connected_to(pair[1], login, database=database) as replica,
+            ):
+                return verify_replica(master, replica, timeout)
+        except (RedisError, OSError) as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=16) as threads:
+        asked = {pair: threads.submit(verify, pair, login) for pair, login in pairs.items()}
+        return {pair: answer.result() for pair, answer in asked.items()}

@@ -23,26 +23,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from shardkit.admin import growth
 
-__all__ = ["abort_move", "adopt", "apply_balance", "apply_fences", "apply_map"]
-__all__ += [
-    "attach_replica",
-    "complete_move",
-    "detach_replica",
-    "fail_over",
-    "measure_balance",
-    "moves",
-]
-__all__ += [
-    "pending_fences",
-    "plan_apply",
-    "plan_balance",
-    "plan_move",
-    "plan_split",
-    "replica_tree",
-]
-__all__ += ["resume_move", "reverse_move", "start_move", "start_split", "verify_move"]
-__all__ += ["verify_replica", "verify_replicas"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

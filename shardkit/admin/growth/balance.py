@@ -3,7 +3,7 @@
 ::
 
     measure   SCAN and MEMORY USAGE of some keys of each database; INFO; with `watch`, MONITOR
-    plan      which databases move where, so that each server is near the mean (balance_plan)
+    plan      which databases move where, so that each server is near the mean: `place`
     carry out `start_move`, one after the other
 
 Only reads. Each exchange is of 100 keys at most, with pauses in between.
@@ -12,30 +12,27 @@ Only reads. Each exchange is of 100 keys at most, with pauses in between.
 from __future__ import annotations
 
 import heapq
+import math
 import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack, get_args
 
 from redis.exceptions import NoPermissionError, RedisError
 
 from shardkit.admin.changes import Change, taking_part
-from shardkit.admin.growth.balance_plan import Unit, place
-from shardkit.admin.growth.databases import database_client, database_count
-from shardkit.admin.growth.exchange import at_work
+from shardkit.admin.growth.exchange import at_work, database_client, database_count
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
-from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on, masters_in
+from shardkit.admin.growth.relocation import ServerAddress, Stored, masters_in, place_of
 from shardkit.admin.growth.servers import KnownServers, config_databases, touched
 from shardkit.admin.heat import HotName
 from shardkit.config.component import entry_key
-from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
 from shardkit.network.survey import CONFIG_KEYS, reason
@@ -240,18 +237,17 @@ def measure_balance(
     chosen = [each for name, each in components.items() if not names or name in names]
     new = [ServerAddress.parse(each) for each in to]
     known = KnownServers(components.values(), *new)
-    servers: dict[ServerAddress, tuple[Entry, str]] = {}
+    servers: dict[ServerAddress, Stored] = {}
     databases: defaultdict[ServerAddress, dict[int, list[str]]] = defaultdict(dict)
     skipped: list[str] = []
     for component in chosen:
         for shard, entry in component.entries():
-            address, number = address_of(entry), database_of(entry.fields)
-            if entry.is_cluster or address is None or number is None:
+            if (at := place_of(entry)) is None:
                 skipped.append(str(shard))
                 continue
-            address = next((each for each in servers if known.same(address, each)), address)
-            servers.setdefault(address, (entry, entry_key(*shard)))
-            databases[address].setdefault(number, [])
+            address = next((each for each in servers if known.same(at.server, each)), at.server)
+            servers.setdefault(address, Stored(entry, entry_key(*shard)))
+            databases[address].setdefault(at.database, [])
     if not servers:
         raise InvalidArgumentError(
             f"{', '.join(skipped)}: nothing there names a server by host, port and database",
@@ -262,19 +258,17 @@ def measure_balance(
         if not any(known.same(address, each) for each in servers):
             servers[address] = login
     for address, numbers in databases.items():
-        for shard, entry in entries_on(components.values(), address, known.same):
-            if (number := database_of(entry.fields)) in numbers:
-                numbers[number].append(str(shard))
+        for shard, entry in known.entries_on(address):
+            if entry.database in numbers:
+                numbers[entry.database].append(str(shard))
 
-    def measure(address: ServerAddress) -> _Measurement:
-        entry, where = servers[address]
-        measured = _Measurement(address, entry, where, known.nameless)
+    def measure(
+        address: ServerAddress,
+    ) -> tuple[ServerLoad, list[DatabaseLoad], list[PartLoad]]:
         try:
-            named = {
-                database_of(each.fields)
-                for _, each in entries_on(components.values(), address, known.same)
-            }
-            measured.measure(databases[address], named, sample, seconds, watch, share, progress)
+            named = {each.database for _, each in known.entries_on(address)}
+            how = databases[address], named, sample, seconds, watch, share, progress
+            return _measured(address, servers[address], known.nameless, *how)
         except NoPermissionError as error:
             raise GrowthError(
                 f"{address} cannot be measured: {error}", "grant the right: see docs/rights.md"
@@ -284,14 +278,13 @@ def measure_balance(
             remedy = meant.remedy if meant else "check its address, and that it runs"
             why = f"{address} cannot be measured: {reason(error)}"
             raise GrowthError(why, remedy) from error
-        return measured
 
     with ThreadPoolExecutor(max_workers=16) as threads:
         found = list(threads.map(measure, servers))
     return LoadReport(
-        tuple(each.server for each in found),
-        tuple(database for each in found for database in each.databases),
-        tuple(_biggest([part for each in found for part in each.parts])),
+        tuple(server for server, _, _ in found),
+        tuple(database for _, own, _ in found for database in own),
+        tuple(_biggest([part for _, _, parts in found for part in parts])),
         tuple(skipped),
     )
 
@@ -393,20 +386,14 @@ def with_operations(
 
 
 def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]) -> list[Move]:
-    """Carry out the moves of a plan, one after the other.
+    """Carry out the moves of a plan, one after the other; return them, with their certificates.
 
-    Args:
-        config: a client of the config server.
-        plan: the plan, of the servers as they are.
-        options: see `MoveOptions`.
-
-    Returns:
-        The moves, with their certificates.
+    The options are those of `MoveOptions`.
 
     Raises:
         GrowthError: something prevents a move, before the first of them, such as another change of
-            these servers; or one cannot continue.
-            Earlier ones are done; resume or abort that one, then measure again.
+            these servers; or one cannot continue. Earlier ones are done; resume or abort that one,
+            then measure again.
     """
     if plan.problems:
         raise GrowthError("; ".join(plan.problems), "correct that, and plan again")
@@ -415,8 +402,7 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
     tell: Progress = options.get("progress", lambda what: None)
     done = []
     servers = dict.fromkeys(at for each in plan.moves for at in (each.source, each.target))
-    masters = masters_in(read_components(config).values())
-    logins = {server: (entry, where) for server, entry, where in masters}
+    logins = dict(masters_in(read_components(config).values()))
     usual = next(iter(logins.values()))
     change = Change(
         kind="balance",
@@ -501,75 +487,41 @@ def _biggest(parts: Sequence[PartLoad]) -> Iterator[PartLoad]:
         yield from sorted(top.values(), key=lambda each: -each.bytes)
 
 
-class _Measurement:
-    """One server's measurements."""
-
-    server: ServerLoad
-    databases: list[DatabaseLoad]
-
-    def __init__(
-        self,
-        address: ServerAddress,
-        like: Entry,
-        where: str,
-        nameless: Callable[[ServerAddress, Collection[int]], list[str]],
-    ) -> None:
-        self._address, self._like, self._where = address, like, where
-        self._nameless = nameless
-        self.parts: list[PartLoad] = []
-
-    def measure(
-        self,
-        databases: Mapping[int, Sequence[str]],
-        named: Collection[int | None],
-        sample: int,
-        seconds: float,
-        watch: bool,
-        share: float,
-        progress: Progress,
-    ) -> None:
-        name = str(self._address)
-        with database_client(self._address, self._like, self._where, 0) as client:
-            before, began = client.info("stats"), time.monotonic()
-            seen: Counter[tuple[int, bytes]] = Counter()
-            watched = seconds
-            if watch:
-                progress(f"watching {name}")
-                watched = _watch(client, seconds, seen)
-            time.sleep(max(0.0, began + seconds - time.monotonic()))
-            after, memory = client.info("stats"), client.info("memory")
-            passed = time.monotonic() - began
-            filled = {int(name[2:]) for name in client.info("keyspace")}
-            free = database_count(client) - len(filled | set(named))
-        executed = after["total_commands_processed"] - before["total_commands_processed"]
-        self.databases = []
-        for number, shards in databases.items():
-            progress(f"measuring database {number} of {name}")
-            own = {key: count for (at, key), count in seen.items() if at == number}
-            self._measure(number, tuple(shards), sample, share, own, watched if watch else None)
-        self.server = ServerLoad(
-            name,
-            sum(each.bytes for each in self.databases),
-            sum(each.keys for each in self.databases),
-            max(0.0, executed / passed),
-            sum(each.operations or 0.0 for each in self.databases) if watch else None,
-            int(memory["used_memory"]),
-            int(memory.get("maxmemory", 0)),
-            max(0, free),
-        )
-
-    def _measure(
-        self,
-        number: int,
-        shards: tuple[str, ...],
-        sample: int,
-        share: float,
-        seen: Mapping[bytes, int],
-        watched: float | None,
-    ) -> None:
+def _measured(
+    address: ServerAddress,
+    login: Stored,
+    nameless: Callable[[ServerAddress, Collection[int]], list[str]],
+    databases: Mapping[int, Sequence[str]],
+    named: Collection[int | None],
+    sample: int,
+    seconds: float,
+    watch: bool,
+    share: float,
+    progress: Progress,
+) -> tuple[ServerLoad, list[DatabaseLoad], list[PartLoad]]:
+    """Measure one server, and the shards of its databases."""
+    name = str(address)
+    with database_client(address, login, 0) as client:
+        before, began = client.info("stats"), time.monotonic()
+        seen: Counter[tuple[int, bytes]] = Counter()
+        watched: float | None = None
+        if watch:
+            progress(f"watching {name}")
+            watched = _watch(client, seconds, seen)
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        after, memory = client.info("stats"), client.info("memory")
+        passed = time.monotonic() - began
+        filled = {int(name[2:]) for name in client.info("keyspace")}
+        free = database_count(client) - len(filled | set(named))
+    executed = after["total_commands_processed"] - before["total_commands_processed"]
+    loads: list[DatabaseLoad] = []
+    parts: list[PartLoad] = []
+    for number, shards in databases.items():
+        progress(f"measuring database {number} of {name}")
+        own = {key: count for (at, key), count in seen.items() if at == number}
         tags, keys = _Sums(), _Sums()
         examined, size = 0, 0
-        with database_client(self._address, self._like, self._where, number) as client:
+        with database_client(address, login, number) as client:
             total = client.dbsize()
             for page, sizes in _sizes(client, sample or total, share):
                 for key, used in zip(page, sizes, strict=True):
@@ -582,28 +534,36 @@ class _Measurement:
                         if (tag := hash_tag(key)) != key:
                             tags.add(tag, used)
         scale = max(1.0, total / examined) if examined else 0.0
-        operations: dict[str, Counter[bytes]] = {"tag": Counter(), "key": Counter(seen)}
-        for key, count in seen.items():
+        operations: dict[str, Counter[bytes]] = {"tag": Counter(), "key": Counter(own)}
+        for key, count in own.items():
             if (tag := hash_tag(key)) != key:
                 operations["tag"][tag] += count
         for kind, sums in ("tag", tags), ("key", keys):
-            for name in sums.sizes.keys() | operations[kind].keys():
-                used, many = sums.sizes.get(name, 0), sums.counts.get(name, 0)
+            for part in sums.sizes.keys() | operations[kind].keys():
+                used, many = sums.sizes.get(part, 0), sums.counts.get(part, 0)
                 by = scale if kind == "tag" else 1.0
-                rate = None if watched is None else operations[kind][name] / watched
-                self.parts.append(PartLoad(kind, name, shards, used * by, many * by, rate))
-        self.parts = list(_biggest(self.parts))
+                rate = None if watched is None else operations[kind][part] / watched
+                parts.append(PartLoad(kind, part, tuple(shards), used * by, many * by, rate))
+        parts = list(_biggest(parts))
         fixed = ""
-        if config_databases(self._address, self._like, self._where, [number]):
+        if config_databases(address, login, [number]):
             fixed = "it is the config server's"
-        elif self._nameless(self._address, [number]):
+        elif nameless(address, [number]):
             fixed = "an entry leads there by a socket, Sentinels or a reference"
-        rate = None if watched is None else sum(seen.values()) / watched
-        self.databases.append(
-            DatabaseLoad(
-                str(self._address), number, shards, size * scale, total, rate, examined, fixed
-            )
-        )
+        rate = None if watched is None else sum(own.values()) / watched
+        measured = size * scale, total, rate, examined, fixed
+        loads.append(DatabaseLoad(name, number, tuple(shards), *measured))
+    server = ServerLoad(
+        name,
+        sum(each.bytes for each in loads),
+        sum(each.keys for each in loads),
+        max(0.0, executed / passed),
+        sum(each.operations or 0.0 for each in loads) if watch else None,
+        int(memory["used_memory"]),
+        int(memory.get("maxmemory", 0)),
+        max(0, free),
+    )
+    return server, loads, parts
 
 
 class _Sums:
@@ -676,3 +636,172 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     if found[:1] == b"x" and len(found) == 3:
         return bytes.fromhex(found[1:].decode())
     return _ESCAPES.get(found, found)
+
+
+_WORK = 1_000_000  # steps of the search, times units; then the best plan so far is taken
+_DEEPEST = 300  # moves of one plan
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The shards of one database."""
+
+    server: int
+    weight: float  # what is balanced: bytes, keys or operations
+    size: float  # bytes
+    movable: bool = True
+
+
+@dataclass
+class Placement:
+    """The places of units, by their indices."""
+
+    moves: list[tuple[int, int]] = field(default_factory=list)  # units, and servers
+    off: float = math.inf  # by how much all servers together miss the tolerance
+    exact: bool = False  # whether no plan within the tolerance moves fewer bytes
+    size: float = math.inf
+
+    @property
+    def fits(self) -> bool:
+        """Whether all servers are within the tolerance."""
+        return self.off == 0
+
+
+def place(
+    units: Sequence[Unit], room: Sequence[float], free: Sequence[int], tolerance: float
+) -> Placement:
+    """Return the moves after which all servers have about the same, with the fewest bytes moved.
+
+    Each server has `room` for so many bytes more, and so many `free` databases::
+
+        a: 50 + 20   b: 15 + 5   c: new      mean 30; within a tolerance of 0.2: 24 to 36
+        50 alone is too much for any server:  as near as possible, and `fits` is False
+        a: 20 + 20   b: 30   c: new          20 from a to c: 20 bytes move
+    """
+    search = _Search(units, room, free, tolerance)
+    search.descend(0.0, [])
+    best = search.best
+    best.exact = best.fits and search.is_whole
+    if best.fits or len(best.moves) < _DEEPEST:
+        return best
+    moved = dict(best.moves)
+    left, still_free = list(room), list(free)
+    for n, server in best.moves:
+        left[server] -= units[n].size
+        still_free[server] -= 1
+    rest = place(
+        [
+            replace(unit, server=moved.get(n, unit.server), movable=unit.movable and n not in moved)
+            for n, unit in enumerate(units)
+        ],
+        left,
+        still_free,
+        tolerance,
+    )
+    return Placement(best.moves + rest.moves, rest.off, size=best.size + rest.size)
+
+
+class _Search:
+    """Takes the fullest server, tries each of its databases in each other place, then the next.
+
+    It drops every branch that moves as many bytes as the best plan so far.
+    """
+
+    def __init__(
+        self, units: Sequence[Unit], room: Sequence[float], free: Sequence[int], tolerance: float
+    ) -> None:
+        self._units = units
+        self._room = list(room)
+        self._left = list(free)
+        self._loads = [0.0] * len(room)
+        for unit in units:
+            self._loads[unit.server] += unit.weight
+        mean = sum(self._loads) / len(room)
+        self._least, self._most = mean * (1 - tolerance), mean * (1 + tolerance)
+        self._free = {n for n, unit in enumerate(units) if unit.movable and unit.weight > 0}
+        self._excluded: set[tuple[int, int]] = set()
+        # The fewest bytes that a move has for what it relieves a server of.
+        self._ratio = min((units[n].size / units[n].weight for n in self._free), default=0.0)
+        self._steps = max(500, _WORK // max(1, len(units)))
+        self.is_whole = True
+        self.best = Placement()
+
+    def descend(self, size: float, moves: list[tuple[int, int]]) -> None:
+        slack = 1e-9 * self._most
+        over = sum(max(0.0, load - self._most - slack) for load in self._loads)
+        under = sum(max(0.0, self._least - load - slack) for load in self._loads)
+        if (over + under, size) < (self.best.off, self.best.size):
+            self.best = Placement(list(moves), over + under, size=size)
+        if over + under == 0:
+            return
+        self._steps -= 1
+        if self._steps <= 0 or len(moves) == _DEEPEST:
+            self.is_whole = False
+            return
+        if self.best.fits and size + self._ratio * max(over, under) >= self.best.size:
+            return
+        for n, server in self._choices():
+            unit = self._units[n]
+            self._move(n, unit.server, server)
+            self.descend(size + unit.size, [*moves, (n, server)])
+            self._move(n, server, unit.server)
+
+    def _choices(self) -> Iterator[tuple[int, int]]:
+        """Yield moves, one of which every plan from here has: from or to the worst server.
+
+        What was tried is excluded from the branches that follow.
+        """
+        fullest = max(range(len(self._loads)), key=self._loads.__getitem__)
+        emptiest = min(range(len(self._loads)), key=self._loads.__getitem__)
+        kept: set[int] = set()
+        excluded: set[tuple[int, int]] = set()
+        if self._loads[fullest] > self._most:
+            excess = self._loads[fullest] - self._most
+            for n in self._by_weight(excess, lambda unit: unit.server == fullest):
+                seen = set()
+                for server in sorted(range(len(self._loads)), key=self._loads.__getitem__):
+                    is_new = not self._loads[server]
+                    like = self._room[server], self._left[server]
+                    if self._is_possible(n, server) and not (is_new and like in seen):
+                        if is_new:
+                            seen.add(like)  # another one like it is no other choice
+                        yield n, server
+                kept.add(n)
+                self._free.discard(n)
+        else:
+            deficit = self._least - self._loads[emptiest]
+            for n in self._by_weight(deficit, lambda unit: unit.server != emptiest):
+                if self._is_possible(n, emptiest):
+                    yield n, emptiest
+                    excluded.add((n, emptiest))
+                    self._excluded.add((n, emptiest))
+        self._free |= kept
+        self._excluded -= excluded
+
+    def _by_weight(self, wanted: float, concerns: Callable[[Unit], bool]) -> list[int]:
+        """Return the free units that are concerned, first those that weigh about what is wanted."""
+        chosen = [n for n in self._free if concerns(self._units[n])]
+        return sorted(chosen, key=lambda n: (abs(self._units[n].weight - wanted), n))
+
+    def _is_possible(self, n: int, server: int) -> bool:
+        unit = self._units[n]
+        return (
+            server != unit.server
+            and (n, server) not in self._excluded
+            and self._left[server] > 0
+            and unit.size <= self._room[server]
+        )
+
+    def _move(self, n: int, source: int, target: int) -> None:
+        """Move a unit, or undo that: each moves once."""
+        unit = self._units[n]
+        self._loads[source] -= unit.weight
+        self._loads[target] += unit.weight
+        if target == unit.server:  # undone
+            self._left[source] += 1
+            self._room[source] += unit.size
+            self._free.add(n)
+        else:
+            self._left[target] -= 1
+            self._room[target] -= unit.size
+            self._free.discard(n)

@@ -27,7 +27,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import redis
 
-from shardkit.admin.growth.capture import TOLD
 from shardkit.admin.growth.exchange import (
     Slices,
     accepted,
@@ -36,6 +35,7 @@ from shardkit.admin.growth.exchange import (
     at_work,
     one_connection,
 )
+from shardkit.admin.growth.shard_copy import TOLD
 from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.redis_private import reply_callbacks
 

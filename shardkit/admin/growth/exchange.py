@@ -12,16 +12,24 @@ reads and writes only as many keys at a time (`Slices`) as the server handles in
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from shardkit.admin.growth.relocation import Place, ServerAddress
+from redis.exceptions import RedisError
+
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
+from shardkit.admin.growth.servers import OPERATOR, LoginOf, connected_to
+from shardkit.config.component import WITNESS_KEY
 from shardkit.network.connections.connection import Closable
+from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, numbers_in
 from shardkit.network.links.resp import Arguments, pack_all
+from shardkit.routing.placement import slot_of
 
 T = TypeVar("T")
 
@@ -163,3 +171,167 @@ def at_work(share: float) -> Iterator[None]:
     yield
     if share < 1:
         time.sleep((time.monotonic() - began) * (1 / share - 1))
+
+
+R = TypeVar("R")
+
+OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode(), b"config:growth:token"})
+"""Keys of a database that are shardkit's, and do not move."""
+_MARK = f"{FENCE_KEY}{{".encode()
+MOST_NAMED = 20
+_CLIENT = "shardkit:"  # how the names of clients' connections begin
+USUAL_DATABASES = 16  # of a server
+# Last commands of connections that have sent nothing but a greeting.
+_GREETING = frozenset({"NULL", "auth", "hello", "client", "client|setinfo"})
+_TIMEOUT = 10.0  # seconds for one answer
+_PAGE = 100  # keys that are listed and deleted at a time, while other clients wait
+
+
+@contextmanager
+def database_client(server: ServerAddress, login: Stored, number: int) -> Iterator[Any]:
+    """Yield a client of a database, with the user and TLS of an entry."""
+    with connected_to(server, login, timeout=_TIMEOUT, database=number) as client:
+        yield client
+
+
+def mark_of(ranges: Iterable[Sequence[int]]) -> str:
+    """Return the key of a master that says which attempt is at work."""
+    for n in range(1_000_000):
+        key = f"{FENCE_KEY}{{{n}}}"
+        if any(first <= slot_of(key) <= last for first, last in ranges):
+            return key
+    raise AssertionError(ranges)
+
+
+@contextmanager
+def clients_of(
+    places: Iterable[Place], login_of: LoginOf, slots: Mapping[str, Iterable[Sequence[int]]]
+) -> Iterator[dict[Place, Any]]:
+    """Yield clients of databases, by their places; those with slots are masters of a cluster."""
+    with ExitStack() as stack:
+        clients: dict[Place, Any] = {}
+        for at in places:
+            client = stack.enter_context(
+                database_client(at.server, login_of(at.server), at.database)
+            )
+            if ranges := slots.get(str(at)):
+                client.mark = mark_of(ranges)
+            clients[at] = client
+        yield clients
+
+
+def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call a function for each item, in threads if there are several; raise the first error."""
+    every = list(items)
+    results: dict[int, R] = {}
+    errors: dict[int, BaseException] = {}
+
+    def call(n: int) -> None:
+        try:
+            results[n] = work(every[n])
+        except BaseException as error:  # raised below
+            errors[n] = error
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(1, len(every))]
+    for thread in threads:
+        thread.start()
+    if every:
+        call(0)
+    for thread in threads:
+        thread.join()
+    for n in sorted(errors):
+        raise errors[n]
+    return [results[n] for n in range(len(every))]
+
+
+def is_own(key: bytes) -> bool:
+    """Whether a key is shardkit's own, and does not move."""
+    return key in OWN_KEYS or key.startswith(_MARK)
+
+
+def strays(client: Any, most: int = MOST_NAMED) -> list[str]:
+    """Return at most `most` keys of a database that are not shardkit's own."""
+    keys = (key for key in client.scan_iter(count=_PAGE) if not is_own(key))
+    return [key.decode(errors="backslashreplace") for key in islice(keys, most)]
+
+
+def pages(client: Any, count: int = _PAGE) -> Iterator[list[bytes]]:
+    """Yield the keys of a database that are not shardkit's own, about `count` at a time."""
+    with one_connection(client) as line:
+        cursor: Any = None
+        line.post([("SCAN", 0, "COUNT", count)])
+        while cursor != b"0":
+            [(cursor, keys)] = accepted(line.replies())
+            if cursor != b"0":  # the server is at it while the caller works
+                line.post([("SCAN", cursor, "COUNT", count)])
+            page = [key for key in keys if not is_own(key)]
+            if page:
+                yield page
+
+
+def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str, str]]:
+    """Return the connections that may use databases of a server, as CLIENT LIST has them.
+
+    shardkit's say in their names which they use (see `network/connections/databases.py`), others
+    use the one that they are in. Connections that wait at the fence, subscribers and operators' own
+    are left out, and those that have only greeted the server: they are as good as not yet there.
+    """
+    numbers = set(databases)
+    return [
+        each
+        for each in ({"name": "", **line} for line in client.client_list())
+        if numbers & {int(each["db"]), *numbers_in(each["name"])}
+        and not each["name"].startswith((OPERATOR, WAITING))
+        and not set(each["flags"]) & set("SM")
+        and not (each.get("resp") != "3" and "P" in each["flags"])
+        and not _only_greets(each)
+    ]
+
+
+def wait_until_left(client: Any, seconds: float) -> None:
+    """Wait, at most some seconds, until shardkit's connections have left, but for operators'."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(RedisError, OSError):  # the user may not call CLIENT LIST
+            names = [each.get("name", "") for each in client.client_list()]
+            if all(name.startswith(OPERATOR) or not name.startswith(_CLIENT) for name in names):
+                return
+        time.sleep(0.05)
+
+
+def _only_greets(connection: Mapping[str, str]) -> bool:
+    age, idle = int(connection.get("age", 0)), int(connection.get("idle", 0))
+    is_greeting = connection.get("cmd", "") in _GREETING and age - idle <= 1
+    return is_greeting and not connection["name"]
+
+
+def only_reads(connection: Mapping[str, str]) -> bool:
+    """Whether nothing is written over a connection."""
+    return connection["name"].startswith(READING)
+
+
+def free_databases(
+    server: ServerAddress, login: Stored, used: Collection[int | None]
+) -> Iterator[int]:
+    """Yield the databases of a server that are not used and have no keys."""
+    try:
+        with connected_to(server, login) as client:
+            count = database_count(client)
+            filled = {name[2:] for name in client.info("keyspace")}
+    except (RedisError, OSError):
+        filled, count = set(), USUAL_DATABASES  # the plan reports that it cannot be used
+    for number in range(count):
+        if number in used:
+            continue
+        if str(number) in filled:
+            with database_client(server, login, number) as client:
+                if strays(client, 1):
+                    continue
+        yield number
+
+
+def database_count(client: Any) -> int:
+    """Return how many databases a server has; if it does not say so, as many as usual."""
+    with suppress(RedisError):  # CONFIG is not permitted
+        return int(client.config_get("databases")["databases"])
+    return USUAL_DATABASES

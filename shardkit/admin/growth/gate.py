@@ -1,38 +1,486 @@
 """How one side of a copy is closed to clients: databases by fences, clusters by their nodes.
 
-See `fence.py` and `cluster_nodes.py` for what each sends.
+Fences are keys that close a database to clients whose entries are out of date::
+
+    source  SET config:fence {"move": …, "readers": true} NX PX 350    no writes for this time
+            …                                                writers leave; the rest is copied
+            PERSIST config:fence                             closed for good: this decides the move
+            SET config:fence {"move": …}                     closed to readers too: entries changed
+    target  SET config:fence {"move": …}                     only this attempt copies to it
+            SET config:fence {"move": …, "readers": true}    decided: it may be read
+            DEL config:fence                                 no reader is left at the source
+
+Each new connection asks for the fence before it sends anything (see
+`network/connections/databases.py`). From the first to the last of these steps nothing changes on
+either side, so both may be read. A fence that expires by itself opens the database again if the
+mover dies. A mover that was only stopped finds its fence gone: `make_permanent` alone decides a
+move. Each of the mover's writes also depends on the fence of its attempt.
+
+A mover that resumes marks the target first, and then opens the source; a mover that decides closes
+the source first, and then checks the target. So of two movers at least one finds the other's mark.
+
+Of a cluster, the masters are the places of a split::
+
+    all nodes   CLUSTER SLOTS                        which master has which slots
+    master      SET config:fence{tag} {"move": …}    the attempt that is at work
+                CLIENT PAUSE 350 WRITE               writers wait, at most for this time
+                …                                    the rest is copied
+                CONFIG SET min-replicas-to-write N   writers are refused for good, also by replicas
+                CLIENT UNPAUSE                       those that waited are refused, and go elsewhere
+
+A cluster's clients ask for no fence. So the nodes refuse writes, by a number of replicas that no
+master has; reads pass. The pause ends by itself if the mover dies; the setting is taken back by
+`resume` or `abort`. Each change of it depends on the key of the attempt, so a mover that was
+stopped, while another one has taken over, changes nothing.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError, WatchError
+from redis.utils import str_if_bytes
 
-from shardkit.admin.growth import cluster_nodes
-from shardkit.admin.growth.cluster_nodes import masters_of
-from shardkit.admin.growth.databases import at_once, connections_to, only_reads
-from shardkit.admin.growth.entries import wait_until_read
-from shardkit.admin.growth.exchange import Clients, by_server
-from shardkit.admin.growth.fence import (
-    change,
-    close_for,
-    fence_key,
-    fence_value,
-    is_permanent,
-    lift,
-    lift_unless_permanent,
-    make_permanent,
-    take,
+from shardkit.admin.growth.exchange import (
+    Clients,
+    Commands,
+    Line,
+    accepted,
+    ask_each,
+    at_once,
+    by_server,
+    connections_to,
+    one_connection,
+    only_reads,
 )
-from shardkit.admin.growth.journal import Lease, Move, essence
-from shardkit.admin.growth.relocation import Place, ServerAddress
-from shardkit.admin.growth.servers import Login, connected_to
+from shardkit.admin.growth.journal import Lease, Move, essence, wait_until_read
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
+from shardkit.admin.growth.servers import LoginOf, connected_to, persist_roles
 from shardkit.errors import GrowthError, counted
+from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.links.resp import Arguments
+from shardkit.routing.placement import SLOTS
+
+Fences: TypeAlias = Mapping[Place, bytes | None]
+Writes: TypeAlias = Mapping[Place, Sequence[Commands]]
+"""Batches of commands."""
+
+FORMAT = 1
+# Several keys of a master of a cluster are in no transaction. So a script checks and writes.
+_UNDER = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {0, ''} end
+local n, at = 0, 2
+while at <= #ARGV do
+    local last = at + tonumber(ARGV[at])
+    local answer = redis.pcall(unpack(ARGV, at + 1, last))
+    n = n + 1
+    if type(answer) == 'table' and answer.err then return {n, answer.err} end
+    at = last + 1
+end
+return {-1, ''}"""
+
+
+class WriteRefusedError(ResponseError):
+    """A server refuses a command of a transaction, for a ``key`` at a ``place``."""
+
+    def __init__(self, text: str, place: Place, key: Any) -> None:
+        super().__init__(text)
+        self.place, self.key = place, key
+
+
+def fence_key(client: Any) -> str:
+    """Return the key of a database's fence; of a master of a cluster, the mark of an attempt."""
+    return str(getattr(client, "mark", FENCE_KEY))
+
+
+def proof_key(client: Any) -> str:
+    """Return the key of a target that has everything: its value is the move."""
+    return f"{getattr(client, 'mark', f'{FENCE_KEY}{{}}')}:copied"
+
+
+def fence_value(
+    move: str,
+    attempt: str,
+    target: str,
+    *,
+    readers: bool = False,
+    record: Mapping[str, Any] = MappingProxyType({}),
+) -> bytes:
+    """Return a fence: its move, the attempt, the target, and whether readers may pass.
+
+    A source's fence has the ``record`` of the move, from which that can be written again.
+    """
+    said = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}
+    said |= {"record": record} if record else {}
+    return json.dumps({**said, "readers": True} if readers else said, sort_keys=True).encode()
+
+
+def move_of(value: bytes | None) -> str | None:
+    """Return the move that set a fence; None if there is none, or it cannot be read."""
+    try:
+        return None if value is None else str(json.loads(value)["move"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def record_in(value: bytes | None) -> dict[str, Any]:
+    """Return the record of a move that a source's fence has; empty if it has none."""
+    with suppress(ValueError, TypeError, KeyError):
+        found = json.loads(value or b"{}")["record"]
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) -> None:
+    """Set the fence of this attempt at targets.
+
+    A command that arrives late does nothing: another mover may have finished by then, so that a
+    fence would close a database in use.
+    """
+
+    def mark(fences: Fences) -> Writes:
+        require_lease()
+        return {place: [[("SET", fence_key(clients[place]), value)]] for place in fences}
+
+    _insist(clients, mark)
+
+
+def close_for(clients: Clients, value: bytes, seconds: float) -> None:
+    """Close databases for some seconds."""
+    until = ("NX", "PX", max(1, round(1000 * seconds)))
+    if None in ask_each(clients, lambda client: ("SET", fence_key(client), value, *until)):
+        raise GrowthError(
+            f"the database is already closed: {FENCE_KEY} is set", "wait until it expires"
+        )
+
+
+def fences_of(clients: Clients) -> list[bytes | None]:
+    """Return the fences of databases, by server."""
+    return ask_each(clients, lambda client: ("GET", fence_key(client)))
+
+
+def make_permanent(clients: Clients, value: bytes) -> bool:
+    """Close databases for good, if all are still closed by this attempt."""
+
+    def persist(fences: Fences) -> Writes:
+        if any(fence != value for fence in fences.values()):
+            return {}
+        keys = {place: fence_key(client) for place, client in clients.items()}
+        return {place: [[("PERSIST", key), ("GET", key)]] for place, key in keys.items()}
+
+    answers = _transact(clients, persist) or ()
+    return bool(answers) and all(fence == value for fence in answers[1::2])
+
+
+def change(clients: Clients, move: str, value: bytes) -> None:
+    """Replace the fences of a move; databases without one stay open."""
+
+    def replace(fences: Fences) -> Writes:
+        own = (place for place, fence in fences.items() if move_of(fence) == move)
+        return {place: [[("SET", fence_key(clients[place]), value)]] for place in own}
+
+    _insist(clients, replace)
+
+
+def is_permanent(client: Any, move: str) -> bool:
+    """Whether a database was closed for good by a move."""
+    return move_of(client.get(fence_key(client))) == move and client.pttl(fence_key(client)) == -1
+
+
+def lift(
+    clients: Clients,
+    move: str,
+    value: bytes | None = None,
+    former: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Open databases that a move has closed; with ``value`` those that this attempt closed.
+
+    Those that an earlier move had closed get the ``former`` fence again.
+    """
+    first: dict[Place, bytes | None] = {}
+
+    def delete(fences: Fences) -> Writes:
+        found = first or fences
+        own = [
+            place
+            for place, fence in fences.items()
+            if fence == found[place]  # else it is another attempt's now
+            and (fence == value if value is not None else move_of(fence) == move)
+        ]
+        first.update(found)
+        keys = {place: fence_key(clients[place]) for place in own}
+        return {
+            at: [[("SET", key, former[str(at)]) if str(at) in former else ("DEL", key)]]
+            for at, key in keys.items()
+        }
+
+    _insist(clients, delete)
+
+
+def lift_unless_permanent(client: Any, move: str) -> bool:
+    """Open a database that a move has closed for a time; return False if it is closed for good."""
+    while True:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.watch(fence_key(client))
+            if move_of(pipe.get(fence_key(client))) != move:
+                return True
+            if pipe.pttl(fence_key(client)) == -1:
+                return False
+            pipe.multi()
+            pipe.delete(fence_key(client))
+            with suppress(WatchError):  # it is being made permanent, or has expired
+                pipe.execute()
+                return True
+
+
+def write_under(clients: Clients, value: bytes, writes: Writes) -> None:
+    """Write to databases, in one transaction for each server, if all have this attempt's fence.
+
+    Raises:
+        GrowthError: one has not; another process has taken over.
+        WriteRefusedError: a server refuses one of the commands.
+    """
+    masters = {place for place, client in clients.items() if hasattr(client, "mark")}
+    for place in masters:
+        commands = [each for batch in writes[place] for each in batch]
+        if not commands:
+            continue
+        client = clients[place]
+        sent = [part for args in commands for part in (len(args), *args)]
+        failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
+        if failed > 0:
+            raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1][1])
+        if failed == 0:
+            raise taken_over()
+    if masters:
+        return
+
+    def require(fences: Fences) -> Writes:
+        if any(fence != value for fence in fences.values()):
+            raise taken_over()
+        return writes
+
+    if _transact(clients, require) is None:
+        raise taken_over()
+
+
+def _insist(clients: Clients, decide: Callable[[Fences], Writes]) -> None:
+    """Repeat `_transact` until no fence has changed in between."""
+    while _transact(clients, decide) is None:
+        pass
+
+
+def _transact(clients: Clients, decide: Callable[[Fences], Writes]) -> list[Any] | None:
+    """Execute what a function makes of the fences of databases, in a transaction for each server.
+
+    Return the replies; or None if a fence has changed in between, and nothing was executed on that
+    server. Cost: two exchanges with each server, with all of them at once.
+    """
+    with ExitStack() as stack:
+        lines: list[tuple[Line, list[Place]]] = []
+        for server, own in by_server(clients).items():
+            line = stack.enter_context(one_connection(next(iter(own.values()))))
+            lines.append((line, [Place(server, number) for number in own]))
+            commands: list[Arguments] = []
+            for number, client in own.items():
+                key = fence_key(client)
+                commands += [("SELECT", number), ("WATCH", key), ("GET", key)]
+            line.post(commands)
+        fences: dict[Place, bytes | None] = {}
+        for line, places in lines:
+            fences |= zip(places, accepted(line.replies())[2::3], strict=True)
+        writes = decide(fences)
+        sent: list[list[tuple[Place, Commands]]] = []
+        for line, places in lines:
+            batches = [
+                (place, batch)
+                for place in places
+                if place in writes
+                for batch in ([("SELECT", place.database)], *writes[place])
+            ]
+            sent.append(batches)
+            home = [("SELECT", places[0].database)]
+            if batches:
+                line.post([("MULTI",)], *(batch for _, batch in batches), [("EXEC",)], home)
+            else:
+                line.post([("UNWATCH",)], home)
+        done = [
+            _executed(batches, line.replies()[:-1]) if batches else []
+            for batches, (line, _) in zip(sent, lines, strict=True)
+        ]
+    return None if None in done else [answer for own in done for answer in own or ()]
+
+
+def _executed(sent: Sequence[tuple[Place, Commands]], replies: Sequence[Any]) -> list[Any] | None:
+    """Return the answers to a transaction, but for SELECT; None if it was aborted."""
+    *queued, done = replies
+    if done is None:
+        return None
+    answers = []
+    results = iter(done if isinstance(done, list) else queued[1:])
+    for place, batch in sent:
+        for args, answer in zip(batch, results, strict=False):
+            if isinstance(answer, Exception):
+                raise WriteRefusedError(str(answer), place, args[1])
+            if args[0] != "SELECT":
+                answers.append(answer)
+    if isinstance(done, Exception):
+        raise done
+    return answers
+
+
+class GuardedWrites:
+    """Writes to a database, each a transaction under the fence of this attempt.
+
+    The reply to one is read when the next one is due, or at the end: as `write_under` then.
+    """
+
+    def __init__(self, place: Place, client: Any, value: bytes) -> None:
+        self._place, self._value = place, value
+        self._line = Line(client)
+        self._watch: Commands = [("WATCH", fence_key(client)), ("GET", fence_key(client))]
+        self._sent: list[tuple[Place, Commands]] = []
+        self._ended = False
+        self._line.post(self._watch)
+
+    def write(self, batches: Sequence[Commands]) -> None:
+        """Send commands."""
+        self.settle()
+        self._sent = [(self._place, batch) for batch in batches]
+        self._line.post([("MULTI",)], *batches, [("EXEC",)], self._watch)
+
+    def settle(self) -> None:
+        """Read the reply to the last write, if that has not been done."""
+        if not self._line.is_due:
+            return
+        *replies, _, fence = self._line.replies()
+        if replies and _executed(self._sent, replies) is None:
+            raise taken_over()
+        if isinstance(fence, Exception):
+            raise fence
+        if fence != self._value:
+            raise taken_over()
+
+    def end(self) -> None:
+        """Read the last reply."""
+        self.settle()
+        self._line.ask([("UNWATCH",)])
+        self._ended = True
+
+    def close(self) -> None:
+        """Give the connection back, or close it if the writes have not ended."""
+        self._line.close(self._ended)
+
+
+def taken_over() -> GrowthError:
+    """Return the error for an attempt whose fence is gone."""
+    return GrowthError("another process has taken over this move", "see: shardkit move status")
+
+
+_SETTING = "min-replicas-to-write"
+_CLOSED = "1000000007"
+CLOSING = f"{_SETTING} {_CLOSED}"
+Ranges = list[list[int]]
+"""The first and the last of each of the ranges of slots of a master."""
+
+
+def masters_of(
+    server: ServerAddress, login: Stored
+) -> tuple[dict[str, Ranges], list[ServerAddress]]:
+    """Return the slots of each master, by its place, and the addresses of all replicas."""
+    with connected_to(server, login) as client:
+        try:
+            listed: list[Any] = client.execute_command("CLUSTER SLOTS")
+        except ResponseError as error:
+            raise GrowthError(
+                f"{server} is not a node of a cluster: {error}", "specify HOST:PORT of a node"
+            ) from error
+    slots: dict[str, Ranges] = {}
+    replicas: dict[ServerAddress, None] = {}
+    for first, last, *nodes in listed:
+        master, *others = (
+            ServerAddress(node[0].decode() if node[0] else server.host, int(node[1]))
+            for node in nodes
+        )
+        slots.setdefault(str(Place(master, 0)), []).append([int(first), int(last)])
+        replicas |= dict.fromkeys(others)
+    served = sum(last - first + 1 for ranges in slots.values() for first, last in ranges)
+    if served != SLOTS:
+        raise GrowthError(
+            f"the cluster of {server} serves {served:,} of {SLOTS:,} slots", "correct that first"
+        )
+    return {place: sorted(ranges) for place, ranges in sorted(slots.items())}, list(replicas)
+
+
+def moving_slots(client: Any) -> bool:
+    """Whether a master is giving or getting slots."""
+    said = client.execute_command("CLUSTER NODES")
+    lines = said.decode().splitlines() if isinstance(said, bytes) else said  # redis-py's, parsed
+    if isinstance(lines, dict):
+        return any(each["migrations"] for each in lines.values())
+    return any("myself" in line and "[" in line for line in lines)
+
+
+def owners(slots: Mapping[str, Ranges], places: Sequence[Place]) -> list[int]:
+    """Return the number of the place of each slot."""
+    numbers = [0] * SLOTS
+    for n, place in enumerate(places):
+        for first, last in slots[str(place)]:
+            numbers[first : last + 1] = [n] * (last + 1 - first)
+    return numbers
+
+
+def is_closed(client: Any) -> bool:
+    """Whether a node refuses writes since a move has left it."""
+    return setting(client) == _CLOSED
+
+
+def setting(client: Any) -> str:
+    """Return the setting that closes a node."""
+    return str(str_if_bytes(client.config_get(_SETTING)[_SETTING]))
+
+
+def pause(client: Any, seconds: float) -> None:
+    """Have writers of a node wait, at most for some seconds."""
+    client.execute_command("CLIENT", "PAUSE", max(1, round(1000 * seconds)), "WRITE")
+
+
+def go_on(client: Any) -> None:
+    """End the pause of a node."""
+    client.execute_command("CLIENT", "UNPAUSE")
+
+
+def force_open(client: Any, before: str) -> None:
+    """Have a node take writes again, whoever closed it: the caller has the lease."""
+    client.config_set(_SETTING, before)
+    persist_roles(client)
+
+
+def force_close(client: Any) -> None:
+    """Have a node refuse writes: the caller has the lease."""
+    client.config_set(_SETTING, _CLOSED)
+
+
+def set_if_marked(client: Any, value: bytes, number: str) -> bool:
+    """Set what closes or opens a master, if it still has the mark of this attempt."""
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(fence_key(client))
+        if pipe.get(fence_key(client)) != value:
+            return False
+        pipe.multi()
+        pipe.config_set(_SETTING, number)
+        try:
+            pipe.execute()
+        except WatchError:
+            return False
+        return True
+
 
 _LEFT = 0.5  # the part of the hold by which writers have left
 _LOOK = 0.01  # seconds between two checks of CLIENT LIST
@@ -93,7 +541,7 @@ def wait_for_readers(
         time.sleep(_LOOK)
 
 
-def update_nodes(move: Move, login: Login) -> None:
+def update_nodes(move: Move, login_of: LoginOf) -> None:
     """Have a split into or out of a cluster name the masters that the cluster has now."""
     move.slots = {}
     sides = [move.sources, move.targets]
@@ -103,7 +551,7 @@ def update_nodes(move: Move, login: Login) -> None:
             failure: Exception | None = None
             for server in places:
                 try:
-                    nodes, _ = masters_of(server, *login(server))
+                    nodes, _ = masters_of(server, login_of(server))
                     break
                 except (RedisError, OSError) as error:
                     failure = error
@@ -207,15 +655,15 @@ class ClusterGate(CopyGate):
         self,
         move: Move,
         lease: Lease,
-        login: Login,
+        login_of: LoginOf,
         captures: Callable[[], Mapping[ServerAddress, Any]],
     ) -> None:
         super().__init__(move, lease)
-        self._login, self._captures = login, captures
+        self._login, self._captures = login_of, captures
 
     def is_closed(self, clients: Clients) -> bool:
         """Whether all nodes refuse writes."""
-        return all(map(cluster_nodes.is_closed, clients.values()))
+        return all(map(is_closed, clients.values()))
 
     def enter(self, clients: Clients, attempt: bytes) -> None:
         """See `CopyGate.enter`; it is opened if an earlier split has left it."""
@@ -237,7 +685,7 @@ class ClusterGate(CopyGate):
         if offline:
             self._close_nodes(clients, value)
         else:
-            each_of(partial(cluster_nodes.pause, seconds=seconds), clients)
+            each_of(partial(pause, seconds=seconds), clients)
 
     def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
         """Do nothing: they wait."""
@@ -255,14 +703,23 @@ class ClusterGate(CopyGate):
         return closed
 
     def _close_nodes(self, clients: Clients, value: bytes) -> bool:
-        with cluster_nodes.connected_to_all(self._replicas(clients), self._login) as replicas:
+        with ExitStack() as stack:
+            replicas = []
+            for server in self._replicas(clients):
+                replicas.append(stack.enter_context(connected_to(server, self._login(server))))
+                try:
+                    replicas[-1].ping()
+                except (RedisError, OSError) as error:
+                    raise GrowthError(
+                        f"{server} does not answer: {error}",
+                        "start it, or have the cluster forget it: a replica that comes back could "
+                        "take over, and take writes",
+                    ) from error
             for replica in replicas:  # one that takes over refuses writes, too
-                cluster_nodes.force_close(replica)
+                force_close(replica)
         for place in clients:
             self._expect_setting(place)
-        return all(
-            each_of(lambda client: cluster_nodes.close(client, fence_key(client), value), clients)
-        )
+        return all(each_of(lambda client: set_if_marked(client, value, _CLOSED), clients))
 
     def _expect_setting(self, place: Place) -> None:
         capture = self._captures().get(place.server)
@@ -272,29 +729,29 @@ class ClusterGate(CopyGate):
     def let_go(self, clients: Clients, value: bytes) -> None:
         """See `CopyGate.let_go`."""
         for place, client in clients.items():
-            if cluster_nodes.is_closed(client):
+            if is_closed(client):
                 self._expect_setting(place)
                 before = self._move.minimums.get(str(place.server), "0")
-                cluster_nodes.set_if_marked(client, fence_key(client), value, before)
-            cluster_nodes.go_on(client)
+                set_if_marked(client, value, before)
+            go_on(client)
         self._open_replicas(clients)
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
         """See `CopyGate.admit_readers`."""
         self._note_settings(clients)
-        each_of(cluster_nodes.force_close, clients)
+        each_of(force_close, clients)
 
     def _note_settings(self, clients: Clients) -> None:
         for place, client in clients.items():
-            if not cluster_nodes.is_closed(client):
-                self._move.minimums[str(place.server)] = cluster_nodes.setting(client)
+            if not is_closed(client):
+                self._move.minimums[str(place.server)] = setting(client)
         self._lease.write(self._move)
 
     def turn_away(self, clients: Clients, attempt: str) -> None:
         """Refuse writers that have waited; they go to the targets."""
-        each_of(cluster_nodes.go_on, clients)
+        each_of(go_on, clients)
         for client in clients.values():
-            cluster_nodes.keep_settings(client)
+            persist_roles(client)
             for each in client.client_list():
                 if "b" in each["flags"]:
                     client.client_unblock(int(each["id"]))  # as if it had timed out
@@ -307,29 +764,29 @@ class ClusterGate(CopyGate):
     def _open_nodes(self, clients: Clients) -> None:
         self._lease.check()
         for place, client in clients.items():
-            if cluster_nodes.is_closed(client):
+            if is_closed(client):
                 self._expect_setting(place)
                 before = self._move.minimums.get(str(place.server), "0")
-                cluster_nodes.force_open(client, before)
+                force_open(client, before)
         self._open_replicas(clients)
 
     def _open_replicas(self, clients: Clients) -> None:
         before = next(iter(self._move.minimums.values()), "0")
         for server in self._replicas(clients):
-            with suppress(RedisError, OSError), connected_to(server, *self._login(server)) as node:
-                if cluster_nodes.is_closed(node):
-                    cluster_nodes.force_open(node, before)
+            with suppress(RedisError, OSError), connected_to(server, self._login(server)) as node:
+                if is_closed(node):
+                    force_open(node, before)
 
     def _replicas(self, clients: Clients) -> list[ServerAddress]:
         server = next(iter(clients)).server
-        return masters_of(server, *self._login(server))[1]
+        return masters_of(server, self._login(server))[1]
 
     def require_slots(self, clients: Clients) -> None:
         """See `CopyGate.require_slots`."""
         expected = {str(place): self._move.slots[str(place)] for place in clients}
         for place, client in clients.items():
-            slots, _ = masters_of(place.server, *self._login(place.server))
-            if slots != expected or cluster_nodes.moving_slots(client):
+            slots, _ = masters_of(place.server, self._login(place.server))
+            if slots != expected or moving_slots(client):
                 raise GrowthError(
                     f"slots of the cluster of {place.server} have moved, or a replica has taken "
                     "over: nothing has changed for clients",

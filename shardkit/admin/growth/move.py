@@ -2,39 +2,291 @@
 
 There is one family of moves. All have a plan, a record in the journal, a lease, a certificate, and
 can be resumed, aborted, verified and reversed. They differ in how they copy: a whole server by
-replication (`server_move`), shards key by key (`shard_move`).
+replication (`ServerMover`), shards key by key (`shard_move`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypedDict, Unpack
 
+from redis.exceptions import RedisError, ResponseError
+
 from shardkit.admin.growth import journal
-from shardkit.admin.growth.failover import HOLD
+from shardkit.admin.growth.exchange import wait_until_left
+from shardkit.admin.growth.failover import HOLD, repoint
 from shardkit.admin.growth.gate import update_nodes
-from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
-from shardkit.admin.growth.move_plan import MovePlan, plan_of
-from shardkit.admin.growth.mover import Mover, Progress
-from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.admin.growth.journal import KEYS, LEAVE, REPLICATION, Lease, Move, push_relocation
+from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_split_of
+from shardkit.admin.growth.mover import COPIED, Mover, Progress
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.rule import like_of
-from shardkit.admin.growth.server_move import ServerMover
+from shardkit.admin.growth.servers import (
+    ServerRole,
+    ask_for_replicas,
+    connected_to,
+    follow_as,
+    hand_over,
+    persist_roles,
+    replicate,
+    role_at,
+    role_of,
+    same_server,
+    take_writes_alone,
+    wait_for_copy,
+)
 from shardkit.admin.growth.shard_move import ShardMover, reversed_move
-from shardkit.admin.growth.split_plan import new_split, plan_split_of
 from shardkit.config.component import Component
-from shardkit.config.store import read_components
+from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.server_errors import failed_command, meaning
 
+
+class ServerMover(Mover):
+    """One attempt at the move of a whole server by replication, while it is in use.
+
+    ::
+
+        begun      the target becomes a replica of the source, and is filled
+        attached   FAILOVER: the source holds writers until the target has everything, and follows
+        promoted   the entries are pushed; the source refuses writes that still reach it, and
+                   clients send them to the target in the same call
+        pushed     clients leave the source; both servers are compared
+        done       the source is a replica that no entry names: reverse the move, or stop the server
+
+    The source is its own fence: it is a replica, so it takes no writes. Until it is promoted, a
+    move can be aborted, and nothing has changed for any client. Afterwards it can be reversed.
+    """
+
+    settled = ("pushed", "done", "aborted")
+    comparable = ("pushed", "done")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._follow_failovers()
+        self._source = ServerAddress.parse(self._move.source)
+        self._target = ServerAddress.parse(self._move.target)
+        self._own = self._servers.login(self._source, self._target)
+
+    def _login(self, server: ServerAddress) -> Stored:
+        return self._own
+
+    def _touched(self) -> dict[ServerAddress, str]:
+        return dict.fromkeys((self._source, self._target), "*")
+
+    def run(self) -> None:
+        """Replicate, hand over, push the entries, and compare."""
+        move, config = self._move, self._config
+        source, target = self._source, self._target
+        with ExitStack() as stack:
+            old = stack.enter_context(connected_to(source, self._own))
+            new = stack.enter_context(connected_to(target, self._own))
+            stack.callback(ask_for_replicas, new, config, target)
+            if move.phase == "begun":
+                self._begin(old, new)
+            if move.phase == "attached":
+                self._progress(f"handing over to {target}")
+                # Otherwise a mover that was killed has handed over.
+                if not role_of(new).is_master or role_of(old).is_master:
+                    self._attach(new)  # the target may have been restarted
+                    wait_for_copy(old, new, self._copy)
+                    take_writes_alone(new, config, target)
+                    with self._lease.marking(old, new):
+                        move.held = hand_over(old, new, target, self._hold, self._lease.order)
+                persist_roles(old, new)
+                self._reached("promoted")
+            if move.phase == "promoted":
+                self._require_handover(old, new)
+                self._push()
+            if move.phase == "pushed":
+                self._progress(f"waiting until clients have left {source}")
+                wait_until_left(old, LEAVE)
+                self._certify()
+                self._reached("done")
+
+    def _begin(self, old: Any, new: Any) -> None:
+        others = self._servers.replicas_of(self._source)
+        self._move.others = [str(each) for each in others if not self._same(each, self._target)]
+        if self._move.followed is None:
+            self._move.followed = self._follows(self._target, self._source)
+        self._reached("begun")
+        self._progress(f"copying {self._source} to {self._target}")
+        self._attach(new)
+        follow_as(old, self._own)
+
+        def tell() -> None:
+            said = new.info("replication")
+            total = int(said.get("master_sync_total_bytes", 0)) or self._move.memory
+            received = int(said.get("master_sync_read_bytes", 0))
+            self._pace.note(COPIED, received, total, "bytes")
+
+        wait_for_copy(old, new, self._copy, tell=tell)
+        self._reached("attached")
+
+    def _attach(self, new: Any) -> None:
+        role = role_of(new)
+        if role.is_master or role.master is None or not same_server(role.master, self._source):
+            if role.is_master and new.info("keyspace"):
+                raise GrowthError(
+                    f"{self._target} has keys and is not a replica of {self._source}: something "
+                    "else uses it",
+                    "check it, then resume or abort",
+                )
+            replicate(new, self._source, self._own, self._lease.order)
+            persist_roles(new)
+
+    def _require_handover(self, old: Any, new: Any) -> None:
+        """Check that the target took over from the source, which may be down by now."""
+        follows = True
+        with suppress(RedisError, OSError):
+            master = role_of(old).master
+            follows = master is not None and same_server(master, self._target)
+        if not (follows and role_of(new).is_master):
+            raise GrowthError(
+                f"{self._target} is not the master of {self._source}, although the record of this "
+                "move says so: the record is out of date",
+                f"find out which server has the keys, then: shardkit changes end {self._move.name}",
+            )
+
+    def _push(self) -> None:
+        self._progress("pushing the entries")
+        self._move.epoch = push_relocation(
+            self._lease,
+            self._source,
+            self._target,
+            self._same,
+            keep_source=False,
+            message=f"move of {self._source} to {self._target}",
+        )
+        others = map(ServerAddress.parse, self._move.others)
+        repoint(others, self._target, self._own, self._lease.order)
+        self._reached("pushed")
+
+    def _certify(self) -> None:
+        move = self._move
+        with ExitStack() as stack:
+
+            def client(server: ServerAddress, number: int = 0) -> Any:
+                return stack.enter_context(connected_to(server, self._own, database=number))
+
+            used = {name[2:] for name in client(self._target).info("keyspace")} | set(move.keys)
+            compared = self._compare(
+                lambda number: client(self._target, number),
+                lambda number: client(self._source, number),
+                sorted(int(number) for number in used if number.isdigit()),
+            )
+        move.certificate = {
+            **asdict(compared),
+            "keys_before": move.total,
+            "keys_now": compared.total,
+            "same": compared.same,
+            "held": move.held,
+            "epoch": read_epoch(self._config),
+            "at": time.time(),
+        }
+
+    def verify(self) -> None:
+        """Compare both servers, if the source follows the target."""
+        if not self._follows(self._source, self._target):
+            raise GrowthError(
+                f"{self._source} no longer follows {self._target}: nothing can be compared",
+                "see: shardkit replicas tree",
+            )
+        self._certify()
+
+    def abort(self) -> None:
+        """Detach and empty the target, unless it was a replica before the move."""
+        move, target = self._move, self._target
+        with connected_to(target, self._own) as new:
+            try:
+                role = role_of(new)
+            except (RedisError, OSError):
+                if (
+                    move.phase not in ("begun", "attached")
+                    or not self._role(self._source).is_master
+                ):
+                    raise
+                self._reached("aborted")  # it is down: if it comes back, it follows the source
+                return
+            if (
+                move.phase in ("promoted", "pushed")
+                or (role.is_master and self._follows(self._source, target))
+                or self._servers.entries_on(target)  # by a failover
+            ):
+                raise GrowthError(
+                    f"{target} has taken over",
+                    f"resume it, and then: shardkit move reverse {self._source}",
+                )
+            if not move.followed and self._has_copy(role):
+                self._require_source()
+                try:
+                    with (
+                        connected_to(self._source, self._own) as old,
+                        self._lease.marking(old, new),
+                    ):
+                        self._require_source()  # it may have handed over in the meantime
+                        self._lease.order(new, "REPLICAOF", "NO", "ONE")
+                    self._lease.order(new, "FLUSHALL", "ASYNC")
+                except ResponseError as error:
+                    raise GrowthError(
+                        f"{target} could not be detached and emptied: {error}",
+                        f"grant the right, and then: shardkit move abort {move.name}",
+                    ) from error
+                persist_roles(new)
+            ask_for_replicas(new, self._config, target, 0)
+        self._reached("aborted")
+
+    def give_up(self, lost: bool) -> None:
+        """End the move, with ``lost`` without what lost servers have; roles stay as they are."""
+        named = [
+            server for server in (self._source, self._target) if self._servers.entries_on(server)
+        ]
+        if not lost and len(named) == 1:
+            with suppress(RedisError, OSError):
+                if self._role(named[0]).is_master == (named[0] == self._source):
+                    self._reached("done" if named[0] == self._target else "aborted")
+                    return
+        if not lost:
+            raise self._can_continue()
+        self._reached("aborted")
+
+    def _role(self, server: ServerAddress) -> ServerRole:
+        return role_at(server, self._own)
+
+    def _require_source(self) -> None:
+        """Check that the target is not the only one that has the data."""
+        try:
+            if self._role(self._source).is_master:
+                return
+            why = "it is a replica"
+        except (RedisError, OSError) as error:
+            why = str(error)
+        raise GrowthError(
+            f"{self._source} does not have the data ({why}), so {self._target} keeps its copy",
+            f"start {self._source}, or have the copy take over: shardkit failover {self._source} "
+            f"--to {self._target} --force",
+        )
+
+    def _has_copy(self, role: ServerRole) -> bool:
+        """Whether a server with this role follows the source, or did until an abort began."""
+        if role.master is not None:
+            return same_server(role.master, self._source)
+        return bool(role.raw.get("master_replid2") == self._role(self._source).history)
+
+    def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
+        found = self._role(replica).master
+        return found is not None and same_server(found, master)
+
+
 _SEE = "see: shardkit move status"
 _STEP = 0.05  # seconds between two looks at another process
-_MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
+_MOVERS: Mapping[str, type[ServerMover | ShardMover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
 
 class MoveOptions(TypedDict, total=False):
@@ -89,9 +341,8 @@ def plan_move(
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
-    hold = in_seconds(hold)
-    target = ServerAddress.parse(to)
-    return plan_of(config, read_components(config), what, target, hold, offline)
+    planned = planned_move(config, what, to)
+    return planned(read_components(config), in_seconds(hold), offline)[1]
 
 
 def start_move(
@@ -102,30 +353,25 @@ def start_move(
     within: str = "",
     **options: Unpack[MoveOptions],
 ) -> Move:
-    """Move a whole server, or shards of one; return when that is done.
+    """Move a whole server, or shards of one; return the move, certified, when it is done.
 
-    Args:
-        config: a client of the config server.
-        what: a server, ``host:port``, as entries name it; or a list of shards, as ``timelines:3``:
-            all on one server, and all that share their databases.
-        to: the server that takes over, ``host:port``; see `plan_move`.
-        within: the id of the change that the move is a step of.
-        options: see `MoveOptions`.
-
-    Returns:
-        The move, with its certificate.
+    The arguments are those of `plan_move`, the options those of `MoveOptions`; ``within`` is the id
+    of the change that the move is a step of. All shards that share a database move together.
 
     Raises:
         GrowthError: something prevents the move, or it cannot continue; the error says what state
             the servers are in.
         InvalidArgumentError: as `plan_move`.
     """
-    return started(config, planned_move(config, what, to, within=within), **options)
+    return started(config, planned_move(config, what, to), within, **options)
 
 
 _Components: TypeAlias = Mapping[str, Component]
-_Planned: TypeAlias = Callable[[_Components, float, bool], tuple[Move, MovePlan]]
-"""Returns a move and its plan, by the components, the hold, and whether it is ``offline``."""
+Planned: TypeAlias = Callable[..., tuple[Move, MovePlan]]
+"""Returns a move and its plan.
+
+By the components, the hold, whether it is ``offline``, and databases that will be empty by then.
+"""
 
 
 def planned_move(
@@ -134,14 +380,14 @@ def planned_move(
     to: str,
     numbers: Mapping[int, int] = MappingProxyType({}),
     **fields: Any,
-) -> _Planned:
+) -> Planned:
     """Plan a move, or the reversal of one.
 
     Shards go to databases of these numbers, by theirs now, if they are free.
     """
 
-    def planned(components: _Components, hold: float, offline: bool) -> tuple[Move, MovePlan]:
-        plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline, numbers)
+    def planned(components: _Components, *limits: Any) -> tuple[Move, MovePlan]:
+        plan = plan_of(config, components, what, ServerAddress.parse(to), numbers, *limits)
         places = list(plan.shards), list(plan.sources), list(plan.targets)
         name = plan.shards[0] if plan.sources else plan.source
         move = Move(name, plan.copying, plan.source, plan.target, *places)
@@ -150,7 +396,7 @@ def planned_move(
     return planned
 
 
-def planned_split(config: Any, split_of: Callable[[_Components], Move]) -> _Planned:
+def planned_split(config: Any, split_of: Callable[[_Components], Move]) -> Planned:
     """Plan a split, or the reversal of one."""
 
     def planned(components: _Components, *limits: Any) -> tuple[Move, MovePlan]:
@@ -162,12 +408,15 @@ def planned_split(config: Any, split_of: Callable[[_Components], Move]) -> _Plan
     return planned
 
 
-def started(config: Any, planned: _Planned, **options: Unpack[MoveOptions]) -> Move:
-    """Carry out a plan, unless something prevents it."""
+def started(
+    config: Any, planned: Planned, within: str = "", **options: Unpack[MoveOptions]
+) -> Move:
+    """Carry out a plan, as a step of a change with some id, unless something prevents it."""
     with journal.lease(config) as lease:
         components = read_components(config)
         limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
         move, plan = planned(components, *limits)
+        move.within = within
         for each in journal.read_all(config):
             is_other = each.name != move.name and not set(plan.shards) & set(each.shards)
             if not is_other and each.phase not in _MOVERS[each.copying].settled:
@@ -217,10 +466,9 @@ def plan_split(
 
     Cost: a few exchanges with each server, and a sample of 1,000 keys of each shard.
     """
-    hold = in_seconds(hold)
-    components = read_components(config)
-    split = new_split(components, component, shards, placement, over, routes, to_cluster)
-    return plan_split_of(config, components, split, hold, offline)
+    given = component, shards, placement, over, routes, to_cluster
+    planned = planned_split(config, lambda components: new_split(components, *given))
+    return planned(read_components(config), in_seconds(hold), offline)[1]
 
 
 def start_split(
@@ -234,16 +482,13 @@ def start_split(
     to_cluster: str | None = None,
     **options: Unpack[MoveOptions],
 ) -> Move:
-    """Give a component another number of shards, or another placement; return when that is done.
+    """Give a component another number of shards, or another placement; return that, certified.
 
     Every key is copied to its new shard. Until then nothing changes for clients. Then all entries
     change at once. `resume_move`, `abort_move`, `reverse_move` and `verify_move` take the name of
     the component.
 
     The arguments are those of `plan_split`, the options those of `MoveOptions`.
-
-    Returns:
-        The split, with its certificate.
 
     Raises:
         GrowthError: something prevents the split, or it cannot continue; the error says what state
@@ -295,10 +540,7 @@ def abort_move(config: Any, name: str) -> Move:
 def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
     """Move everything back to where it was, with the same guarantees.
 
-    Args:
-        config: a client of the config server.
-        name: the server that was left, one of the shards, or the component that was split.
-        options: see `MoveOptions`.
+    The arguments are those of `resume_move`.
 
     Raises:
         GrowthError: the move is not done, something prevents the way back, or the old server no
@@ -336,11 +578,7 @@ def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Mo
 
 
 def complete_move(config: Any, name: str) -> Move:
-    """Empty the old databases of a move that were kept up to date; it is done then.
-
-    Args:
-        config: a client of the config server.
-        name: one of the shards, or the component that was split.
+    """Empty the old databases of a move of shards that were kept up to date; it is done then.
 
     Raises:
         GrowthError: the old databases are not kept.
@@ -371,10 +609,7 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
     After a move of a server both servers are compared, as long as the old one follows the new one.
     After a move of shards the old databases are searched for keys that were written since.
 
-    Args:
-        config: a client of the config server.
-        name: the server that was left, one of the shards, or the component that was split.
-        options: ``share`` and ``progress`` of `MoveOptions`.
+    The arguments are those of `resume_move`; of its options, ``share`` and ``progress`` count.
 
     Raises:
         GrowthError: the move is not done, or there is nothing to compare any more.
@@ -444,7 +679,7 @@ def mover_of(
     move: Move,
     components: Mapping[str, Component] | None = None,
     **options: Unpack[MoveOptions],
-) -> Mover:
+) -> ServerMover | ShardMover:
     """Return what works on a move."""
     if components is None:
         components = read_components(lease.config)

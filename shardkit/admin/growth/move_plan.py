@@ -1,35 +1,52 @@
-"""Plans of moves: their steps, and what prevents them."""
+"""Plans of moves and splits: their steps, and what prevents them.
+
+::
+
+    users:0  a/1 ┐            ┌ users:0  a/3     each key to the shard that its name says
+    users:1  b/1 ┴─ copies ──►┼ users:1  b/2
+                              ├ users:2  a/4     the new shards are in databases that nothing uses
+                              └ users:3  b/3
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from types import MappingProxyType
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth.certificate import unequal
-from shardkit.admin.growth.cluster_nodes import CLOSING, is_closed
-from shardkit.admin.growth.databases import (
+from shardkit.admin.growth.exchange import (
+    Slices,
+    ask,
+    by_server,
     connections_to,
     database_client,
     free_databases,
     pages,
     strays,
 )
-from shardkit.admin.growth.exchange import Slices, ask, by_server
-from shardkit.admin.growth.failover import master_of, replicas_of, shard_named
+from shardkit.admin.growth.failover import master_of, shard_named
+from shardkit.admin.growth.gate import CLOSING, Ranges, is_closed, masters_of
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.mover import Expected, duration
-from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
-from shardkit.admin.growth.rule import rule_of
+from shardkit.admin.growth.relocation import (
+    Place,
+    Same,
+    ServerAddress,
+    Stored,
+    address_of,
+    place_of,
+)
+from shardkit.admin.growth.rule import ByPlacement, like_of, misplaced_error, rule_of, shard_names
 from shardkit.admin.growth.servers import (
     KnownServers,
+    LoginOf,
     Side,
     config_databases,
     connected_to,
@@ -38,15 +55,16 @@ from shardkit.admin.growth.servers import (
     unfit,
 )
 from shardkit.admin.growth.shard_copy import libraries
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import MAX_SHARDS, Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
-from shardkit.errors import InvalidArgumentError, counted
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.rules import eviction
 from shardkit.network.survey import missing_rights
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
+from shardkit.routing.keys import KeyRoutes
+from shardkit.routing.placement import DEFAULT, placement_of_all
 from shardkit.structures.encodings.limits import FORMS, LIMITS_PATTERN, Limits
 
 # Commands without which a move fails, by server.
@@ -147,9 +165,9 @@ def plan_of(
     components: Components,
     what: str | Sequence[str],
     target: ServerAddress,
+    wanted: Mapping[int, int],
     hold: float,
     offline: bool = False,
-    wanted: Mapping[int, int] = MappingProxyType({}),
     vacated: Collection[Place] = (),
 ) -> MovePlan:
     """Plan the move of a server, or of a list of shards.
@@ -160,7 +178,7 @@ def plan_of(
     if isinstance(what, str):
         plan = _plan_server(components, ServerAddress.parse(what), target, hold)
     else:
-        plan = _plan_shards(components, what, target, hold, offline, wanted, vacated)
+        plan = _plan_shards(components, what, target, wanted, hold, offline, vacated)
     return replace(plan, problems=(*plan.problems, *noting(config)))
 
 
@@ -169,28 +187,16 @@ def noting(config: Any) -> list[str]:
     return _forbidden("the config server", config, _NOTING)
 
 
-def entry_on(components: Components, server: ServerAddress, same: Same) -> tuple[Entry, str]:
-    """Return an entry of a master, and where that is stored."""
-    for shard, entry in entries_on(components.values(), server, same):
-        return entry, entry_key(*shard)
-    raise InvalidArgumentError(
-        f"{server} is not the master of any entry", "specify HOST:PORT as entries have it"
-    )
-
-
 def _plan_server(
     components: Components, source: ServerAddress, target: ServerAddress, hold: float
 ) -> MovePlan:
     servers = KnownServers(components.values(), source, target)
-    like, where = entry_on(components, source, servers.same)
-    shards = tuple(str(shard) for shard, _ in entries_on(components.values(), source, servers.same))
+    login = servers.login(source)
+    shards = tuple(str(shard) for shard, _ in servers.entries_on(source))
     problems = _problems_of(servers, source, target)
-    if entries_on(components.values(), target, servers.same):
+    if servers.entries_on(target):
         problems.append(f"entries already name {target} as a master")
-    with (
-        connected_to(source, like, where) as master,
-        connected_to(target, like, where) as replica,
-    ):
+    with connected_to(source, login) as master, connected_to(target, login) as replica:
         info = _info(master, source, problems)
         problems += _is_replica(source, info)
         if info.get("cluster_enabled"):
@@ -200,11 +206,11 @@ def _plan_server(
         if there:
             problems += unfit(*sides)
         for server, client, _ in sides:
-            problems += mismatched_tls(client, server, like, where)
+            problems += mismatched_tls(client, server, login)
         notes = _compared(REPLICATION, *sides, problems)
         connections = _room({source: sides[0]}, {target: sides[1]}, {}, {}, problems)
-    problems += config_databases(source, like, where, _counts(info))
-    others = replicas_of(components.values(), source, servers.same)
+    problems += config_databases(source, login, _counts(info))
+    others = servers.replicas_of(source)
     steps = (
         f"{target}: REPLICAOF {source.host} {source.port}, and wait until it is filled",
         f"{source}: FAILOVER TO {target.host} {target.port} TIMEOUT {round(1000 * hold)}: writers "
@@ -220,7 +226,7 @@ def _plan_server(
     keys = {str(number): count for number, count in _counts(info).items()}
     memory = int(info.get("used_memory", 0))
     sample = _SampledKeys()
-    sample.add(source, like, where, _counts(info))
+    sample.add(source, login, _counts(info))
     seconds = duration(REPLICATION, sum(keys.values()), memory, sample.elements)
     return MovePlan(
         str(source),
@@ -240,20 +246,19 @@ def _plan_shards(
     components: Components,
     shards: Sequence[str],
     target: ServerAddress,
+    wanted: Mapping[int, int],
     hold: float,
     offline: bool,
-    wanted: Mapping[int, int],
     vacated: Collection[Place],
 ) -> MovePlan:
     servers = KnownServers(components.values(), target)
-    same = servers.same
-    names, source, like, where, databases = _located(components, shards, same)
+    names, source, login, databases = _located(components, shards, servers.same)
     numbers = sorted(set(databases))
     problems = _problems_of(servers, source, target, numbers)
-    for shard, entry in entries_on(components.values(), source, same):
-        if database_of(entry.fields) in numbers and str(shard) not in names:
+    for shard, entry in servers.entries_on(source):
+        if entry.database in numbers and str(shard) not in names:
             problems.append(f"{shard} is in the same database: specify it as well")
-    at = _numbers_at(components, target, like, where, same, {n: wanted.get(n, n) for n in numbers})
+    at = _numbers_at(servers, target, login, {n: wanted.get(n, n) for n in numbers})
     if len(at) < len(numbers):
         problems.append(f"{target} has too few databases that nothing uses: set more `databases`")
     move = Move(
@@ -265,32 +270,25 @@ def _plan_shards(
         [str(Place(source, number)) for number in databases],
         [str(Place(target, at.get(number, number))) for number in databases],
     )
-    replicas = ", ".join(map(str, replicas_of(components.values(), source, same)))
+    replicas = ", ".join(map(str, servers.replicas_of(source)))
     moved = ", ".join(f"{n} becomes {new}" for n, new in at.items() if n != new)
     push = f"push {len(names)} entries that name {target}" + (
         f" (database {moved})" if moved else ""
     )
     push += f", without the replicas {replicas}" if replicas else ""
     return plan_copy(
-        move, lambda server: (like, where), hold, push, problems, offline=offline, vacated=vacated
+        move, lambda server: login, hold, push, problems, offline=offline, vacated=vacated
     )
 
 
 def _numbers_at(
-    components: Components,
-    target: ServerAddress,
-    like: Entry,
-    where: str,
-    same: Same,
-    wanted: Mapping[int, int],
+    servers: KnownServers, target: ServerAddress, login: Stored, wanted: Mapping[int, int]
 ) -> dict[int, int]:
     """Return which database each has at the target: the one that is wanted, unless it is used."""
-    taken = {
-        database_of(entry.fields) for _, entry in entries_on(components.values(), target, same)
-    }
+    taken = {entry.database for _, entry in servers.entries_on(target)}
     if taken.isdisjoint(wanted.values()):
         return dict(wanted)
-    free = free_databases(components, target, like, where, same)
+    free = free_databases(target, login, taken)
     others = (number for number in free if number not in wanted.values())
     at = {n: next(others, None) if new in taken else new for n, new in wanted.items()}
     return {n: new for n, new in at.items() if new is not None}
@@ -298,7 +296,7 @@ def _numbers_at(
 
 def plan_copy(
     move: Move,
-    login: Callable[[ServerAddress], tuple[Entry, str]],
+    login_of: LoginOf,
     hold: float,
     push: str,
     problems: list[str],
@@ -325,7 +323,7 @@ def plan_copy(
             {
                 server: (server, client, _info(client, server, problems))
                 for server in side
-                for client in [stack.enter_context(database_client(server, *login(server), 0))]
+                for client in [stack.enter_context(database_client(server, login_of(server), 0))]
             }
             for side in (sources, targets)
         )
@@ -335,7 +333,7 @@ def plan_copy(
             keys |= {rule.label(Place(server, number)): count for number, count in own.items()}
             part = sum(own.values()) / max(1, sum(counts.values()))
             memory += round(part * int(info.get("used_memory", 0)))
-            sample.add(server, *login(server), own)
+            sample.add(server, login_of(server), own)
             if info and not offline:
                 try:
                     client.config_get("notify-keyspace-events")
@@ -384,7 +382,7 @@ def plan_copy(
     for place in set(rule.targets) - set(vacated):
         with (
             suppress(RedisError, OSError),
-            database_client(place.server, *login(place.server), place.database) as client,
+            database_client(place.server, login_of(place.server), place.database) as client,
         ):
             if place.server in own_nodes and is_closed(client):
                 continue  # an earlier split has left this cluster
@@ -394,7 +392,7 @@ def plan_copy(
                 for key in strays(client, 1)
             ]
     for server, numbers in sources.items():
-        problems += config_databases(server, *login(server), numbers)
+        problems += config_databases(server, login_of(server), numbers)
     where = "; ".join(
         f"{server}, databases {', '.join(map(str, numbers))}" for server, numbers in sources.items()
     )
@@ -523,13 +521,11 @@ class _SampledKeys:
     elements: Counter[str] = field(default_factory=Counter)
     measured: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(
-        self, server: ServerAddress, like: Entry, where: str, counts: Mapping[int, int]
-    ) -> None:
+    def add(self, server: ServerAddress, login: Stored, counts: Mapping[int, int]) -> None:
         """Read some keys of databases, which have as many keys."""
         with suppress(RedisError, OSError):
             for number, count in counts.items():
-                with database_client(server, like, where, number) as client:
+                with database_client(server, login, number) as client:
                     self._add(client, count, time.monotonic() + _MEASURING / len(counts))
 
     def _add(self, client: Any, count: int, end: float) -> None:
@@ -650,8 +646,8 @@ def _counts(info: Mapping[str, Any]) -> dict[int, int]:
 
 def _located(
     components: Components, shards: Sequence[str], same: Same
-) -> tuple[list[str], ServerAddress, Entry, str, list[int]]:
-    """Return shards as entries call them, their server, an entry of it, and their databases."""
+) -> tuple[list[str], ServerAddress, Stored, list[int]]:
+    """Return shards as entries call them, their server, a login of it, and their databases."""
     if not shards:
         raise InvalidArgumentError(
             "the shards are not specified", "specify one or more, as timelines:3"
@@ -660,13 +656,12 @@ def _located(
     servers: list[ServerAddress] = []
     databases: list[int] = []
     for name in shards:
-        server, _, _ = master_of(components, name)
+        server, _ = master_of(components, name)
         shard = shard_named(components, name)
         if shard is None:
             raise InvalidArgumentError(f"{name} is not a shard", "see: shardkit status")
         entry = components[shard.component].entry_of(shard)
-        database = database_of(entry.fields)
-        if database is None:
+        if entry.database is None:
             raise InvalidArgumentError(
                 f"{entry_key(*shard)} takes its database from the environment",
                 "write db: into the entry",
@@ -674,7 +669,7 @@ def _located(
         if shard in entries:
             continue
         entries[shard] = entry
-        databases.append(database)
+        databases.append(entry.database)
         if not any(same(server, each) for each in servers):
             servers.append(server)
     if len(servers) > 1:
@@ -685,4 +680,261 @@ def _located(
         )
     shard, like = next(iter(entries.items()))
     names = [str(each) for each in entries]
-    return names, servers[0], like, entry_key(*shard), databases
+    return names, servers[0], Stored(like, entry_key(*shard)), databases
+
+
+_SAMPLE = 1000  # keys of each shard
+
+
+def new_split(
+    components: Components,
+    name: str,
+    count: int | None,
+    rule: str | None,
+    over: Sequence[str],
+    routes: Sequence[str] | None = None,
+    to_cluster: str | None = None,
+    places: Sequence[Place] = (),
+) -> Move:
+    """Return the split of a component, whose targets are databases that nothing uses, or nodes.
+
+    With ``places``, each new shard has that database, or the one entry if ``rule`` is empty.
+
+    Raises:
+        InvalidArgumentError: there is no such component, or nothing would change.
+        ConfigError: an entry does not name its server, or there is no such placement.
+        GrowthError: the cluster cannot be used.
+    """
+    component = components.get(name)
+    if component is None:
+        raise InvalidArgumentError(f"component {name!r} is not known", "see: shardkit status")
+    if to_cluster is not None and (count, rule, *over) != (None, None):
+        raise InvalidArgumentError(
+            f"{name}: a cluster has no shards of shardkit's",
+            "specify --to-cluster alone, or --shards, --placement and --over",
+        )
+    before = component.placement if component.shards else ""
+    after = rule if places and rule is not None else rule or before or DEFAULT
+    there = len(component.shards) or 1
+    count = there if count is None else count
+    if not 1 <= count <= MAX_SHARDS:
+        raise InvalidArgumentError(f"shards={count!r}", f"specify 1 to {MAX_SHARDS:,}")
+    placement_of_all(after or DEFAULT, count)  # raises ConfigError
+    left = _cluster_of(component)
+    if left is not None and not (over or to_cluster or places):
+        raise InvalidArgumentError(
+            f"{name} is in a cluster, whose nodes have one database each",
+            "specify --over, the servers of the new shards",
+        )
+    if (count, after) == (there, before) and not (over or to_cluster or places):
+        raise InvalidArgumentError(
+            f"{name} already has {counted(there, 'shard')} and placement {after}",
+            "specify --shards, --placement or --over",
+        )
+    slots: dict[str, Ranges] = {}
+    if left is None:
+        sources = [_place(*like_of(component, shard)) for shard in component.all_shards()]
+    else:
+        slots, _ = masters_of(left, like_of(component))
+        sources = list(map(Place.parse, slots))
+    rules = component.routes if routes is None else routes
+    KeyRoutes(rules)  # raises ConfigError
+    if to_cluster is not None:
+        entered = ServerAddress.parse(to_cluster)
+        nodes, _ = masters_of(entered, like_of(component))
+        targets = list(map(Place.parse, nodes))
+        slots |= nodes
+        after = ""
+    elif places:
+        entered, targets = None, list(places)
+    else:
+        entered = None
+        sources, targets = _placed(components, component, sources, over, count)
+    return Move(
+        name,
+        KEYS,
+        ", ".join(map(str, dict.fromkeys(place.server for place in sources))),
+        ", ".join(map(str, dict.fromkeys(place.server for place in targets))),
+        shard_names(name, len(component.shards)),
+        list(map(str, sources)),
+        list(map(str, targets)),
+        [before, after],
+        list(rules),
+        clusters=[str(left or ""), str(entered or "")] if left or entered else [],
+        slots=slots,
+    )
+
+
+def _placed(
+    components: Components,
+    component: Component,
+    sources: Sequence[Place],
+    over: Sequence[str],
+    count: int,
+) -> tuple[list[Place], list[Place]]:
+    """Return the sources and as many unused databases, with one name for each server."""
+    named = [ServerAddress.parse(each) for each in over] or [place.server for place in sources]
+    fleet = KnownServers(components.values(), *named)
+    servers: list[ServerAddress] = []
+
+    def known(server: ServerAddress) -> ServerAddress:
+        found = next((each for each in servers if fleet.same(server, each)), None)
+        if found is None:
+            servers.append(server)
+        return found or server
+
+    left = [Place(known(place.server), place.database) for place in sources]
+    free = {
+        server: free_databases(
+            server, like_of(component), {entry.database for _, entry in fleet.entries_on(server)}
+        )
+        for server in dict.fromkeys(map(known, named))
+    }
+    targets: list[Place] = []
+    for n in range(count):
+        server = list(free)[n % len(free)]
+        try:
+            targets.append(Place(server, next(free[server])))
+        except StopIteration:
+            unused = sum(target.server == server for target in targets)
+            raise InvalidArgumentError(
+                f"{server} has {counted(unused, 'unused database')}, too few for its share of "
+                f"{counted(count, 'shard')} over {counted(len(free), 'server')}",
+                "specify more servers (--over), or set a higher `databases` there",
+            ) from None
+    return left, targets
+
+
+def _cluster_of(component: Component) -> ServerAddress | None:
+    """Return the node that the entry of a component in a cluster names."""
+    every = map(component.entry_of, component.all_shards())
+    clusters = [entry for entry in every if entry.is_cluster]
+    if not clusters:
+        return None
+    node = address_of(clusters[0])
+    if component.shards or node is None:
+        raise ConfigError(
+            f"{component.name} is in a cluster, and not by one entry with host and port",
+            "write the cluster as the component's entry",
+        )
+    if clusters[0].database:
+        raise ConfigError(
+            f"{component.name} is in database {clusters[0].database} of a cluster",
+            "copy it into database 0 first, the only one that can be split",
+        )
+    return node
+
+
+def _place(entry: Entry, where: str) -> Place:
+    if (place := place_of(entry)) is None:
+        raise ConfigError(
+            f"{where} does not name its server and database", "write host, port and db into it"
+        )
+    return place
+
+
+def plan_split_of(
+    config: Any,
+    components: Components,
+    split: Move,
+    hold: float,
+    offline: bool = False,
+    vacated: Collection[Place] = (),
+) -> MovePlan:
+    """Plan a split."""
+    component = components[split.name]
+    rule = ByPlacement(split)
+    servers = KnownServers(
+        components.values(), *(place.server for place in (*rule.sources, *rule.targets))
+    )
+    problems = []
+    in_cluster, to_cluster = map(bool, split.clusters or ("", ""))
+    problems += _sharing(components, split)
+    for place in [] if in_cluster else rule.sources:
+        for shard, entry in servers.entries_on(place.server):
+            if entry.database == place.database and shard.component != split.name:
+                problems.append(
+                    f"{shard} is in database {place.database} of {place.server}, too: its keys "
+                    "cannot be told from those of " + split.name
+                )
+    for place in [] if to_cluster else rule.targets:
+        problems += [
+            f"{place.server} has {shard} in database {place.database}"
+            for shard, entry in servers.entries_on(place.server)
+            if entry.database == place.database
+        ]
+
+    def login(server: ServerAddress) -> Stored:
+        for shard, entry in servers.entries_on(server):
+            if shard.component == component.name:
+                return Stored(entry, entry_key(*shard))
+        return like_of(component)
+
+    problems += _misplaced(rule, split.name, login)
+    before, after = split.placements
+    notes = []
+    if before and (before, len(split.sources)) != (after, len(split.targets)):
+        notes.append(
+            f"calls that say shards={len(split.sources)} for {split.name} will be refused: leave "
+            "shards= and placement= out first"
+        )
+    if to_cluster:
+        notes.append(
+            f"commands, scripts and transactions with several keys of {split.name} need keys with "
+            "a common {tag} in a cluster"
+        )
+    if not before and not (in_cluster or to_cluster):
+        notes.append(
+            f"{split.name} will have no unsharded entry: have all calls use routers or "
+            "sharded_connection first, which also serve a component without shards"
+        )
+    shown = "; ".join(
+        f"{server}: {', '.join(f'{name} in {number}' for number, name in own.items())}"
+        for server, own in by_server(rule.names).items()
+    )
+    described = f"{{shards: {len(split.targets)}, placement: {after}}}" if after else "one entry"
+    push = f"push {described} with epoch + 1 and these entries: {shown}"
+    if to_cluster:
+        push = f"push one entry with cluster: true and epoch + 1, for {split.clusters[1]}"
+    rule.changed({split.name: component}, servers.same)  # raises ConfigError
+    plan = plan_copy(split, login, hold, push, problems, notes, offline=offline, vacated=vacated)
+    return replace(plan, problems=(*plan.problems, *noting(config)))
+
+
+def _sharing(components: Components, split: Move) -> list[str]:
+    """Return which other components are in a cluster that is left or entered."""
+    concerned = set(split.slots)
+    problems = []
+    for component in components.values():
+        for shard, entry in component.entries():
+            node = address_of(entry) if entry.is_cluster else None
+            if component.name == split.name or node is None:
+                continue
+            nodes: dict[str, Ranges] = {}
+            with suppress(RedisError, OSError, GrowthError):
+                nodes, _ = masters_of(node, Stored(entry, entry_key(*shard)))
+            if concerned & set(nodes) or str(Place(node, 0)) in concerned:
+                problems.append(f"{shard} is in the cluster of {node}, too: use another one")
+    return problems
+
+
+def _misplaced(rule: ByPlacement, name: str, login_of: LoginOf) -> list[str]:
+    """Return the problem of sampled keys that are not where their names say."""
+    seen = 0
+    wrong: list[bytes] = []
+    for place in rule.sources:
+        sampled = 0
+        with (
+            suppress(RedisError, OSError),  # the plan reports that it cannot be used
+            database_client(place.server, login_of(place.server), place.database) as client,
+        ):
+            for page in pages(client):
+                wrong += rule.misplaced(place, page)
+                sampled += len(page)
+                if sampled >= _SAMPLE:
+                    break
+        seen += sampled
+    if not wrong:
+        return []
+    error = misplaced_error(name, "the shards", len(wrong), seen, wrong)
+    return [f"{error.message}: {error.remedy}"]

@@ -17,10 +17,9 @@ from shardkit.admin.changes import LEASE
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import HOLD, pending_fences
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, replace_server, servers_in
-from shardkit.admin.growth.relocation import ServerAddress, entries_on
+from shardkit.admin.growth.relocation import ServerAddress, Stored
 from shardkit.admin.growth.servers import KnownServers, touched
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.errors import GrowthError
 from shardkit.operations.arguments import Seconds, in_seconds
 
@@ -66,23 +65,8 @@ class Mover(ABC):
         self._progress = progress
         self._pace = Pace(move, lease, progress, share)
         servers = *servers_in(move.source), *servers_in(move.target)
-        self._same = KnownServers(components.values(), *servers).same
-
-    @abstractmethod
-    def run(self) -> None:
-        """Carry the move on to its end, whatever phase it is in."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Undo what was done."""
-
-    @abstractmethod
-    def give_up(self, lost: bool) -> None:
-        """End the move; with ``lost`` without what lost servers have."""
-
-    @abstractmethod
-    def verify(self) -> None:
-        """Renew the certificate of a move that is done."""
+        self._servers = KnownServers(components.values(), *servers)
+        self._same = self._servers.same
 
     @property
     def move(self) -> Move:
@@ -91,13 +75,13 @@ class Mover(ABC):
 
     def _follow_failovers(self) -> bool:
         """Name promoted replicas in the place of the servers that they replace."""
-        move, components = self._move, self._components.values()
+        move = self._move
         servers = [*servers_in(move.source), *servers_in(move.target)]
         followed = False
         for server in servers if not move.is_over else ():
             successor = self._successor(server)
             known = any(self._same(successor, each) for each in servers)
-            if successor and not known and entries_on(components, successor, self._same):
+            if successor and not known and self._servers.entries_on(successor):
                 replace_server(move, server, successor)
                 followed = True
         return followed
@@ -108,8 +92,8 @@ class Mover(ABC):
         return next((each.target for each in fences if self._same(each.source, server)), None)
 
     @abstractmethod
-    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
-        """Return an entry whose user a server accepts, and where it is stored."""
+    def _login(self, server: ServerAddress) -> Stored:
+        """Return a login that a server accepts."""
 
     @abstractmethod
     def _touched(self) -> Mapping[ServerAddress, Iterable[object]]:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT, Entry
-from shardkit.config.fields import database_of
 from shardkit.config.url import REFERENCE, read_url
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.operations.commands import Shard
@@ -85,6 +84,19 @@ def address_of(entry: Entry) -> ServerAddress | None:
     return ServerAddress(host, port)
 
 
+class Stored(NamedTuple):
+    """An entry whose user a server accepts, and where that is stored."""
+
+    entry: Entry
+    where: str
+
+
+def place_of(entry: Entry) -> Place | None:
+    """Return the database that an entry names; None if it does not say it, or of a cluster."""
+    server = None if entry.is_cluster else address_of(entry)
+    return None if server is None or entry.database is None else Place(server, entry.database)
+
+
 def entries_on(
     components: Iterable[Component], server: ServerAddress, same: Same
 ) -> list[tuple[Shard, Entry]]:
@@ -97,13 +109,23 @@ def entries_on(
     ]
 
 
-def masters_in(components: Iterable[Component]) -> Iterator[tuple[ServerAddress, Entry, str]]:
-    """Yield the master that each entry names, with the entry and where that is stored."""
+def masters_in(components: Iterable[Component]) -> Iterator[tuple[ServerAddress, Stored]]:
+    """Yield the master that each entry names, with its login."""
     for component in components:
         for shard, entry in component.entries():
             server = None if entry.is_cluster else address_of(entry)
             if server is not None:
-                yield server, entry, entry_key(*shard)
+                yield server, Stored(entry, entry_key(*shard))
+
+
+def replicas_in(
+    components: Iterable[Component],
+) -> Iterator[tuple[ServerAddress, ServerAddress, Stored]]:
+    """Yield the replicas that entries name, each after its master and with that one's login."""
+    for master, login in masters_in(components):
+        for replica in map(address_of, login.entry.replicas):
+            if replica is not None:
+                yield master, replica, login
 
 
 def relocated(
@@ -168,10 +190,11 @@ def with_replica(
 
 def place_in(entry: Entry, places: Iterable[Place], same: Same) -> Place | None:
     """Return which of some places an entry names."""
-    if entry.is_cluster:
-        return None
-    server, database = address_of(entry), database_of(entry.fields)
-    return next((at for at in places if at.database == database and same(server, at.server)), None)
+    named = place_of(entry)
+    return named and next(
+        (at for at in places if at.database == named.database and same(named.server, at.server)),
+        None,
+    )
 
 
 def held(

@@ -19,40 +19,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth import journal
-from shardkit.admin.growth.cluster_nodes import is_closed, mark_of, masters_of
-from shardkit.admin.growth.databases import clients_of, database_client, strays
-from shardkit.admin.growth.entries import push_changed, push_relocation
-from shardkit.admin.growth.exchange import Clients
-from shardkit.admin.growth.fence import (
-    fence_key,
-    fence_value,
-    lift,
-    move_of,
-    proof_key,
-    record_in,
+from shardkit.admin.growth import gate, journal
+from shardkit.admin.growth.exchange import Clients, clients_of, database_client, mark_of, strays
+from shardkit.admin.growth.journal import (
+    KEYS,
+    REPLICATION,
+    Lease,
+    Move,
+    push_changed,
+    push_relocation,
 )
-from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move import mover_of, resume_move
 from shardkit.admin.growth.relocation import (
     Place,
     Same,
     ServerAddress,
+    Stored,
     address_of,
     masters_in,
     place_in,
 )
 from shardkit.admin.growth.rule import rule_of
-from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_of
+from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_at, role_of
 from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
@@ -129,7 +125,7 @@ def open_database(config: Any, place: str) -> Repair:
                 raise GrowthError(
                     f"{at} has keys, such as {keys[0]}", "delete them if nothing needs them"
                 )
-            lift({at: client}, found.change)
+            gate.lift({at: client}, found.change)
         if move := search.moves.get(found.change):
             move.opened.append(str(at))
             lease.write(move)
@@ -143,19 +139,19 @@ class _ClosedDatabases:
         self._unfenced: list[tuple[Place, Move]] = []
         self._replaced: dict[ServerAddress, ServerAddress] = {}  # replicas, and their masters
         self.moves = {each.id: each for each in journal.read_all(lease.config)}
-        self._logins: dict[ServerAddress, tuple[Entry, str]] = {}
-        for server, entry, where in masters_in(components.values()):
-            self._logins.setdefault(server, (entry, where))
+        self._logins: dict[ServerAddress, Stored] = {}
+        for server, login in masters_in(components.values()):
+            self._logins.setdefault(server, login)
         self._nodes: dict[Place, tuple[str, str]] = {}  # of clusters: their marks and components
         for component in components.values():
             for shard, entry in component.entries():
                 if not entry.is_cluster or (node := address_of(entry)) is None:
                     continue
+                login = Stored(entry, entry_key(*shard))
                 with suppress(RedisError, OSError, GrowthError):
-                    slots, _ = masters_of(node, entry, entry_key(*shard))
+                    slots, _ = gate.masters_of(node, login)
                     for place, ranges in slots.items():
                         self._nodes[Place.parse(place)] = mark_of(ranges), component.name
-                        login = entry, entry_key(*shard)
                         self._logins.setdefault(Place.parse(place).server, login)
         if not self._logins:
             raise ConfigError(
@@ -164,13 +160,12 @@ class _ClosedDatabases:
             )
         self._same: Same = KnownServers(components.values(), *self._logins).same
 
-    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
+    def _login(self, server: ServerAddress) -> Stored:
         return self._logins.get(server) or next(iter(self._logins.values()))
 
     @contextmanager
     def client(self, place: Place) -> Iterator[Any]:
-        login = self._login(place.server)
-        with database_client(place.server, *login, place.database) as client:
+        with database_client(place.server, self._login(place.server), place.database) as client:
             if place in self._nodes:
                 client.mark, _ = self._nodes[place]
             yield client
@@ -178,7 +173,7 @@ class _ClosedDatabases:
     def repairs(self) -> Iterator[Repair]:
         """Find what is wrong."""
         for server in self._logins:
-            with suppress(RedisError, OSError), connected_to(server, *self._login(server)) as asked:
+            with suppress(RedisError, OSError), connected_to(server, self._login(server)) as asked:
                 role = role_of(asked)
                 if role.master is not None:
                     yield self._of_replica(server, role, role.master)
@@ -187,9 +182,9 @@ class _ClosedDatabases:
                 numbers = {int(name[2:]) for name in info if name[2:].isdigit()}
                 for place in (Place(server, number) for number in sorted(numbers)):
                     with self.client(place) as client:
-                        fence = client.get(fence_key(client))
+                        fence = client.get(gate.fence_key(client))
                         if place in self._nodes:
-                            closes = is_closed(client)
+                            closes = gate.is_closed(client)
                         else:
                             closes = fence is not None and client.pttl(FENCE_KEY) == -1
                         if closes:
@@ -204,8 +199,7 @@ class _ClosedDatabases:
                 why = f"it is {move.phase}"
                 return Repair(f"{server}/*", move.id, move.name, "resume", why)
         try:
-            with connected_to(master, *self._login(server)) as client:
-                found = role_of(client)
+            found = role_at(master, self._login(server))
             if found.is_master and found.history == role.history:
                 self._replaced[server] = master
                 why = f"it is a replica of {master}, which has its data"
@@ -229,7 +223,7 @@ class _ClosedDatabases:
                 self._lease, server, master, self._same, keep_source=True, message=message
             )
         for place, move in self._unfenced:
-            value = fence_value(move.id, "", move.target, record=journal.essence(move))
+            value = gate.fence_value(move.id, "", move.target, record=journal.essence(move))
             with self.client(place) as client:
                 client.set(FENCE_KEY, value, nx=True)
 
@@ -251,7 +245,7 @@ class _ClosedDatabases:
         )
 
     def _repair(self, place: Place, client: Any, fence: bytes) -> Repair:
-        change = move_of(fence) or ""
+        change = gate.move_of(fence) or ""
         move = self.moves.get(change)
         name = move.name if move else self._named(place)
         if move is not None and not move.is_over:
@@ -261,17 +255,13 @@ class _ClosedDatabases:
             return Repair(str(place), change, name, "left", went)
         if move is None:
             with suppress(ConfigError):
-                stored = json.dumps({"kind": "", "format": 1, **record_in(fence)})
+                stored = json.dumps({"kind": "", "format": 1, **gate.record_in(fence)})
                 move = journal.move_of_record(f"{place} {FENCE_KEY}", stored)
         if move is None or move.copying != KEYS:
             why = "its fence does not tell how to continue"
             return Repair(str(place), change, name, "unknown", why)
-        with ExitStack() as stack:
-            targets = list(dict.fromkeys(map(Place.parse, move.targets)))
-            new = stack.enter_context(clients_of(targets, self._login))
-            for target, each in new.items():
-                if ranges := move.slots.get(str(target)):
-                    each.mark = mark_of(ranges)
+        targets = dict.fromkeys(map(Place.parse, move.targets))
+        with clients_of(targets, self._login, move.slots) as new:
             phase, why = self._phase(move, client, new)
         if phase == "unknown":
             return Repair(str(place), change, move.name, phase, why)
@@ -285,12 +275,14 @@ class _ClosedDatabases:
                 each.server
                 for each, client in new.items()
                 if (
-                    is_closed(client)
+                    gate.is_closed(client)
                     if hasattr(client, "mark")
-                    else move_of(client.get(FENCE_KEY)) == move.id
+                    else gate.move_of(client.get(FENCE_KEY)) == move.id
                 )
             ]
-            proofs = [client.get(proof_key(client)) == move.id.encode() for client in new.values()]
+            proofs = [
+                client.get(gate.proof_key(client)) == move.id.encode() for client in new.values()
+            ]
             filled = [place for place, client in new.items() if strays(client, 1)]
             masters = all(role_of(client).is_master for client in new.values())
         except (RedisError, OSError) as error:

@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from shardkit.admin.growth.cluster_nodes import Ranges, owners
+from shardkit.admin.growth.gate import Ranges, owners
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.relocation import (
     Place,
     Same,
     ServerAddress,
+    Stored,
     cluster_at,
     entry_at,
     moved,
@@ -31,8 +32,8 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import GrowthError, counted
 from shardkit.operations.commands import Shard
+from shardkit.routing.keys import KeyRoutes
 from shardkit.routing.placement import DEFAULT, placement_of_all, slots_of
-from shardkit.routing.routes import KeyRoutes
 
 EXAMPLES = 5
 _PlaceKeys: TypeAlias = Callable[[Sequence[bytes]], Sequence[int]]
@@ -187,10 +188,10 @@ class ByPlacement(CopyRule):
         return {} if changed.same_as(component) else {component.name: changed}
 
 
-def like_of(component: Component) -> tuple[Entry, str]:
-    """Return the entry whose login and settings those of a split have, and where it is stored."""
-    shard = component.all_shards()[0]
-    return component.entry_of(shard), entry_key(*shard)
+def like_of(component: Component, shard: Shard | None = None) -> Stored:
+    """Return the login of a shard; of the first, whose settings those of a split have."""
+    shard = component.all_shards()[0] if shard is None else shard
+    return Stored(component.entry_of(shard), entry_key(*shard))
 
 
 def shard_names(component: str, count: int) -> list[str]:

@@ -30,19 +30,24 @@ from redis.exceptions import (
 )
 
 from shardkit.admin.changes import numbered
-from shardkit.admin.growth.relocation import ServerAddress, address_of, at_server
+from shardkit.admin.growth.relocation import (
+    ServerAddress,
+    Stored,
+    address_of,
+    at_server,
+    entries_on,
+)
 from shardkit.admin.servers import entries_of, identify
-from shardkit.config.component import Component
+from shardkit.config.component import EPOCH_KEY, Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
-from shardkit.config.stored import EPOCH_KEY
-from shardkit.errors import ConfigError, GrowthError
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError
 from shardkit.network.connections.clients import pools_of
 from shardkit.network.connections.credentials import login_in
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.rules import refused_copy, version_of
 from shardkit.network.server_queries import TIMEOUT as QUICK, ServerErrors, client_of, query_all
 from shardkit.network.survey import reads_later
+from shardkit.operations.commands import Shard
 
 STEP = 0.005  # seconds between two queries
 TIMEOUT = 2.0  # seconds for one answer
@@ -103,17 +108,14 @@ def call_command(client: Any, *command: Any) -> Any:
 
 @contextmanager
 def connected_to(
-    server: ServerAddress,
-    like: Entry,
-    where: str = "entry",
-    timeout: float = TIMEOUT,
-    database: int = 0,
+    server: ServerAddress, login: Stored, timeout: float = TIMEOUT, database: int = 0
 ) -> Iterator[Any]:
     """Yield a client of a server, with the user and TLS of an entry.
 
     Its connections say that they are an operator's, where the user may name them: no move waits for
     them, even if their process is stopped.
     """
+    like, where = login
     fields = at_server(like.fields, server, where)
     for name in ("db", "replicas", "read_from", "max_lag", "held", "cluster", "startup_nodes"):
         fields.pop(name, None)
@@ -125,33 +127,30 @@ def connected_to(
         yield client
 
 
-Login: TypeAlias = Callable[[ServerAddress], tuple[Entry, str]]
-"""Returns an entry whose user a server accepts, and where it is stored."""
+LoginOf: TypeAlias = Callable[[ServerAddress], Stored]
 
 
-def touched(databases: Mapping[ServerAddress, Iterable[object]], login: Login) -> list[str]:
+def touched(databases: Mapping[ServerAddress, Iterable[object]], login_of: LoginOf) -> list[str]:
     """Return what `Change.databases` has: by each server's address, run id and replication id."""
     found: list[str] = []
     for server, numbers in databases.items():
         names = {str(server): None}
-        with suppress(*ServerErrors), connected_to(server, *login(server)) as client:
+        with suppress(*ServerErrors), connected_to(server, login_of(server)) as client:
             identity = identify(client)
             names |= {identity.server: None, identity.data: None}
         found += numbered(product(names, numbers))
     return found
 
 
-def config_databases(
-    server: ServerAddress, like: Entry, where: str, numbers: Iterable[int]
-) -> list[str]:
+def config_databases(server: ServerAddress, login: Stored, numbers: Iterable[int]) -> list[str]:
     """Return which databases hold entries: their server must remain a master at its address."""
     found = []
     for number in numbers:
         with (
             suppress(RedisError, OSError),
-            connected_to(server, like, where, database=number) as client,
+            connected_to(server, login, database=number) as client,
         ):
-            if client.exists(EPOCH_KEY, where):
+            if client.exists(EPOCH_KEY, login.where):
                 found.append(f"database {number} of {server} is the config server's")
     return found
 
@@ -177,6 +176,12 @@ def role_of(client: Any) -> ServerRole:
         replicas,
         said,
     )
+
+
+def role_at(server: ServerAddress, login: Stored) -> ServerRole:
+    """Ask the server at an address for its role."""
+    with connected_to(server, login) as client:
+        return role_of(client)
 
 
 def errors_behind(error: BaseException | None) -> Iterator[BaseException]:
@@ -208,13 +213,13 @@ Order: TypeAlias = Callable[..., object]
 
 
 def replicate(
-    client: Any, master: ServerAddress, like: Entry, where: str, order: Order = call_command
+    client: Any, master: ServerAddress, login: Stored, order: Order = call_command
 ) -> None:
     """Make a server a replica of a master, with the user and password of an entry.
 
     Servers try only the first of the addresses that a name has, which for localhost may be ::1.
     """
-    follow_as(client, like, where)
+    follow_as(client, login)
     host = master.host
     if host == "localhost":
         with socket.create_connection((host, master.port), TIMEOUT) as answering:
@@ -222,19 +227,20 @@ def replicate(
     order(client, "REPLICAOF", host, master.port)
 
 
-def follow_as(client: Any, like: Entry, where: str) -> None:
+def follow_as(client: Any, login: Stored) -> None:
     """Have a server log in to its masters as an entry does, also to the one it hands over to."""
-    *user, password = login_in(like.resolved(where))
+    *user, password = login_in(login.entry.resolved(login.where))
     if password:
         client.config_set("masterauth", password)
         client.config_set("masteruser", "".join(user))
 
 
-def mismatched_tls(client: Any, server: ServerAddress, like: Entry, where: str) -> list[str]:
+def mismatched_tls(client: Any, server: ServerAddress, login: Stored) -> list[str]:
     """Return a problem if a server would not connect to masters as clients do: with or without TLS.
 
     None if the user may not ask for that.
     """
+    like, where = login
     wanted = "yes" if like.resolved(where).get("ssl") else "no"
     with suppress(RedisError, OSError):
         found = client.config_get(_TLS).get(_TLS, "no")
@@ -458,20 +464,21 @@ class KnownServers:
     """
 
     def __init__(self, components: Iterable[Component], *others: ServerAddress) -> None:
-        every: dict[str, tuple[str, Entry]] = {}
-        by_address: defaultdict[ServerAddress, dict[str, tuple[str, Entry]]] = defaultdict(dict)
-        self._nameless: list[tuple[str, Entry]] = []
-        for where, entry in entries_of(components, replicas=True):
-            address = address_of(entry)
+        self._components = list(components)
+        every: dict[str, Stored] = {}
+        by_address: defaultdict[ServerAddress, dict[str, Stored]] = defaultdict(dict)
+        self._nameless: list[Stored] = []
+        for where, entry in entries_of(self._components, replicas=True):
+            address, login = address_of(entry), Stored(entry, where)
             if entry.is_cluster:
                 continue
-            every.setdefault(_login(entry), (where, entry))
+            every.setdefault(_user(entry), login)
             if address is None:
-                self._nameless.append((where, entry))
+                self._nameless.append(login)
             else:
-                by_address[address].setdefault(_login(entry), (where, entry))
+                by_address[address].setdefault(_user(entry), login)
         queries: dict[ServerAddress | str, Callable[[], str]] = {
-            where: partial(_run_id, where, entry) for where, entry in self._nameless
+            login.where: partial(_run_id, login) for login in self._nameless
         }
         for server in {*by_address, *others}:
             queries[server] = partial(_run_id_at, server, by_address.get(server, every).values())
@@ -491,6 +498,24 @@ class KnownServers:
             self._resolved[one, other] = same_server(one, other)
         return self._resolved[one, other]
 
+    def entries_on(self, server: ServerAddress) -> list[tuple[Shard, Entry]]:
+        """Return the shards of which a server is the master, each with its entry."""
+        return entries_on(self._components, server, self.same)
+
+    def login(self, *servers: ServerAddress) -> Stored:
+        """Return the login of the first of some servers that is the master of an entry."""
+        for server in servers:
+            for shard, entry in self.entries_on(server):
+                return Stored(entry, entry_key(*shard))
+        raise InvalidArgumentError(
+            f"{servers[0]} is not the master of any entry", "specify HOST:PORT as entries have it"
+        )
+
+    def replicas_of(self, master: ServerAddress) -> list[ServerAddress]:
+        """Return the replicas that the entries of a master name."""
+        every = (each for _, entry in self.entries_on(master) for each in entry.replicas)
+        return [each for each in dict.fromkeys(map(address_of, every)) if each is not None]
+
     def nameless(
         self, server: ServerAddress, databases: Collection[int] | None = None
     ) -> list[str]:
@@ -501,31 +526,31 @@ class KnownServers:
         run_id = self._run_ids.get(server)
         return [
             where
-            for where, entry in self._nameless
+            for entry, where in self._nameless
             if run_id is not None
             and self._run_ids.get(where) == run_id
-            and (databases is None or database_of(entry.fields) in (None, *databases))
+            and (databases is None or entry.database in (None, *databases))
         ]
 
 
-def _login(entry: Entry) -> str:
+def _user(entry: Entry) -> str:
     fields = entry.fields
     for name in ("host", "port", "startup_nodes", "db", "replicas", "zone", "held"):
         fields.pop(name, None)
     return json.dumps(fields, sort_keys=True)
 
 
-def _run_id(where: str, entry: Entry) -> str:
-    fields = entry.resolved(where)
+def _run_id(login: Stored) -> str:
+    fields = login.entry.resolved(login.where)
     fields.pop("replicas", None)
     with client_of(fields, QUICK) as client:
         return str(client.info("server")["run_id"])
 
 
-def _run_id_at(server: ServerAddress, logins: Iterable[tuple[str, Entry]]) -> str:
-    for where, entry in logins:
+def _run_id_at(server: ServerAddress, logins: Iterable[Stored]) -> str:
+    for login in logins:
         try:
-            with connected_to(server, entry, where, QUICK) as client:
+            with connected_to(server, login, QUICK) as client:
                 return str(client.info("server")["run_id"])
         except (AuthenticationError, NoPermissionError, ConfigError):
             continue  # another entry's user may be allowed to ask

@@ -12,7 +12,7 @@
 
 Until it is fenced, a move can be aborted; afterwards it can be reversed. If the mover dies in the
 hold, the source opens by itself. No client can write at the source unnoticed: new connections ask
-for the fence, and the mover sees older ones leave (see `fence.py`). Readers never wait, as the data
+for the fence, and the mover sees older ones leave (see `gate.py`). Readers never wait, as the data
 is the same on both sides while writers do. Subscriptions do not move.
 """
 
@@ -22,8 +22,8 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice, product
@@ -32,50 +32,25 @@ from typing import Any, TypeAlias
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.changes import Change, taking_part
-from shardkit.admin.growth import journal
-from shardkit.admin.growth.capture import KeyCapture, Standstill, turn_on_notifications
+from shardkit.admin.growth import exchange, gate, journal, relocation
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
-from shardkit.admin.growth.cluster_nodes import is_closed, mark_of
-from shardkit.admin.growth.databases import (
-    MOST_NAMED,
-    at_once,
-    clients_of,
-    database_client,
-    pages,
-    strays,
-)
-from shardkit.admin.growth.entries import LEAVE, push_changed, wait_until_read
-from shardkit.admin.growth.exchange import Clients, ask_all, by_server, one_of_each
-from shardkit.admin.growth.failover import replicas_of
-from shardkit.admin.growth.fence import (
-    OWN_KEYS,
-    change,
-    fence_key,
-    fence_value,
-    fences_of,
-    is_permanent,
-    lift,
-    move_of,
-    proof_key,
-    taken_over,
-    write_under,
-)
-from shardkit.admin.growth.gate import (
-    ClusterGate,
-    CopyGate,
-    each_of,
-    update_nodes,
-    wait_for_readers,
-)
-from shardkit.admin.growth.journal import Move
+from shardkit.admin.growth.exchange import MOST_NAMED, OWN_KEYS, Clients
+from shardkit.admin.growth.gate import ClusterGate, CopyGate
+from shardkit.admin.growth.journal import LEAVE, Move, push_changed, wait_until_read
 from shardkit.admin.growth.mover import COPIED, Mover
-from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on, held
-from shardkit.admin.growth.rule import rule_of, shard_names
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
+from shardkit.admin.growth.rule import CopyRule, rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
-from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
-from shardkit.admin.push import attest
+from shardkit.admin.growth.shard_copy import (
+    DatabaseCopy,
+    Follower,
+    KeyCapture,
+    Standstill,
+    copy_libraries,
+    turn_on_notifications,
+)
+from shardkit.admin.pushes import attest
 from shardkit.config.component import entry_key
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError, counted
 
@@ -89,6 +64,7 @@ _CLOCK = 2  # seconds by which idle times are wrong at most
 
 
 Captures: TypeAlias = Mapping[ServerAddress, KeyCapture | Standstill]
+Runs: TypeAlias = list[tuple[bytes, ...]]
 
 
 class ShardMover(Mover):
@@ -96,6 +72,10 @@ class ShardMover(Mover):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._old: Clients = {}
+        self._new: Clients = {}
+        self._copies: list[DatabaseCopy] = []
+        self._before: Runs = []  # of the targets, before the copy
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._held_until = 0.0  # when the sources open by themselves
         self._watching: dict[ServerAddress, KeyCapture | Standstill] = {}  # all captures
@@ -110,7 +90,7 @@ class ShardMover(Mover):
         }
         self._failed_over = self._follow_failovers()
         if any(self._move.clusters) and not self._move.is_over:
-            update_nodes(self._move, self._login)
+            gate.update_nodes(self._move, self._login)
         self._rule = rule_of(self._move)
         if self._move.keep and self._old_gate.is_cluster:
             raise GrowthError(
@@ -119,17 +99,16 @@ class ShardMover(Mover):
                 "leave --keep out: reverse copies everything back",
             )
         # The fence at the targets that allows this attempt to write.
-        self._attempt = fence_value(self._move.id, secrets.token_hex(8), self._move.target)
+        self._attempt = gate.fence_value(self._move.id, secrets.token_hex(8), self._move.target)
 
-    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
-        """Return an entry whose user a server accepts, and where it is stored."""
+    def _login(self, server: ServerAddress) -> Stored:
         concerned = [self._components[name] for name in sorted(self._concerned)]
-        for shard, entry in entries_on(concerned, server, self._same):
-            return entry, entry_key(*shard)
+        for shard, entry in relocation.entries_on(concerned, server, self._same):
+            return Stored(entry, entry_key(*shard))
         for component in concerned:
             for shard, entry in component.entries():
                 if str(shard) in self._move.shards or component.name == self._move.name:
-                    return entry, entry_key(*shard)
+                    return Stored(entry, entry_key(*shard))
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
     def _successor(self, server: ServerAddress) -> ServerAddress | None:
@@ -148,41 +127,36 @@ class ShardMover(Mover):
         for place, name in zip(map(Place.parse, places), names, strict=False):
             entry = entries.get(name)
             if entry and place.server == server and entry.database == place.database:
-                return None if entry.is_cluster else address_of(entry)
+                return None if entry.is_cluster else relocation.address_of(entry)
         return None
 
     def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
-        return by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
+        return exchange.by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
 
     def _gate(self, cluster: str) -> CopyGate:
         if not cluster:
             return CopyGate(self._move, self._lease)
         return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
 
-    @contextmanager
-    def _clients(self, places: Sequence[Place]) -> Iterator[Clients]:
-        with clients_of(places, self._login) as clients:
-            for place, client in clients.items():
-                if ranges := self._move.slots.get(str(place)):
-                    client.mark = mark_of(ranges)
-            yield clients
+    def _clients(self, places: Sequence[Place]) -> AbstractContextManager[Clients]:
+        return exchange.clients_of(places, self._login, self._move.slots)
 
     def run(self) -> None:
         """Copy, decide, push the entries, and empty the sources."""
         move = self._move
         if move.phase == "done":
             return
-        with ExitStack() as stack:
-            old = stack.enter_context(self._clients(self._rule.sources))
-            new = stack.enter_context(self._clients(self._rule.targets))
+        with ExitStack() as self._stack:
+            self._old = self._stack.enter_context(self._clients(self._rule.sources))
+            self._new = self._stack.enter_context(self._clients(self._rule.targets))
             if move.phase in ("fenced", "pushed") and not self._old_gate.is_cluster:
-                old = _answering(old)  # the others are not needed any more
-            if move.phase == "begun" and self._has_decided(old):
+                self._old = _answering(self._old)  # the others are not needed any more
+            if move.phase == "begun" and self._has_decided():
                 self._reached("fenced")
-            if move.phase == "fenced" and self._is_open_elsewhere(old):
-                self._go_home(old, new, "begun")
+            if move.phase == "fenced" and self._is_open_elsewhere():
+                self._go_home("begun")
             # If the sources lost their data, the targets are still closed.
-            closed = self._is_decided(old) or move.id in map(move_of, fences_of(new))
+            closed = self._is_decided() or move.id in map(gate.move_of, gate.fences_of(self._new))
             if move.phase == "fenced" and not closed:
                 raise GrowthError(
                     f"{move.name} ({move.source}) is not closed by this move, although its record "
@@ -190,47 +164,47 @@ class ShardMover(Mover):
                     f"find out which server has the keys, then: shardkit changes end {move.name}",
                 )
             captures = None  # of all changes since it was decided
-            if move.phase == "fenced" and (lost := self._lost(old, new)):
-                if not self._is_decided(old):
+            if move.phase == "fenced" and (lost := self._lost()):
+                if not self._is_decided():
                     raise self._refused(lost)
                 self._progress(f"copying again: {lost}")
-                self._go_home(old, new, "begun")
+                self._go_home("begun")
             if move.phase in ("pushed", "kept"):
-                self._require_takeover(old, new)
-                self._admit_writers(new)
+                self._require_takeover()
+                self._admit_writers()
             if move.phase == "kept" or (move.phase == "pushed" and move.keep):
-                self._keep_or_clear(old, new, None, stack)
+                self._keep_or_clear(None)
                 return
             written: set[tuple[Place, bytes]] = set()
             if move.phase == "begun":
-                captures = self._decide(old, new, stack)
+                captures = self._decide()
             if move.phase == "fenced":
-                captures, written = self._written_until_now(old, new, stack)
-                self._push(old, new, stack)
+                captures, written = self._written_until_now()
+                self._push()
             if move.keep:
-                self._keep_or_clear(old, new, self._kept, stack)
+                self._keep_or_clear(self._kept)
             else:
-                self._clear(old, new, captures, written)
+                self._clear(captures, written)
 
-    def _decide(self, old: Clients, new: Clients, stack: ExitStack) -> Captures | None:
+    def _decide(self) -> Captures | None:
         """Copy until no change was missed, and decide; return the captures.
 
         Return None if another mover has decided.
         """
         move = self._move
         for _ in range(_COPIES):
-            self._begin(old, new)
+            self._begin()
             if move.phase != "begun":
                 return None
             with ExitStack() as attempt:
                 try:
-                    captures = self._captures(old, attempt)
-                    self._transfer(old, new, captures, stack)
+                    captures = self._captures(self._old, attempt)
+                    self._transfer(captures)
                 except MissedChangesError as error:
                     missed = error.message
                     self._progress(f"copying again: {missed}")
                 else:
-                    stack.push(attempt.pop_all())
+                    self._stack.push(attempt.pop_all())
                     return captures
         raise GrowthError(
             f"{move.name} ({move.source}): each of {_COPIES} copies may have missed changes "
@@ -246,7 +220,7 @@ class ShardMover(Mover):
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
         """Capture what changes from now on, on each server."""
         captures: dict[ServerAddress, KeyCapture | Standstill] = {}
-        for server, own in by_server(clients).items():
+        for server, own in exchange.by_server(clients).items():
             first = next(iter(own.values()))
             if self._offline:
                 captures[server] = Standstill(own)
@@ -260,61 +234,65 @@ class ShardMover(Mover):
     def _command(self, verb: str) -> str:
         return f"shardkit move {verb} {self._move.name}"
 
-    def _has_decided(self, old: Clients) -> bool:
+    def _has_decided(self) -> bool:
         """Whether a mover has decided, and was killed before it could note that."""
-        return not self._old_gate.is_cluster and self._old_gate.is_closed(old)
+        return not self._old_gate.is_cluster and self._old_gate.is_closed(self._old)
 
-    def _is_decided(self, old: Clients) -> bool:
-        return bool(old) and self._old_gate.is_closed(old)
+    def _is_decided(self) -> bool:
+        return bool(self._old) and self._old_gate.is_closed(self._old)
 
-    def _is_open_elsewhere(self, old: Clients) -> bool:
+    def _is_open_elsewhere(self) -> bool:
         """Whether a source was promoted before it had the fence, so that clients wrote there."""
         return self._failed_over and not all(
-            is_permanent(client, self._move.id)
-            for place, client in old.items()
-            if held(self._components, [place], self._move.id, self._same)
+            gate.is_permanent(client, self._move.id)
+            for place, client in self._old.items()
+            if relocation.held(self._components, [place], self._move.id, self._same)
         )
 
     # ---- what the sources are emptied and clients are sent away for
 
-    def _prove(self, new: Clients) -> None:
+    def _prove(self) -> None:
         """Have the targets prove that they have everything: what they save later has it, too."""
-        write_under(
-            new,
+        gate.write_under(
+            self._new,
             self._attempt,
-            {at: [[("SET", proof_key(client), self._move.id)]] for at, client in new.items()},
+            {
+                at: [[("SET", gate.proof_key(client), self._move.id)]]
+                for at, client in self._new.items()
+            },
         )
 
-    def _lost(self, old: Clients, new: Clients) -> str:
+    def _lost(self, sampled: bool = True) -> str:
         """Return why the targets cannot take over; empty text if they have everything.
 
         Until they take writes, samples of the sources are there, too, apart from what another
         program wrote at the sources.
         """
-        place = next(iter(new))
+        place = next(iter(self._new))
         try:
-            for place, client in new.items():
-                key = proof_key(client)
+            for place, client in self._new.items():
+                key = gate.proof_key(client)
                 if self._new_gate.is_cluster:  # it refuses writes, and its slots may have moved
                     has_all = bool(client.dbsize())
                 else:  # whatever refuses this write would refuse those of clients
                     has_all = client.set(key, self._move.id, xx=True)
                 if not has_all:
                     return f"{place.server} has lost what was copied to database {place.database}"
-            for source, client in old.items() if self._move.phase == "fenced" else ():
-                for page in islice(pages(client), 1):
-                    written = self._maybe_written(source, client, new, page)
+            sampled = sampled and self._move.phase == "fenced"
+            for source, client in self._old.items() if sampled else ():
+                for page in islice(exchange.pages(client), 1):
+                    written = self._maybe_written(source, page)
                     for place, own in self._rule.there(source, page).items():
-                        if wrong := set(unequal(client, new[place], own)).difference(written):
+                        if wrong := set(unequal(client, self._new[place], own)).difference(written):
                             return f"{place.server} has lost {counted(len(wrong), 'key')}"
         except (RedisError, OSError) as error:
             return f"{place.server} cannot take over: {error}"
         return ""
 
-    def _go_home(self, old: Clients, new: Clients, phase: str) -> None:
+    def _go_home(self, phase: str) -> None:
         """Have clients use the sources again, before they wrote anything at the targets."""
         move, attempt = self._move, secrets.token_hex(8)
-        self._old_gate.admit_readers(old, attempt)
+        self._old_gate.admit_readers(self._old, attempt)
         epoch = push_changed(
             self._lease,
             lambda components: rule_of(reversed_move(move)).changed(components, self._same),
@@ -322,34 +300,36 @@ class ShardMover(Mover):
             witnessed=False,
         )
         with suppress(RedisError, OSError):  # if a target is away, nobody reads there
-            self._new_gate.turn_away(new, attempt)
-            self._new_gate.wait_for_readers(new, _READ * self._hold, epoch)
+            self._new_gate.turn_away(self._new, attempt)
+            self._new_gate.wait_for_readers(self._new, _READ * self._hold, epoch)
         self._reached(phase)
-        self._old_gate.open(old)
+        self._old_gate.open(self._old)
         self._held(None)
 
-    def _admit_writers(self, new: Clients) -> None:
+    def _admit_writers(self) -> None:
         """Have the targets take writes, which nobody has sent them yet, or some have."""
-        self._new_gate.open(new)
+        self._new_gate.open(self._new)
         self._move.epoch = self._held(None, self._rule.targets)
 
     # ---- before it is decided
 
-    def _begin(self, old: Clients, new: Clients) -> None:
+    def _begin(self) -> None:
         """Undo what earlier attempts did, unless one of them decides the move now."""
         move = self._move
         move.certificate = None
         self._lease.write(move)
         was_kept = self._kept_move() is not None
-        for server, client in one_of_each(new).items():
+        for server, client in exchange.one_of_each(self._new).items():
             if not role_of(client).is_master:
                 raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
-        for place, client in new.items():
-            fence = client.get(fence_key(client))
-            if self._new_gate.is_cluster and is_closed(client):
+        for place, client in self._new.items():
+            fence = client.get(gate.fence_key(client))
+            if self._new_gate.is_cluster and gate.is_closed(client):
                 continue  # an earlier split has left it
-            if move_of(fence) != move.id:
-                if not (was_kept and move_of(fence) == move.undoes) and strays(client, 1):
+            if gate.move_of(fence) != move.id:
+                if not (was_kept and gate.move_of(fence) == move.undoes) and exchange.strays(
+                    client, 1
+                ):
                     raise GrowthError(
                         f"{place.server} has keys in database {place.database}",
                         "empty it, or abort the move",
@@ -359,56 +339,61 @@ class ShardMover(Mover):
         if not (move.notifications or self._offline):
             move.notifications = {
                 str(server): turn_on_notifications(client)
-                for server, client in one_of_each(old).items()
+                for server, client in exchange.one_of_each(self._old).items()
             }
         self._lease.write(move)
-        if self._take_over(old, new):
-            empty(new, self._attempt)
+        if self._take_over():
+            empty(self._new, self._attempt)
         else:
             self._reached("fenced")
 
-    def _take_over(self, old: Clients, new: Clients) -> bool:
+    def _take_over(self) -> bool:
         """Keep other attempts from writing and deciding; return False if one has decided."""
-        self._new_gate.enter(new, self._attempt)
-        if not self._old_gate.take_back(old):
+        self._new_gate.enter(self._new, self._attempt)
+        if not self._old_gate.take_back(self._old):
             return False
         self._held(None)
         return True
 
-    def _let_go(self, old: Clients, value: bytes) -> None:
+    def _let_go(self, value: bytes) -> None:
         """Open the sources to clients again."""
-        self._old_gate.let_go(old, value)
+        self._old_gate.let_go(self._old, value)
         self._held(None)
 
     def _held(self, by: str | None, places: Sequence[Place] = ()) -> int:
         """Push which move holds shards, at the sources by default; return the epoch."""
-        gate = self._new_gate if places else self._old_gate
-        cluster = self._move.name if gate.is_cluster else ""
+        side = self._new_gate if places else self._old_gate
+        cluster = self._move.name if side.is_cluster else ""
         return push_changed(
             self._lease,
-            lambda components: held(
+            lambda components: relocation.held(
                 components, places or self._rule.sources, by, self._same, cluster
             ),
             f"{self._move.verb} of {self._move.name}",
             witnessed=False,
         )
 
-    def _transfer(self, old: Clients, new: Clients, captures: Captures, stack: ExitStack) -> None:
+    def _transfer(self, captures: Captures) -> None:
         """Copy, follow, compare, hold and decide."""
-        before = self._run_of(new)
-        sources, rule = by_server(old), self._rule
-        copies = [
-            DatabaseCopy(server, sources[server], new, rule, self._attempt, capture, self._share)
+        self._before = self._run_of(self._new)
+        self._copies = self._copies_of(captures, self._old, self._new, self._rule, self._attempt)
+        compared = None if self._offline else self._copied()
+        for each in product(
+            *(exchange.one_of_each(side).values() for side in (self._old, self._new))
+        ):
+            copy_libraries(*each)
+        self._hold_and_decide(compared)
+
+    def _copies_of(
+        self, captures: Captures, old: Clients, new: Clients, rule: CopyRule, value: bytes
+    ) -> list[DatabaseCopy]:
+        own = exchange.by_server(old)
+        return [
+            DatabaseCopy(server, own[server], new, rule, value, capture, self._share)
             for server, capture in captures.items()
         ]
-        compared = None if self._offline else self._copied(old, new, copies)
-        for source, target in product(one_of_each(old).values(), one_of_each(new).values()):
-            copy_libraries(source, target)
-        self._hold_and_decide(old, new, copies, compared, before, stack)
 
-    def _copied(
-        self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
-    ) -> ServerComparison:
+    def _copied(self) -> ServerComparison:
         """Copy every key, and what changes, until both sides are the same."""
         move = self._move
         began = time.monotonic()
@@ -420,36 +405,36 @@ class ShardMover(Mover):
                     "clients",
                     "resume it with more time: --copy",
                 )
-            keys, size = (sum(getattr(each, name) for each in copies) for name in ("keys", "bytes"))
+            keys, size = (
+                sum(getattr(each, name) for each in self._copies) for name in ("keys", "bytes")
+            )
             self._pace.note(COPIED, keys, move.total, "keys", f", {size / 1e6:,.0f} MB")
 
         def copy_some(own: Sequence[DatabaseCopy]) -> None:
             for copy in own:
                 copy.copy_all(tell)
 
-        at_once(copy_some, [copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
-        move.copied = sum(copy.bytes for copy in copies)
+        exchange.at_once(copy_some, [self._copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
+        move.copied = sum(copy.bytes for copy in self._copies)
         move.seconds = round(time.monotonic() - began, 3)
-        return self._caught_up(old, new, copies)
+        return self._caught_up()
 
-    def _caught_up(
-        self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
-    ) -> ServerComparison:
+    def _caught_up(self) -> ServerComparison:
         """Copy what changes while both sides are compared."""
-        rule, captures = self._rule, {copy.server: copy.capture for copy in copies}
+        rule, captures = self._rule, {copy.server: copy.capture for copy in self._copies}
         with ExitStack() as following:
-            for copy in copies:
+            for copy in self._copies:
                 following.callback(Follower(copy).stop)
             compared = self._compare(
-                old.__getitem__,
-                new.__getitem__,
+                self._old.__getitem__,
+                self._new.__getitem__,
                 rule.sources,
                 {
                     *OWN_KEYS,
                     *(
                         key(each).encode()
-                        for key in (fence_key, proof_key)
-                        for each in (*old.values(), *new.values())
+                        for key in (gate.fence_key, gate.proof_key)
+                        for each in (*self._old.values(), *self._new.values())
                     ),
                 },
                 others=rule.targets,
@@ -458,7 +443,7 @@ class ShardMover(Mover):
                 label=rule.label,
                 untold=lambda at, keys: captures[at.server].note(at.database, keys),
             )
-        for copy in copies:  # before writers are held, and before what differs is anybody's fault
+        for copy in self._copies:  # before what differs is anybody's fault, or writers are held
             copy.capture.require_complete()
         if not compared.same:
             raise GrowthError(
@@ -472,22 +457,14 @@ class ShardMover(Mover):
     def _run_of(clients: Clients) -> list[tuple[bytes, ...]]:
         """Return each server's run, and how many keys it has evicted."""
         sections = [("INFO", "server"), ("INFO", "stats")]
-        asked = [(client, [sections]) for client in one_of_each(clients).values()]
-        texts = [b"\n".join(said) for said in ask_all(asked)]
+        asked = [(client, [sections]) for client in exchange.one_of_each(clients).values()]
+        texts = [b"\n".join(said) for said in exchange.ask_all(asked)]
         return [
             tuple(re.findall(rb"^(?:run_id|evicted_keys):(\w+)", text, re.MULTILINE))
             for text in texts
         ]
 
-    def _hold_and_decide(
-        self,
-        old: Clients,
-        new: Clients,
-        copies: Sequence[DatabaseCopy],
-        compared: ServerComparison | None,
-        before: list[tuple[bytes, ...]],
-        stack: ExitStack,
-    ) -> None:
+    def _hold_and_decide(self, compared: ServerComparison | None) -> None:
         move = self._move
         limit = self._copy + self._hold if self._offline else _DECIDED * self._hold
         problem: GrowthError | None = None
@@ -498,45 +475,45 @@ class ShardMover(Mover):
             # All know of it before writers are held: then it takes less than a second to read.
             wait_until_read(self._config, self._held(f"{move.name} soon"))
             if not self._offline:
-                at_once(lambda copy: copy.follow(lambda: True), copies)
+                exchange.at_once(lambda copy: copy.follow(lambda: True), self._copies)
             began = time.monotonic()
             self._held_until = began + limit
             token, record = secrets.token_hex(8), journal.essence(move)
-            value = fence_value(move.id, token, move.target, readers=True, record=record)
+            value = gate.fence_value(move.id, token, move.target, readers=True, record=record)
             decided = deciding = False
             try:
-                self._old_gate.close(old, value, limit, self._offline)
+                self._old_gate.close(self._old, value, limit, self._offline)
                 self._held(move.name)
-                self._old_gate.wait_for_writers(old, began, self._hold, self._kill)
+                self._old_gate.wait_for_writers(self._old, began, self._hold, self._kill)
                 move.decided = {
                     str(server): int(client.time()[0])
-                    for server, client in one_of_each(old).items()
+                    for server, client in exchange.one_of_each(self._old).items()
                 }
                 if compared is None:
-                    compared = self._copied(old, new, copies)
-                self._finish(old, new, copies, compared, before)
-                self._require_target(new)
-                self._new_gate.require_slots(new)
+                    compared = self._copied()
+                self._finish(compared)
+                self._require_target()
+                self._new_gate.require_slots(self._new)
                 deciding = not self._old_gate.is_cluster
                 if deciding:
-                    self._prove(new)
+                    self._prove()
 
                 def rest() -> None:
-                    self._require_same(old, new, copies, proven=True)
-                    self._prove(new)
+                    self._require_same(proven=True)
+                    self._prove()
 
-                decided = self._old_gate.decide(old, value, rest)
+                decided = self._old_gate.decide(self._old, value, rest)
                 deciding = False
             except GrowthError as error:
                 problem = error
-                if isinstance(error, MissedChangesError) or self._is_other_run(new, before):
+                if isinstance(error, MissedChangesError) or self._is_other_run():
                     raise
             finally:
                 if not decided and not deciding:  # if in doubt, `resume` finds out
-                    self._let_go(old, value)
+                    self._let_go(value)
             if decided:
                 self._reached("fenced")
-                self._push(old, new, stack, began)
+                self._push(began)
                 return
         raise problem or GrowthError(
             f"the rest could not be copied within {self._hold:g} s, {_ATTEMPTS} times: the shards "
@@ -544,31 +521,24 @@ class ShardMover(Mover):
             "try again when there are fewer writes, or allow more time: --hold",
         )
 
-    def _is_other_run(self, new: Clients, before: list[tuple[bytes, ...]]) -> bool:
+    def _is_other_run(self) -> bool:
         try:
-            return self._run_of(new) != before
+            return self._run_of(self._new) != self._before
         except (RedisError, OSError):
             return True
 
-    def _require_target(self, new: Clients) -> None:
+    def _require_target(self) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
-        if set(fences_of(new)) != {self._attempt}:
-            raise taken_over()
+        if set(gate.fences_of(self._new)) != {self._attempt}:
+            raise gate.taken_over()
 
-    def _finish(
-        self,
-        old: Clients,
-        new: Clients,
-        copies: Sequence[DatabaseCopy],
-        compared: ServerComparison,
-        before: list[tuple[bytes, ...]],
-    ) -> None:
+    def _finish(self, compared: ServerComparison) -> None:
         """Copy the rest, and certify that both sides are the same, while no client writes.
 
         They were the same when they were compared, and no change was missed since then.
         """
-        self._require_same(old, new, copies)
-        if self._is_other_run(new, before):
+        self._require_same()
+        if self._is_other_run():
             raise GrowthError(
                 f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "
                 "move: the shards are where they were",
@@ -583,21 +553,19 @@ class ShardMover(Mover):
         }
         self._lease.write(move)
 
-    def _require_same(
-        self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy], *, proven: bool = False
-    ) -> None:
+    def _require_same(self, *, proven: bool = False) -> None:
         """Copy the rest, and check that these keys are the same on both sides."""
-        finish = partial(self._finished, old, new, proven)
-        wrong = [line for lines in at_once(finish, copies) for line in lines]
+        finish = partial(self._finished, proven)
+        wrong = [line for lines in exchange.at_once(finish, self._copies) for line in lines]
         if wrong:
             raise GrowthError(
                 f"both servers differ in {counted(len(wrong), 'key')}, such as {wrong[0]}",
                 "resume, or abort",
             )
 
-    def _finished(self, old: Clients, new: Clients, proven: bool, copy: DatabaseCopy) -> list[str]:
+    def _finished(self, proven: bool, copy: DatabaseCopy) -> list[str]:
         """Copy the rest from one server; return which of these keys differ."""
-        last: dict[Place, list[bytes]] = {at: [] for at in old if at.server == copy.server}
+        last: dict[Place, list[bytes]] = {at: [] for at in self._old if at.server == copy.server}
         for number, key in copy.finish(proven=proven):
             last[Place(copy.server, number)].append(key)
         return [
@@ -605,70 +573,64 @@ class ShardMover(Mover):
             for place, keys in last.items()
             for target, own in self._rule.there(place, keys).items()
             for line in differing(
-                old[place], new[target], own, math.inf if proven else self._held_until
+                self._old[place], self._new[target], own, math.inf if proven else self._held_until
             )
         ]
 
     # ---- after it is decided
 
-    def _written_until_now(
-        self, old: Clients, new: Clients, stack: ExitStack
-    ) -> tuple[Captures | None, set[tuple[Place, bytes]]]:
+    def _written_until_now(self) -> tuple[Captures | None, set[tuple[Place, bytes]]]:
         """Capture changes at the sources after a kill; return also what was written since.
 
         While the targets are closed they have what was decided. Return no captures if one is open.
         """
         with suppress(GrowthError):
-            captures = self._captures(old, stack)
+            captures = self._captures(self._old, self._stack)
             written = {
                 (place, key)
-                for place, client in old.items()
-                for page in pages(client)
-                for key in self._maybe_written(place, client, new, page)
+                for place, client in self._old.items()
+                for page in exchange.pages(client)
+                for key in self._maybe_written(place, page)
             }
-            if all(move_of(mark) == self._move.id for mark in fences_of(new)):
+            if all(gate.move_of(mark) == self._move.id for mark in gate.fences_of(self._new)):
                 return captures, written
         return None, set()
 
-    def _push(
-        self, old: Clients, new: Clients, stack: ExitStack, began: float | None = None
-    ) -> None:
+    def _push(self, began: float | None = None) -> None:
         """Send readers to the targets, and writers once no reader is left at the sources."""
         move = self._move
         self._progress("pushing the entries")
-        self._require_targets(new)
+        self._require_targets()
         if (undone := self._kept_move()) is not None:
             self._lease.write(replace(undone, phase="done"))
         attempt = secrets.token_hex(8)
-        self._new_gate.admit_readers(new, attempt)
+        self._new_gate.admit_readers(self._new, attempt)
         epoch = push_changed(
             self._lease,
             lambda components: self._rule.changed(components, self._same),
             f"{move.verb} of {move.name} to {move.target}",
             witnessed=False,
         )
-        self._old_gate.turn_away(old, attempt)
+        self._old_gate.turn_away(self._old, attempt)
         waited = time.monotonic() - began if began and not self._offline else 0.0
         patience = _READ * self._hold - waited
-        self._old_gate.wait_for_readers(old, patience, epoch)
+        self._old_gate.wait_for_readers(self._old, patience, epoch)
         if move.keep:  # before anything changes there
-            for server, client in one_of_each(new).items():
+            for server, client in exchange.one_of_each(self._new).items():
                 setting = turn_on_notifications(client)
                 move.notifications.setdefault(str(server), setting)
-            self._kept = self._captures(new, stack)
-        self._require_targets(new)
+            self._kept = self._captures(self._new, self._stack)
+        self._require_targets()
         self._reached("pushed")  # from now on, there may be writes that the sources lack
-        self._admit_writers(new)
+        self._admit_writers()
         if began is not None:
             move.held = time.monotonic() - began
         self._lease.write(move)
 
     def _clear(
         self,
-        old: Clients,
-        new: Clients,
         captures: Captures | None,
-        written: Collection[tuple[Place, bytes]],
+        written: Collection[tuple[Place, bytes]] = (),
         *,
         kept: bool = False,
     ) -> None:
@@ -682,15 +644,15 @@ class ShardMover(Mover):
             [each for each in components.values() if each.name in self._concerned],
             read_epoch(self._config),
         )
-        self._require_takeover(old, new)
+        self._require_takeover()
         self._progress(f"emptying {move.source}")
-        for source, own in by_server(dict.fromkeys(self._rule.sources)).items():
-            for server in replicas_of(self._components.values(), source, self._same):
+        for source, own in exchange.by_server(dict.fromkeys(self._rule.sources)).items():
+            for server in self._servers.replicas_of(source):
                 with (
                     suppress(RedisError, OSError),
-                    database_client(server, *self._login(source), 0) as client,
+                    exchange.database_client(server, self._login(source), 0) as client,
                 ):
-                    wait_for_readers(client, own, LEAVE, all_read=True)
+                    gate.wait_for_readers(client, own, LEAVE, all_read=True)
         stale: set[tuple[Place, bytes]] | None = set() if kept else None
         if captures is not None and not self._offline:
             with suppress(MissedChangesError):
@@ -702,43 +664,45 @@ class ShardMover(Mover):
                     found |= {(Place(server, n), key) for (n, key), told in changed.items() if told}
                 stale = found
 
-        place_of = {client: place for place, client in old.items()}
+        place_of = {client: place for place, client in self._old.items()}
 
         def clear(client: Any) -> None:
-            place, value = place_of[client], client.get(fence_key(client))
-            if move_of(value) != move.id:
+            place, value = place_of[client], client.get(gate.fence_key(client))
+            if gate.move_of(value) != move.id:
                 return  # reversed in the meantime: it is in use
-            for page in pages(client):
+            for page in exchange.pages(client):
                 if stale is None:
-                    kept = set(self._maybe_written(place, client, new, page))
+                    kept = set(self._maybe_written(place, page))
                     keys = [key for key in page if key not in kept]
                 else:
                     keys = [key for key in page if (place, key) not in stale]
                 if keys:
-                    write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
+                    gate.write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
 
         if not self._old_gate.is_cluster:
-            self._require_takeover(old, new)
-            each_of(clear, old)
-        self._restore_notifications({**old, **new})
+            self._require_takeover()
+            gate.each_of(clear, self._old)
+        self._restore_notifications({**self._old, **self._new})
         certificate = move.certificate or {}
-        certificate["keys_now"] = sum(client.dbsize() for client in new.values()) - len(new)
+        certificate["keys_now"] = sum(client.dbsize() - 1 for client in self._new.values())
         certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
         move.certificate = certificate
         self._note_strays()
         self._reached("done")
 
         def forget(client: Any) -> None:
-            if client.get(proof_key(client)) == move.id.encode():  # else it is a later move's
-                client.delete(proof_key(client))
+            if client.get(gate.proof_key(client)) == move.id.encode():  # else it is a later move's
+                client.delete(gate.proof_key(client))
 
         with suppress(ResponseError):  # the slot of one has moved
-            each_of(forget, new)
+            gate.each_of(forget, self._new)
 
-    def _require_takeover(self, old: Clients, new: Clients) -> None:
+    def _require_takeover(self) -> None:
         """Check that the targets have everything, and no entry names a source, before emptying."""
-        lost = self._lost(old, new)
-        named = held(read_components(self._config), self._rule.sources, self._move.id, self._same)
+        lost = self._lost()
+        named = relocation.held(
+            read_components(self._config), self._rule.sources, self._move.id, self._same
+        )
         self._lease.check()
         if lost:
             raise self._refused(lost)
@@ -746,9 +710,9 @@ class ShardMover(Mover):
             again = f"entries name {self._move.source} again"
             raise self._refused(again, "push entries that name the new place, and resume")
 
-    def _require_targets(self, new: Clients) -> None:
+    def _require_targets(self) -> None:
         """Check that the targets have everything, before clients are sent there."""
-        if lost := self._lost({}, new):
+        if lost := self._lost(False):
             self._lease.check()
             raise self._refused(lost)
 
@@ -761,19 +725,17 @@ class ShardMover(Mover):
 
     # ---- while the sources are kept up to date
 
-    def _keep_or_clear(
-        self, old: Clients, new: Clients, captures: Captures | None, stack: ExitStack
-    ) -> None:
+    def _keep_or_clear(self, captures: Captures | None) -> None:
         """Keep the sources up to date until the move is completed or reversed.
 
         That needs no lease: this process alone knows the value of the sources' fences.
         """
         move, config = self._move, self._config
         token, record = secrets.token_hex(8), journal.essence(move)
-        value = fence_value(move.id, token, move.target, record=record)
-        change(old, move.id, value)
+        value = gate.fence_value(move.id, token, move.target, record=record)
+        gate.change(self._old, move.id, value)
         if not move.keep:
-            self._clear(old, new, None, (), kept=True)
+            self._clear(None, kept=True)
             return
         move.wanted = ""
         self._reached("kept")
@@ -786,23 +748,17 @@ class ShardMover(Mover):
                 with ExitStack() as attempt:
                     refill = captures is None
                     if captures is None:
-                        if lost := self._lost(old, new):
+                        if lost := self._lost():
                             raise self._refused(lost)
-                        empty(old, value)
-                        captures = self._captures(new, attempt)
-                    copies = [
-                        DatabaseCopy(
-                            *(server, by_server(new)[server], old, rule_of(back), value, capture),
-                            self._share,
-                        )
-                        for server, capture in captures.items()
-                    ]
+                        empty(self._old, value)
+                        captures = self._captures(self._new, attempt)
+                    copies = self._copies_of(captures, self._new, self._old, rule_of(back), value)
                     try:
-                        at_once(
+                        exchange.at_once(
                             DatabaseCopy.copy_all if refill else DatabaseCopy.find_untold, copies
                         )
                         if self._follow(copies, captures) == "reverse":
-                            self._go_back(old, new, back, copies, captures, stack)
+                            self._go_back(back, copies, captures)
                         return
                     except MissedChangesError as error:
                         self._progress(f"copying again: {error.message}")
@@ -829,51 +785,42 @@ class ShardMover(Mover):
             self._move = record
         return record.wanted
 
-    def _go_back(
-        self,
-        old: Clients,
-        new: Clients,
-        back: Move,
-        copies: Sequence[DatabaseCopy],
-        captures: Captures,
-        stack: ExitStack,
-    ) -> None:
+    def _go_back(self, back: Move, copies: list[DatabaseCopy], captures: Captures) -> None:
         """Reverse the move, whose sources have everything."""
         back.notifications = dict(self._move.notifications)
         back.keys = dict(self._move.keys)
         back.fences = {
-            str(at): client.get(fence_key(client)).decode() for at, client in old.items()
+            str(at): client.get(gate.fence_key(client)).decode() for at, client in self._old.items()
         }
         with journal.lease(self._config) as lease:
             mover = ShardMover(lease, read_components(self._config), back, **self._options)
             mover._watching = dict(captures)
             mover.begin()
-            if mover._take_over(new, old):
+            mover._old, mover._new, mover._stack = self._new, self._old, self._stack
+            if mover._take_over():
+                mover._copies, mover._before = copies, mover._run_of(self._old)
                 for copy in copies:
                     copy.value = mover._attempt
                 with suppress(MissedChangesError):
-                    before = mover._run_of(old)
-                    compared = mover._caught_up(new, old, copies)
-                    mover._hold_and_decide(new, old, copies, compared, before, stack)
+                    mover._hold_and_decide(mover._caught_up())
             if back.phase == "pushed":
-                mover._clear(new, old, captures, ())
+                mover._clear(captures)
             mover.run()
         self._move = back
 
-    def _restore_notifications(self, old: Clients) -> None:
-        for server, client in one_of_each(old).items():
+    def _restore_notifications(self, clients: Clients) -> None:
+        for server, client in exchange.one_of_each(clients).items():
             with suppress(RedisError, KeyError):
                 setting = self._move.notifications[str(server)]
                 client.config_set("notify-keyspace-events", setting)
 
-    def _maybe_written(
-        self, place: Place, old: Any, new: Clients, keys: Sequence[bytes]
-    ) -> list[bytes]:
+    def _maybe_written(self, place: Place, keys: Sequence[bytes]) -> list[bytes]:
         """Return keys of a source that may have been written since the move was decided.
 
         The mover has not seen all changes. So these are the keys that were used since then and
         differ from the target; if the server has no idle times (LFU), all that differ.
         """
+        old = self._old[place]
         with old.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.object("idletime", key)
@@ -884,48 +831,52 @@ class ShardMover(Mover):
             for key, seconds in zip(keys, idle, strict=True)
             if not isinstance(seconds, int) or seconds <= since
         ]
-        by_target = self._rule.there(place, touched) if touched else {}
-        return [key for target, own in by_target.items() for key in unequal(old, new[target], own)]
+        there = self._rule.there(place, touched) if touched else {}
+        return [key for at, own in there.items() for key in unequal(old, self._new[at], own)]
 
     def abort(self) -> None:
         """Open the sources, and empty the targets."""
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
-            if move.phase == "fenced" and self._lost(old, new):
-                self._go_home(old, new, "begun")
+            self._old, self._new = old, new
+            if move.phase == "fenced" and self._lost():
+                self._go_home("begun")
             # `shardkit changes repair` sees to the others when they are back. Without a source, the
             # targets keep what may be the only copy.
-            all_sources, old, new = len(old), _answering(old), _answering(new)
-            taken = len(old) == all_sources and move.id in map(move_of, fences_of(new))
+            self._old, self._new = _answering(old), _answering(new)
+            taken = len(self._old) == len(old) and move.id in map(
+                gate.move_of, gate.fences_of(self._new)
+            )
             if (
                 move.phase != "begun"
-                or (old and self._has_decided(old))
-                or (taken and not self._take_over(old, new))
+                or (self._old and self._has_decided())
+                or (taken and not self._take_over())
             ):
                 raise GrowthError(
                     f"{move.target} has taken over",
                     f"resume it, and then: {self._command('reverse')}",
                 )
             if taken:
-                empty(new, self._attempt)
-                lift(new, move.id, former=move.fences)
-            lift(old, move.id)
-            self._restore_notifications(old)
+                empty(self._new, self._attempt)
+                gate.lift(self._new, move.id, former=move.fences)
+            gate.lift(self._old, move.id)
+            self._restore_notifications(self._old)
         self._reached("aborted")
 
     def give_up(self, lost: bool) -> None:
-        """See `Mover.give_up`."""
+        """End the move, with ``lost`` without what lost servers have."""
         move, rule = self._move, self._rule
         if move.phase == "begun":
             self.abort()
             return
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
+            self._old, self._new = old, new
             here, there = _answering(old), _answering(new)
-            closing = move.id in map(move_of, (*fences_of(here), *fences_of(there)))
+            closing = move.id in map(gate.move_of, (*gate.fences_of(here), *gate.fences_of(there)))
             if closing and not lost:
                 raise self._can_continue()
-            if lost and len(here) == len(old) and self._lost(old, new):
-                self._go_home(old, new, "aborted")
+            if lost and len(here) == len(old) and self._lost():
+                self._go_home("aborted")
             elif closing:
                 raise self._can_continue()
         self._reached("aborted")
@@ -941,8 +892,8 @@ class ShardMover(Mover):
         # The nodes of a cluster keep what they had, and refuse writes.
         with self._clients([] if self._old_gate.is_cluster else self._rule.sources) as old:
             for place, client in old.items():
-                if move_of(client.get(fence_key(client))) == move.id:
-                    stale += [f"{self._rule.label(place)} {key}" for key in strays(client)]
+                if gate.move_of(client.get(gate.fence_key(client))) == move.id:
+                    stale += [f"{self._rule.label(place)} {key}" for key in exchange.strays(client)]
         move.certificate = {
             **(move.certificate or {}),
             "stale": stale[:MOST_NAMED],
@@ -953,7 +904,7 @@ class ShardMover(Mover):
 def _answering(clients: Clients) -> Clients:
     """Return the clients of servers that answer."""
     found: dict[Place, Any] = {}
-    for server, own in by_server(clients).items():
+    for server, own in exchange.by_server(clients).items():
         with suppress(RedisError, OSError):
             next(iter(own.values())).ping()
             found |= {Place(server, number): client for number, client in own.items()}
@@ -979,5 +930,7 @@ def reversed_move(move: Move) -> Move:
 def empty(clients: Clients, value: bytes) -> None:
     """Empty targets except for their fences, if these are those of this attempt."""
     flush = ("FLUSHDB", "ASYNC")
-    keys = {place: fence_key(client) for place, client in clients.items()}
-    write_under(clients, value, {at: [[flush, ("SET", key, value)]] for at, key in keys.items()})
+    keys = {place: gate.fence_key(client) for place, client in clients.items()}
+    gate.write_under(
+        clients, value, {at: [[flush, ("SET", key, value)]] for at, key in keys.items()}
+    )

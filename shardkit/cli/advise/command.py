@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +18,23 @@ import click
 import shardkit
 from shardkit.admin.changes import working_on
 from shardkit.admin.conversion.convert import convert
-from shardkit.admin.conversion.forms import Conversion
+from shardkit.admin.conversion.forms import Conversion, StructureForm, Timed, decode_all, form_of
 from shardkit.admin.doctor.scan import Database, databases_with
 from shardkit.admin.growth.adopt import entry_at
+from shardkit.cli import options as given
 from shardkit.cli.advise import sampling
-from shardkit.cli.advise.checking import TOO_FAR, FamilyAdvice, LayoutAdvice, advise
+from shardkit.cli.advise.layouts import DAY, LayoutChoice, Row, layouts_of
 from shardkit.cli.advise.plots import bars, check_plot
-from shardkit.cli.advise.servers import ServerSource
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    config_option,
-    number_option,
-    opened,
+from shardkit.cli.advise.sampling import KeySample, SampledFamily
+from shardkit.cli.advise.servers import (
+    COMPONENT,
+    BenchServer,
+    MemoryModel,
+    ServerSource,
+    entry_size,
+    measure,
 )
+from shardkit.cli.options import ShardOptions, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, STRONG, WARN, Output, Styled, Table, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.text import percent, printable, size
@@ -37,13 +43,159 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.url import cluster_of, each_url
 from shardkit.errors import InvalidArgumentError, counted
+from shardkit.operations.operation import pages
+from shardkit.structures.unique.visitors import UniqueVisitors
 
-_on_option = click.option(
-    "--on",
-    multiple=True,
-    metavar="HOST:PORT/DB|URL",
-    help="A database with the keys, or redis+cluster://HOST:PORT; repeat it. By default those of "
-    "the components.",
+_CHECKED = 20_000  # entries that are loaded: fewer take too little to be measured
+_WARM = 50  # entries that are written and deleted first: scripts and statistics take memory
+_AT_ONCE = 500
+_YEAR = 31_536_000_000  # milliseconds
+TOO_FAR = 0.05  # predictions that differ more are doubtful
+
+Progress = Callable[[str, int, int | None], object]
+
+
+@dataclass(frozen=True)
+class LayoutAdvice:
+    """What a family would take in a structure."""
+
+    layout: LayoutChoice
+    bytes: int  # predicted for all its entries
+    sampled: int  # entries that the check has loaded
+    predicted: int  # bytes predicted for the sampled entries
+    measured: int  # bytes that the sampled entries take
+
+    @property
+    def error(self) -> float:
+        """By how much the prediction differs from what was measured."""
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True)
+class FamilyAdvice:
+    """What a family takes, and would take."""
+
+    family: SampledFamily
+    layouts: tuple[LayoutAdvice, ...]  # the structures that fit, the smallest first
+    reason: str  # why none does
+
+    def saving(self, layout: LayoutAdvice) -> float:
+        """Return the share of the memory that a structure saves."""
+        return 1 - layout.bytes / max(self.family.memory, 1)
+
+
+def advise(
+    sample: KeySample, servers: ServerSource, most: int, progress: Progress
+) -> tuple[list[FamilyAdvice], str]:
+    """Return the advice for the families that take most, and the software of the embedded server.
+
+    Cost: about a second for each structure that fits.
+    """
+    advices = []
+    expiring = any(family.expires for family in sample.families[:most])
+    with servers.empty_server() as server:
+        software, model = server.software, measure(server, expiring)
+    for n, family in enumerate(sample.families[:most]):
+        choices, reason = layouts_of(family, model)
+        found = []
+        for choice in choices:
+            progress(f"{family.family.text}: {choice.conversion.into}", n, most)
+            with servers.empty_server() as server, server.limits(choice.settings):
+                found.append(_check(choice, server, model))
+        found.sort(key=lambda advice: advice.bytes)
+        advices.append(FamilyAdvice(family, tuple(found), "" if found else reason))
+    return advices, software
+
+
+def _check(choice: LayoutChoice, server: BenchServer, model: MemoryModel) -> LayoutAdvice:
+    rows = _timed(choice.conversion, _enough(choice))
+    trained = choice.conversion.train
+    count = len(rows) - trained
+    conversion = _planned(choice.conversion, count)
+    _warm(choice, server)
+    first = server.bytes_added()
+    form = form_of(conversion, server.kit, COMPONENT)
+    entries = decode_all(form, rows)
+    predict, dictionary = choice.predict, 0.0
+    if trained:
+        fields = form.fields
+        values = [getattr(value, "value", value) for _, value in entries[: len(choice.rows)]]
+        fields.train(values[:trained])
+        stored = [fields.codec.encode(value) for value in values[trained:]]
+        assert choice.with_values is not None
+        predict = choice.with_values(stored)
+        dictionary = server.bytes_added() - first
+        form = form_of(conversion, server.kit, COMPONENT)
+        entries = entries[trained:]
+    for page in pages(entries, _AT_ONCE):
+        form.sync(page)
+    if conversion.expires and not conversion.by_key:
+        form.expire(DAY.isoformat().encode(), _due())
+    measured = server.bytes_added() - first
+    return LayoutAdvice(
+        choice,
+        round(choice.times * predict(model, choice.total) + dictionary),
+        count,
+        round(predict(model, count) + dictionary),
+        measured,
+    )
+
+
+def _due() -> int:
+    """Return a time at which a key may expire, in the year after the next one."""
+    return round(1000 * time.time()) + random.randrange(_YEAR, 2 * _YEAR)
+
+
+def _timed(conversion: Conversion, rows: Sequence[Row]) -> list[Row]:
+    if not (conversion.expires and conversion.by_key):
+        return list(rows)
+    return [(key, name, Timed(raw, _due())) for key, name, raw in rows]
+
+
+def _planned(conversion: Conversion, count: int) -> Conversion:
+    parameters = dict(conversion.parameters)
+    for planned in parameters.keys() & {"total", "first_day"}:
+        parameters[planned] = count
+    return replace(conversion, parameters=parameters)
+
+
+def _enough(choice: LayoutChoice) -> list[Row]:
+    """Return the rows of the sample, those behind the training's repeated under other names."""
+    trained = choice.conversion.train
+    repeated = choice.rows[trained:]
+    times = min(ceil(_CHECKED / len(repeated)), ceil(choice.total / len(repeated)))
+    highest = max((int(name) for _, name, _ in repeated if name.isdigit()), default=0)
+    more = [
+        (key, _another(name, turn, highest - int(repeated[0][1]) + 1 if choice.dense else 1), raw)
+        for turn in range(1, times)
+        for key, name, raw in repeated
+    ]
+    return [*choice.rows, *more]
+
+
+def _another(name: bytes, turn: int, step: int) -> bytes:
+    """Return another name of the same form."""
+    if entry_size(name) <= len(name) or name.isdigit():  # a number, in its compact form
+        return b"%d" % (int(name) + turn * step)
+    turn %= len(name)
+    return name[turn:] + name[:turn] if turn else name
+
+
+def _warm(choice: LayoutChoice, server: BenchServer) -> None:
+    conversion = replace(_planned(choice.conversion, 1), keys="warm", name="w:warm")
+    form: StructureForm = form_of(conversion, server.kit, COMPONENT)
+    rows = _timed(conversion, choice.rows[:_WARM])
+    form.sync(decode_all(form, rows))
+    if isinstance(form.structure, UniqueVisitors):
+        form.structure.remove(rows[0][2])
+    else:
+        form.structure.delete()
+
+
+_on_option = given.repeated(
+    "HOST:PORT/DB|URL",
+    "A database with the keys, or redis+cluster://HOST:PORT; repeat it. By default those of the "
+    "components.",
 )
 
 
@@ -53,45 +205,31 @@ _on_option = click.option(
     "shardkit advise --on 10.0.0.1:6379/0 --match 'user:*' --output user.json",
     name="advise",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@_on_option
-@click.option("--match", metavar="PATTERN", help="Only keys that match, as of SCAN.")
-@click.option(
-    "--type",
-    "type_",
-    type=click.Choice(["string", "hash", "set", "zset", "list", "stream"]),
-    help="Only keys of this type.",
-)
-@number_option("--sample", 5_000, "Keys of each database to sample at most.", parameter="keys")
-@number_option("--families", 5, "How many families to advise on, the largest first.")
-@click.option(
-    "--server",
-    "binary",
-    metavar="PATH",
-    help="The server to start: a path, or a program on PATH; by default the embedded one.",
-)
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
-)
-@click.option(
-    "--output",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the best choice for the largest family, for shardkit convert.",
-)
-@config_option
 def advise_command(
-    names: Sequence[str],
-    on: tuple[str, ...],
-    match: str | None,
-    type_: str | None,
-    keys: int,
-    families: int,
-    binary: str | None,
-    plot: Path | None,
-    file: Path | None,
-    where: str | None,
     output: Output,
+    names: Sequence[str] = given.components,
+    on: tuple[str, ...] = _on_option,
+    match: str | None = given.option("PATTERN", "Only keys that match, as of SCAN."),
+    type_: str | None = given.choice(
+        ["string", "hash", "set", "zset", "list", "stream"],
+        "Only keys of this type.",
+        name="--type",
+    ),
+    keys: int = given.number(5_000, "Keys of each database to sample at most.", name="--sample"),
+    families: int = given.number(5, "How many families to advise on, the largest first."),
+    binary: str | None = given.option(
+        "PATH",
+        "The server to start: a path, or a program on PATH; by default the embedded one.",
+        name="--server",
+    ),
+    plot: Path | None = given.option(None, "Draw a plot: .svg, .png …", type=given.FILE),
+    file: Path | None = given.option(
+        None,
+        "Write the best choice for the largest family, for shardkit convert.",
+        type=given.FILE,
+        name="--output",
+    ),
+    where: str | None = given.config,
 ) -> None:
     """Show what keys take, and what they would take in shardkit's structures.
 
@@ -112,9 +250,7 @@ def advise_command(
         file.write_text(_best(advices).to_json(), encoding="utf-8")
     if plot is not None:
         _plot(plot, advices)
-    if output.as_json:
-        output.document(_document(sample, advices, software, component))
-    else:
+    if not output.wrote_json(_document(sample, advices, software, component)):
         _show(output, sample, advices, software, component)
 
 
@@ -199,19 +335,18 @@ def _show(
     output.table(table)
     output.line()
     known = sum(advice.family.memory for advice in advices)
-    output.line(
+    output.dim(
         f"{sample.seen:,} of {counted(sample.keys, 'key')} were looked at; the families take "
-        f"{percent(known, sample.used_memory)} of used_memory",
-        DIM,
+        f"{percent(known, sample.used_memory)} of used_memory"
     )
     if known < sample.used_memory / 2:
-        output.line("large keys that a sample misses: shardkit keys --biggest 20", DIM)
-    output.line(f"check: the prediction for a part, against the same on {software}", DIM)
+        output.dim("large keys that a sample misses: shardkit keys --biggest 20")
+    output.dim(f"check: the prediction for a part, against the same on {software}")
     for advice in advices:
         if advice.layouts and advice.saving(advice.layouts[0]) > 0:
             best = advice.layouts[0].layout
             output.line()
-            output.line(f"# {printable(advice.family.family.text)}", DIM)
+            output.dim(f"# {printable(advice.family.family.text)}")
             output.text(best.conversion.code(component) + "\n")
             for setting, value in best.settings.items():
                 output.text(f"# on the servers: CONFIG SET {setting} {value}\n")
@@ -247,7 +382,7 @@ def _document(
                         "settings": dict(layout.layout.settings),
                         "note": layout.layout.note,
                         "code": layout.layout.conversion.code(component),
-                        "plan": asdict(layout.layout.conversion),
+                        "plan": layout.layout.conversion,
                     }
                     for layout in advice.layouts
                 ],
@@ -273,27 +408,17 @@ def _plot(path: Path, advices: Sequence[FamilyAdvice]) -> None:
     "shardkit convert user.json --component users --offline --json",
     name="convert",
 )
-@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--component", required=True, help="Where the structure will live.")
-@click.option(
-    "--from",
-    "source",
-    metavar="COMPONENT",
-    help="The component with the keys; by default the same.",
-)
-@_on_option
-@click.option("--offline", is_flag=True, help="No client writes the keys: do not watch them.")
-@number_option("--share", 0.2, "Share of the time for reading.", least=0.01, most=1.0)
-@config_option
 def convert_command(
-    plan: Path,
-    component: str,
-    source: str | None,
-    on: tuple[str, ...],
-    offline: bool,
-    share: float,
-    where: str | None,
     output: Output,
+    plan: Path = given.argument(type=given.EXISTING),
+    component: str = given.option(None, "Where the structure will live.", required=True),
+    source: str | None = given.option(
+        "COMPONENT", "The component with the keys; by default the same.", name="--from"
+    ),
+    on: tuple[str, ...] = _on_option,
+    offline: bool = given.flag("No client writes the keys: do not watch them."),
+    share: float = given.number(0.2, "Share of the time for reading.", 0.01, most=1.0),
+    where: str | None = given.config,
 ) -> None:
     """Copy a family of keys into a structure while clients use the keys, and verify the copy.
 
@@ -336,13 +461,11 @@ def convert_command(
             share=share,
             progress=lambda step, entries: tell(step, entries, None),
         )
-    if output.as_json:
-        output.document(asdict(result))
+    if output.wrote_json(result):
         return
-    output.line(
+    output.good(
         f"{conversion.keys}: {counted(result.entries, 'entry', 'entries')} are in "
         f"{conversion.into} {conversion.name}, and equal; {result.copied:,} were copied, "
-        f"{result.removed:,} removed, {counted(result.followed, 'change')} followed",
-        GOOD,
+        f"{result.removed:,} removed, {counted(result.followed, 'change')} followed"
     )
     output.line(f"next: {conversion.code(component)}")

@@ -10,14 +10,14 @@ from math import ceil
 from typing import Any
 
 from shardkit.admin.conversion.forms import PRESENT, Conversion
-from shardkit.cli.advise.model import (
+from shardkit.cli.advise.sampling import SampledFamily, SampledKey
+from shardkit.cli.advise.servers import (
     ExpiringFields,
     MemoryModel,
     entry_size,
     integer_width,
     mean_size,
 )
-from shardkit.cli.advise.sampling import SampledFamily, SampledKey
 from shardkit.errors import ShardKitError
 from shardkit.structures import codec
 from shardkit.structures.layouts.growing import GROUPS, max_load
@@ -70,7 +70,6 @@ def layouts_of(family: SampledFamily, model: MemoryModel) -> tuple[list[LayoutCh
 
 
 def _with_times(predict: Predict) -> Predict:
-    """Return the same for a structure whose keys expire."""
     return lambda model, count: predict(replace(model, key=model.key + model.due), count)
 
 

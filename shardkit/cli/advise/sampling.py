@@ -14,11 +14,11 @@ from typing import Any
 from redis.exceptions import NoPermissionError
 from redis.utils import str_if_bytes
 
-from shardkit.admin.conversion.families import KeyFamily, Pattern, families
+from shardkit.admin.conversion.forms import KeyFamily, Pattern, families
 from shardkit.admin.doctor.scan import Database
 from shardkit.admin.growth.exchange import at_work
 from shardkit.network.survey import CONFIG_KEYS
-from shardkit.structures.base.glob import glob_filter
+from shardkit.structures.base.members import glob_filter
 
 _SHARE = 0.2  # of the time; the rest are pauses
 _SCAN = 100  # keys of one SCAN

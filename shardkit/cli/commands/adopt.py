@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import asdict
 from typing import Any
-
-import click
 
 from shardkit.admin.growth import Adoption, adopt
 from shardkit.admin.growth.adopt import MOST, SAMPLE, shown
 from shardkit.admin.retire import QUIET, delete_data, last_known, remove, still_used
+from shardkit.cli import options as given
 from shardkit.cli.commands.config import masked_map
-from shardkit.cli.options import (
-    command,
-    config_option,
-    config_server,
-    message_option,
-    number_option,
-)
-from shardkit.cli.output import (
-    BAD,
-    DIM,
-    GOOD,
-    WARN,
-    Output,
-    Table,
-    identifier,
-    number,
-    wordy,
-    write_private,
-)
+from shardkit.cli.options import command, config_server
+from shardkit.cli.output import Output, Table, identifier, number, wordy, write_private
 from shardkit.cli.text import printable, reason
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError
@@ -42,44 +23,28 @@ from shardkit.kit.config_client import config_client
     "shardkit adopt users --on a.internal/1 --on b.internal/1 --name a --name b",
     'shardkit adopt users --on a.internal --on b.internal --route "user:(\\d+):.*"',
     name="adopt",
+    names=given.repeated(
+        "NAME",
+        "What the other program calls a server, in the same order; repeat it.",
+        name="--name",
+    ),
+    placements=given.repeated(
+        "RULE", "Try only this rule; repeat it for more.", name="--placement"
+    ),
+    routes=given.repeated(
+        "RULE", "A rule that finds the routing key in names of keys; repeat it.", name="--route"
+    ),
+    sample=given.number(SAMPLE, "Keys of each server to sample at most.", most=MOST),
 )
-@click.argument("component")
-@click.option(
-    "--on",
-    multiple=True,
-    metavar="HOST:PORT/DB|URL",
-    help="A server, in the order of the shards; repeat it. By default those of the entries.",
-)
-@click.option(
-    "--name",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="What the other program calls a server, in the same order; repeat it.",
-)
-@click.option(
-    "--placement",
-    "placements",
-    multiple=True,
-    metavar="RULE",
-    help="Try only this rule; repeat it for more.",
-)
-@click.option(
-    "--route",
-    "routes",
-    multiple=True,
-    metavar="RULE",
-    help="A rule that finds the routing key in names of keys; repeat it.",
-)
-@number_option("--sample", SAMPLE, "Keys of each server to sample at most.", most=MOST)
-@click.option("--output", "file", metavar="FILE", help="Write the shard map to this file.")
-@config_option
 def adopt_command(
-    component: str,
-    on: tuple[str, ...],
-    file: str | None,
-    where: str | None,
     output: Output,
+    component: str = given.argument(),
+    on: tuple[str, ...] = given.repeated(
+        "HOST:PORT/DB|URL",
+        "A server, in the order of the shards; repeat it. By default those of the entries.",
+    ),
+    file: str | None = given.option("FILE", "Write the shard map to this file.", name="--output"),
+    where: str | None = given.config,
     **options: Any,
 ) -> int:
     """Find how another program placed the keys of COMPONENT, and propose its shard map.
@@ -95,27 +60,16 @@ def adopt_command(
         result = adopt(component, on, config=config, progress=tell, **options)
     if result.shard_map is not None and file is not None:
         write_private(file, result.shard_map.to_yaml())
-    if output.as_json:
-        output.document(_document(result))
-    else:
+    if not output.wrote_json(_document(result)):
         _show(output, result, file)
     return 0 if result.shard_map is not None else 1
 
 
 def _document(result: Adoption) -> dict[str, Any]:
-    servers = [
-        {**asdict(each), "misplaced": [_text(key) for key in each.misplaced]}
-        for each in result.servers
-    ]
-    rules = [asdict(each) for each in result.rules]
     text = None if result.shard_map is None else masked_map(result.shard_map).to_yaml()
     named = {name: getattr(result, name) for name in ("component", "tried", "placement", "alike")}
     rest = {name: getattr(result, name) for name in ("notes", "problem", "remedy", "next")}
-    return {**named, "servers": servers, "rules": rules, "shard_map": text, **rest}
-
-
-def _text(key: bytes) -> str:
-    return key.decode(errors="backslashreplace")
+    return {**named, "servers": result.servers, "rules": result.rules, "shard_map": text, **rest}
 
 
 def _show(output: Output, result: Adoption, file: str | None) -> None:
@@ -139,20 +93,20 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
         wordy("not, for example"),
     )
     for server in result.servers:
-        texts = [printable(_text(key)) for key in server.misplaced]
+        texts = [printable(key.decode(errors="backslashreplace")) for key in server.misplaced]
         wrong = " ".join(each if len(each) <= 40 else f"{each[:39]}…" for each in texts)
         table.row(server.address, server.shard, server.sampled, server.fitting, wrong)
     output.table(table)
     for note in result.notes:
-        output.line(note, WARN)
+        output.warn(note)
     if result.shard_map is None:
-        output.line(f"{result.problem}; {result.remedy}", BAD)
+        output.bad(f"{result.problem}; {result.remedy}")
         return
     output.line()
     if file is None:
         output.text(masked_map(result.shard_map).to_yaml())
     else:
-        output.line(f"{file} is written", GOOD)
+        output.good(f"{file} is written")
     for line in result.next:
         output.line(f"next: {line.replace('MAP', file or 'MAP')}")
 
@@ -162,24 +116,17 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
     "shardkit retire sessions --delete-data",
     "shardkit retire sessions --delete-data --quiet 3600 --json",
 )
-@click.argument("name", metavar="COMPONENT")
-@config_option
-@click.option(
-    "--delete-data",
-    "delete_data_",
-    is_flag=True,
-    help="Delete its keys, once it is removed and unused for a while.",
-)
-@number_option(
-    "--quiet",
-    QUIET,
-    "How long it must be removed and unused before its keys are deleted.",
-    least=0.0,
-    unit="SECONDS",
-)
-@message_option
 def retire(
-    name: str, where: str | None, delete_data_: bool, quiet: float, message: str, output: Output
+    output: Output,
+    name: str = given.argument("COMPONENT"),
+    where: str | None = given.config,
+    delete_data_: bool = given.flag(
+        "Delete its keys, once it is removed and unused for a while.", name="--delete-data"
+    ),
+    quiet: float = given.seconds(
+        QUIET, "How long it must be removed and unused before its keys are deleted.", 0.0
+    ),
+    message: str = given.message,
 ) -> int:
     """Remove COMPONENT by a push, and show its last users. A later call deletes its data.
 
@@ -203,28 +150,25 @@ def retire(
                     known, quiet=quiet, progress=lambda keys: tell(f"deleting keys: {keys:,}")
                 )
     code = 1 if delete_data_ and deleted is None else 0
-    if output.as_json:
-        output.document(
-            {
-                "component": name,
-                "epoch": epoch,
-                "used_seconds_ago": users,
-                "failed": {where: reason(error) for where, error in failed.items()},
-                "deleted": deleted,
-            }
-        )
+    if output.wrote_json(
+        component=name,
+        epoch=epoch,
+        used_seconds_ago=users,
+        failed=failed,
+        deleted=deleted,
+    ):
         return code
     if deleted is not None:
-        output.line(f"nobody has used {name} for {quiet:g} s: {deleted:,} keys were deleted", GOOD)
+        output.good(f"nobody has used {name} for {quiet:g} s: {deleted:,} keys were deleted")
         return code
     output.line(
         f"{name} was removed by a push (epoch {epoch}); clients that use it get RetiredError"
     )
     for who, seconds in sorted(users.items(), key=lambda each: each[1]):
-        output.line(f"{who} used it {seconds} s ago", WARN)
+        output.warn(f"{who} used it {seconds} s ago")
     for place, error in failed.items():
-        output.line(f"{place} was not asked who uses it: {reason(error)}", WARN)
+        output.warn(f"{place} was not asked who uses it: {reason(error)}")
     then = f"shardkit retire {name} --delete-data"
     when = f" in {quiet:g} s" if quiet else ""
-    output.line(f"its data is still there; to delete it, run{when}: {then}", DIM)
+    output.dim(f"its data is still there; to delete it, run{when}: {then}")
     return code

@@ -10,15 +10,14 @@ from pathlib import Path
 import click
 
 from shardkit.admin.backup import MAP, backup, objects_in, restore, restore_objects, verify
-from shardkit.cli.options import command, config_option, config_server, opened
-from shardkit.cli.output import DIM, GOOD, WARN, Output
+from shardkit.cli import options as given
+from shardkit.cli.options import command, config_server, opened
+from shardkit.cli.output import GOOD, Output
 from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, counted
 from shardkit.kit.config_client import config_client
 from shardkit.local import LocalServers
-
-_DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 @command(
@@ -26,16 +25,12 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     "shardkit backup /backups/hits --no-pause hits",
     name="backup",
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@click.option(
-    "--no-pause",
-    is_flag=True,
-    help="Do not hold writes: the snapshots are of different moments.",
-)
 def backup_command(
-    directory: Path, names: Sequence[str], where: str | None, no_pause: bool, output: Output
+    output: Output,
+    directory: Path = given.argument("DIR", type=given.FOLDER),
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    no_pause: bool = given.flag("Do not hold writes: the snapshots are of different moments."),
 ) -> None:
     """Take snapshots of the servers of all components, or of the named ones, into DIR.
 
@@ -59,15 +54,14 @@ def backup_command(
     total = sum(each.size for each in manifest.servers)
     keys = sum(sum(each.keys.values()) for each in manifest.servers)
     held = f"; writes were held for {manifest.paused_ms:.0f} ms" if not no_pause else ""
-    output.line(
+    output.good(
         f"wrote {directory}: {counted(len(manifest.servers), 'server')}, {counted(keys, 'key')}, "
-        f"{size(total)}{held}",
-        GOOD,
+        f"{size(total)}{held}"
     )
     if no_pause:
-        output.line("the snapshots are of different moments", WARN)
+        output.warn("the snapshots are of different moments")
     for what in left_out:
-        output.line(f"will not be restored: {what}", WARN)
+        output.warn(f"will not be restored: {what}")
 
 
 @command(
@@ -76,25 +70,16 @@ def backup_command(
     "shardkit restore /backups/2026-11-22 configs/production.yaml --to-origin",
     name="restore",
 )
-@click.argument("directory", metavar="DIR", type=_DIRECTORY)
-@click.argument("shard_map", metavar="[MAP]", required=False, type=click.Path(path_type=Path))
-@click.option("--local", is_flag=True, help="Restore into embedded servers, as a test.")
-@click.option("--to-origin", is_flag=True, help="Allow the servers that the backup came from.")
-@click.option("--verify", "only_verify", is_flag=True, help="Only check the files.")
-@click.option(
-    "--objects",
-    "objects_to",
-    metavar="URL",
-    help="Also write the objects that the config server at URL lacks.",
-)
 def restore_command(
-    directory: Path,
-    shard_map: Path | None,
-    objects_to: str | None,
-    local: bool,
-    to_origin: bool,
-    only_verify: bool,
     output: Output,
+    directory: Path = given.argument("DIR", type=given.FOLDER),
+    shard_map: Path | None = given.argument("[MAP]", required=False, type=given.PATH),
+    local: bool = given.flag("Restore into embedded servers, as a test."),
+    to_origin: bool = given.flag("Allow the servers that the backup came from."),
+    only_verify: bool = given.flag("Only check the files.", name="--verify"),
+    objects_to: str | None = given.option(
+        "URL", "Also write the objects that the config server at URL lacks.", name="--objects"
+    ),
 ) -> None:
     """Copy the keys of the backup in DIR into the servers of MAP, and count them there.
 
@@ -141,27 +126,24 @@ def restore_command(
     else:
         with config_client(config_server(objects_to)) as config:
             objects = restore_objects(directory, config)
-    if output.as_json:
-        output.document(
-            {
-                "directory": str(directory),
-                "keys": copied,
-                "objects": objects,
-                "leased_tasks": sum(leased),
-                "left_out": left_out,
-            }
-        )
+    if output.wrote_json(
+        directory=str(directory),
+        keys=copied,
+        objects=objects,
+        leased_tasks=sum(leased),
+        left_out=left_out,
+    ):
         return
     where = "embedded servers, which have ended" if local else str(shard_map)
     keys = sum(copied.values())
-    output.line(f"restored {counted(keys, 'key')} on {counted(len(copied), 'shard')}", GOOD)
+    output.good(f"restored {counted(keys, 'key')} on {counted(len(copied), 'shard')}")
     if sum(leased):
         said = (
             f"{counted(sum(leased), 'task')} of queues were leased: handed out again when that ends"
         )
-        output.line(said, WARN)
+        output.warn(said)
     if objects_to is not None:
-        output.line(f"{counted(objects, 'object')} written to the config server", GOOD)
+        output.good(f"{counted(objects, 'object')} written to the config server")
     for what in left_out:
-        output.line(f"not restored: {what}", WARN)
-    output.line(f"into {where}", DIM)
+        output.warn(f"not restored: {what}")
+    output.dim(f"into {where}")

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from shardkit.admin.check import CheckReport, check, check_structures, stale_map
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    config_option,
-    opened,
-    shards_options,
-    timeout_option,
-)
-from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Styled, wordy
+from shardkit.cli import options as given
+from shardkit.cli.options import ShardOptions, command, opened
+from shardkit.cli.output import BAD, WARN, Output, Styled, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.errors import counted
@@ -30,22 +22,14 @@ from shardkit.network.server_queries import TIMEOUT
     "shardkit check --json | jq '.findings[].problem'",
     name="check",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@shards_options
-@click.option(
-    "--structures", is_flag=True, help="Also read all structures, and compare their counts."
-)
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@timeout_option(TIMEOUT)
 def check_command(
-    names: Sequence[str],
-    where: str | None,
-    sharding: ShardOptions,
-    structures: bool,
-    strict: bool,
-    timeout: float,
     output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    structures: bool = given.flag("Also read all structures, and compare their counts."),
+    strict: bool = given.flag("Exit with 1 for warnings too."),
+    timeout: float = given.timeout(TIMEOUT),
 ) -> int:
     """Check all servers, or those of the specified components.
 
@@ -72,18 +56,14 @@ def check_command(
     findings = [CheckFinding(name, error.message, error.remedy) for name, error in broken.items()]
     report.findings[:0] = findings
     failed = not report.ok or (strict and bool(report.findings))
-    if output.as_json:
-        output.document(
-            {
-                "ok": not failed,
-                "servers": report.servers,
-                "shards": report.shards,
-                "sampled_keys": report.keys,
-                "structures": structures_read,
-                "findings": report.findings,
-            }
-        )
-    else:
+    if not output.wrote_json(
+        ok=not failed,
+        servers=report.servers,
+        shards=report.shards,
+        sampled_keys=report.keys,
+        structures=structures_read,
+        findings=report.findings,
+    ):
         _show(output, report, structures_read)
     return int(failed)
 
@@ -95,8 +75,8 @@ def _show(output: Output, report: CheckReport, structures: int) -> None:
         + (f", and read {counted(structures, 'structure')}" if structures else "")
     )
     if not report.findings:
-        output.line("nothing is wrong", GOOD)
-        output.line(checked, DIM)
+        output.good("nothing is wrong")
+        output.dim(checked)
         return
     output.table(table_of(_FIELDS, report.findings))
     output.line()

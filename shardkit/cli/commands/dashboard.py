@@ -11,9 +11,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, ClassVar, TypeAlias
 
-import click
-
-from shardkit.cli.options import command, config_option, number_option, opened
+from shardkit.cli import options as given
+from shardkit.cli.options import command, opened
 from shardkit.cli.output import Output
 from shardkit.cli.text import size
 from shardkit.errors import ConfigError, extra, natural
@@ -27,13 +26,13 @@ _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
     "shardkit dashboard --port 9000 --allow-changes",
     f"{TOKEN}=$(cat token) shardkit dashboard --host 10.0.0.5",
 )
-@config_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@number_option("--port", 7180, "The port to listen on.", least=0, most=65535)
-@number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
-@click.option("--allow-changes", is_flag=True, help="Let people revive dead tasks.")
 def dashboard(
-    where: str | None, host: str, port: int, interval: float, allow_changes: bool, output: Output
+    output: Output,
+    where: str | None = given.config,
+    host: str = given.option(None, "The address to listen on.", default="127.0.0.1"),
+    port: int = given.number(7180, "The port to listen on.", 0, most=65535),
+    interval: float = given.seconds(2.0, "How often a server is asked.", 0.2),
+    allow_changes: bool = given.flag("Let people revive dead tasks."),
 ) -> int:
     """Serve a page over the whole fleet, until Ctrl-C.
 
@@ -115,9 +114,11 @@ _SHARDS: _Columns = (
     "shardkit top --interval 1",
     "shardkit top --json | jq '.servers[] | select(.ops > 50000)'",
 )
-@config_option
-@number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
-def top(where: str | None, interval: float, output: Output) -> int:
+def top(
+    output: Output,
+    where: str | None = given.config,
+    interval: float = given.seconds(2.0, "How often a server is asked.", 0.2),
+) -> int:
     """Show servers and shards in the terminal, live, until q or Ctrl-C.
 
     Keys: t changes between servers and shards, left and right choose the column to sort by, r turns
@@ -137,8 +138,7 @@ def top(where: str | None, interval: float, output: Output) -> int:
                 servers = [
                     fleet.servers[name].summary() for name in sorted(fleet.servers, key=natural)
                 ]
-                problems = {"problems": fleet.problems}
-                output.document({"servers": servers, "shards": _shards(fleet), **problems})
+                output.document(servers=servers, shards=_shards(fleet), problems=fleet.problems)
             else:
                 _application(fleet, interval).run()
         finally:
@@ -180,20 +180,17 @@ def _application(fleet: Any, interval: float) -> Any:
             self.text = ""
 
         def compose(self) -> ComposeResult:
-            """Give the line of totals, the table and the filter."""
             yield Static(id="line", markup=False)
             yield DataTable(cursor_type="row", zebra_stripes=True)
             yield Input(placeholder="filter")
             yield Footer()
 
         def on_mount(self) -> None:
-            """Show the table, and show it again in each interval."""
             self.query_one(DataTable).focus()
             self.show()
             self.set_interval(interval, self.show)
 
         def on_resize(self) -> None:
-            """Show the columns for which there is room now."""
             self.show()
 
         def _columns(self) -> _Columns:
@@ -201,7 +198,6 @@ def _application(fleet: Any, interval: float) -> Any:
             return tuple(each for each in columns if each[2] <= self.size.width)
 
         def show(self) -> None:
-            """Fill the table."""
             columns = self._columns()
             self.column %= len(columns)
             servers = [fleet.servers[name].summary() for name in sorted(fleet.servers, key=natural)]
@@ -236,40 +232,33 @@ def _application(fleet: Any, interval: float) -> Any:
             self.query_one("#line", Static).update(fleet.banner or line)
 
         def action_turn(self) -> None:
-            """Change between servers and shards."""
             self.shards, self.column, self.down = not self.shards, 0, False
             self.show()
 
         def action_sort(self, step: int) -> None:
-            """Sort by the next column."""
             self.column = (self.column + step) % len(self._columns())
             self.show()
 
         def action_reverse(self) -> None:
-            """Turn the order around."""
             self.down = not self.down
             self.show()
 
         def action_filter(self) -> None:
-            """Open the filter."""
             field = self.query_one(Input)
             field.add_class("open")
             field.focus()
 
         def action_close(self) -> None:
-            """Close the filter, and show everything."""
             field = self.query_one(Input)
             field.value = ""
             field.remove_class("open")
             self.query_one(DataTable).focus()
 
         def on_input_changed(self, event: Input.Changed) -> None:
-            """Filter by what is typed."""
             self.text = event.value
             self.show()
 
         def on_input_submitted(self, _: Input.Submitted) -> None:
-            """Keep the filter, and go back to the table."""
             self.query_one(DataTable).focus()
 
     return Top()

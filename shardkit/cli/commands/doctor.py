@@ -1,4 +1,4 @@
-"""``shardkit doctor``: shows which data is not stored compactly, and which limits to raise."""
+"""``shardkit doctor``, ``upgrade``, ``replan``: whether data is compact, whole, in new form."""
 
 from __future__ import annotations
 
@@ -9,36 +9,30 @@ from typing import Any
 import click
 
 from shardkit.admin.changes import working_on
-from shardkit.admin.doctor.check import CheckedStructure, check_all
+from shardkit.admin.check import CheckedStructure, check_all
 from shardkit.admin.doctor.diagnosis import (
-    AppliedChange,
     Diagnosis,
     Finding,
     GroupReport,
+    LimitChange,
     apply_changes,
     diagnose,
     limit_changes,
     rewrite_configs,
 )
-from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
-from shardkit.admin.doctor.summary import StoredStructure
-from shardkit.cli.options import (
-    OpenTopology,
-    ShardOptions,
-    command,
-    config_option,
-    number_option,
-    opened,
-    shards_options,
-)
+from shardkit.admin.doctor.scan import SAMPLE, ScanResult, StoredStructure, scan
+from shardkit.admin.planned import PlannedStructure, planned_structures, replan
+from shardkit.cli import options as given
+from shardkit.cli.options import OpenTopology, ShardOptions, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Cell, Column, Output, Styled, number, wordy
 from shardkit.cli.progress import progress
-from shardkit.cli.rows import Field, column_only, json_rows, table_of
+from shardkit.cli.rows import Field, column_only, json_rows, table_of, write_rows
 from shardkit.cli.text import reason, size
 from shardkit.config.component import Component
 from shardkit.errors import ConfigError, ShardKitError, counted
 from shardkit.network.server_queries import ServerErrors
 from shardkit.structures import Damage
+from shardkit.structures.upgrade import Upgrade
 
 
 @command(
@@ -49,51 +43,28 @@ from shardkit.structures import Damage
     "shardkit doctor --check",
     "shardkit doctor geo --check --repair",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@shards_options
-@number_option("--sample", SAMPLE, "How many keys of each database to inspect.", unit="KEYS")
-@click.option("--all", "everything", is_flag=True, help="Inspect every key.")
-@click.option("--fix", is_flag=True, help="Raise the limits of the servers (CONFIG SET).")
-@click.option(
-    "--rewrite", is_flag=True, help="With --fix: save them in their files too (CONFIG REWRITE)."
-)
-@click.option(
-    "--repack",
-    is_flag=True,
-    help="Rewrite the parts of structures that become compact by it; inspects every key.",
-)
-@click.option(
-    "--check",
-    "checks",
-    is_flag=True,
-    help="Read all structures, and show what is damaged; changes nothing.",
-)
-@click.option(
-    "--structure",
-    "structures",
-    multiple=True,
-    metavar="NAME",
-    help="With --check: only the structure of this name; may be given several times.",
-)
-@click.option(
-    "--repair", is_flag=True, help="With --check: rebuild what can be, after asking for it."
-)
-@click.option("--yes", is_flag=True, help="With --repair: do not ask.")
 def doctor(
-    names: Sequence[str],
-    where: str | None,
-    sharding: ShardOptions,
-    sample: int,
-    everything: bool,
-    fix: bool,
-    rewrite: bool,
-    repack: bool,
-    checks: bool,
-    structures: Sequence[str],
-    repair: bool,
-    yes: bool,
     output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    sample: int = given.number(SAMPLE, "How many keys of each database to inspect.", unit="KEYS"),
+    everything: bool = given.flag("Inspect every key.", name="--all"),
+    fix: bool = given.flag("Raise the limits of the servers (CONFIG SET)."),
+    rewrite: bool = given.flag("With --fix: save them in their files too (CONFIG REWRITE)."),
+    repack: bool = given.flag(
+        "Rewrite the parts of structures that become compact by it; inspects every key."
+    ),
+    checks: bool = given.flag(
+        "Read all structures, and show what is damaged; changes nothing.", name="--check"
+    ),
+    structures: Sequence[str] = given.repeated(
+        "NAME",
+        "With --check: only the structure of this name; may be given several times.",
+        name="--structure",
+    ),
+    repair: bool = given.flag("With --check: rebuild what can be, after asking for it."),
+    yes: bool = given.flag("With --repair: do not ask."),
 ) -> int:
     """Check that data is stored compactly, and show which limits prevent it.
 
@@ -127,7 +98,7 @@ def doctor(
                     scan(topology.kit, chosen, limit, repack=repack, progress=report_progress)
                 )
 
-        applied: list[AppliedChange] = []
+        applied: list[LimitChange] = []
         rewritten: dict[str, Exception | None] = {}
         with _changing(topology, chosen) if fix or repack else nullcontext():
             before = after = examine(repack=repack and not fix)
@@ -136,9 +107,7 @@ def doctor(
                 rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
                 if applied or repack:
                     after = examine(repack=repack)
-    if output.as_json:
-        output.document(_document(after, broken, applied, rewritten))
-    else:
+    if not output.wrote_json(_document(after, broken, applied, rewritten)):
         _show(output, after, before, broken, applied, rewritten, fix=fix)
     failed = any(each.error for each in applied) or any(rewritten.values())
     return int(failed or bool(broken) or not after.healthy)
@@ -187,33 +156,30 @@ def _check(
     after = [(each, damage) for each in checked for damage in each.damages]
     ok = not (after or broken or seen.failures or seen.broken)
     ok = ok and not any(each.unchecked and structures for each in checked)
-    if output.as_json:
-        output.document(
+    if output.wrote_json(
+        ok=ok,
+        structures=[
             {
-                "ok": ok,
-                "structures": [
-                    {
-                        "component": each.component,
-                        "structure": each.name,
-                        "kind": each.kind,
-                        "damages": len(each.damages),
-                        "unchecked": each.unchecked or None,
-                    }
-                    for each in checked
-                ],
-                "damages": json_rows(_DAMAGE_FIELDS, after),
-                "repaired": repaired,
-                "parameters": _broken_parameters(seen),
-                **_unusable(seen, broken),
+                "component": each.component,
+                "structure": each.name,
+                "kind": each.kind,
+                "damages": len(each.damages),
+                "unchecked": each.unchecked or None,
             }
-        )
+            for each in checked
+        ],
+        damages=json_rows(_DAMAGE_FIELDS, after),
+        repaired=repaired,
+        parameters=_broken_parameters(seen),
+        **_unusable(seen, broken),
+    ):
         return int(not ok)
     for name, outcome in repaired.items():
         output.line(f"{name}: {outcome}", GOOD if outcome == "rebuilt" else BAD)
     if repaired:
         _show_damage(output, checked, after)
     for parameters, why in _broken_parameters(seen).items():
-        output.line(f"{parameters} {why}", BAD)
+        output.bad(f"{parameters} {why}")
     _show_unusable(output, seen, broken)
     return int(not ok)
 
@@ -238,12 +204,12 @@ def _show_damage(
         output.line()
     for each in checked:
         if each.unchecked:
-            output.line(f"{each.component}/{each.name} was not checked: {each.unchecked}", WARN)
+            output.warn(f"{each.component}/{each.name} was not checked: {each.unchecked}")
     done = counted(sum(not each.unchecked for each in checked), "structure")
     if damages:
-        output.line(f"checked {done}: {counted(len(damages), 'damage')}", BAD)
+        output.bad(f"checked {done}: {counted(len(damages), 'damage')}")
     else:
-        output.line(f"checked {done}: no damage", GOOD)
+        output.good(f"checked {done}: no damage")
 
 
 _DAMAGE_FIELDS: tuple[Field[tuple[CheckedStructure, Damage]], ...] = (
@@ -267,7 +233,7 @@ def _show(
     now: Diagnosis,
     before: Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[AppliedChange],
+    applied: Sequence[LimitChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -406,17 +372,17 @@ def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
     )
 
 
-def _done(applied: AppliedChange) -> Cell:
+def _done(applied: LimitChange) -> Cell:
     if applied.error is not None:
         return Styled(f"no: {_reason(applied.error)}", BAD)
     return Styled("yes", GOOD)
 
 
-_CHANGE_FIELDS: tuple[Field[AppliedChange], ...] = (
-    Field("server", lambda applied: applied.change.server.address, Column("server")),
-    Field("setting", lambda applied: applied.change.setting, Column("setting")),
-    Field("before", lambda applied: applied.change.before, number("before")),
-    Field("after", lambda applied: applied.change.after, number("after")),
+_CHANGE_FIELDS: tuple[Field[LimitChange], ...] = (
+    Field("server", lambda applied: applied.server.address, Column("server")),
+    Field("setting", lambda applied: applied.setting, Column("setting")),
+    Field("before", lambda applied: applied.before, number("before")),
+    Field("after", lambda applied: applied.after, number("after")),
     Field(
         "error",
         lambda applied: None if applied.error is None else _reason(applied.error),
@@ -429,7 +395,7 @@ _CHANGE_FIELDS: tuple[Field[AppliedChange], ...] = (
 def _remarks(
     now: Diagnosis,
     before: Diagnosis,
-    applied: Sequence[AppliedChange],
+    applied: Sequence[LimitChange],
     rewritten: dict[str, Exception | None],
     *,
     fix: bool,
@@ -440,7 +406,7 @@ def _remarks(
     if any(each.error is None for each in applied):
         if not rewritten:
             yield Styled("The limits hold until a server restarts: --rewrite saves them.", DIM)
-        if any(each.change.server.replicas for each in applied):
+        if any(each.server.replicas for each in applied):
             yield Styled("Replicas have limits of their own: set them there too.", WARN)
     for address, error in rewritten.items():
         if error is None:
@@ -476,7 +442,7 @@ def _reason(error: Exception) -> str:
 def _document(
     now: Diagnosis,
     broken: dict[str, ConfigError],
-    applied: Sequence[AppliedChange],
+    applied: Sequence[LimitChange],
     rewritten: dict[str, Exception | None],
 ) -> dict[str, Any]:
     seen = now.scan
@@ -526,6 +492,125 @@ def _unusable(seen: ScanResult, broken: dict[str, ConfigError]) -> dict[str, dic
 def _show_unusable(output: Output, seen: ScanResult, broken: dict[str, ConfigError]) -> None:
     unusable = _unusable(seen, broken)
     for shard, why in unusable["failures"].items():
-        output.line(f"{shard} cannot be scanned: {why}", BAD)
+        output.bad(f"{shard} cannot be scanned: {why}")
     for name, why in unusable["broken"].items():
-        output.line(f"{name} cannot be used: {why}", BAD)
+        output.bad(f"{name} cannot be used: {why}")
+
+
+_FIELDS: tuple[Field[Upgrade], ...] = (
+    Field("component", lambda row: row.component, wordy("component")),
+    Field("structure", lambda row: row.structure, wordy("structure")),
+    Field("kind", lambda row: row.kind, wordy("kind")),
+    Field(
+        "changes",
+        lambda row: list(row.changes),
+        wordy("changes"),
+        lambda row: "; ".join(row.changes),
+    ),
+)
+
+
+@command(
+    "shardkit upgrade --dry-run",
+    "shardkit upgrade geo --yes",
+    "shardkit upgrade geo --structure ids --yes --json",
+    name="upgrade",
+)
+def upgrade_(
+    output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    structures: Sequence[str] = given.repeated(
+        "NAME", "Only this one; may be repeated.", name="--structure"
+    ),
+    dry_run: bool = given.flag("Change nothing: only show what would be changed."),
+    yes: bool = given.yes,
+) -> int:
+    """Bring structures into the newest form of this release, once no earlier one runs.
+
+    Processes of earlier releases refuse what was upgraded. Without components, of all. Exits with
+    1 if a dry run found something, or the answer is no.
+    """
+    with opened(where) as topology:
+        chosen, broken = topology.components(names)
+        for error in broken.values():
+            raise error
+
+        def upgrade(dry_run: bool) -> list[Upgrade]:
+            kit = topology.kit
+            found = (kit.upgrade(name, structures, dry_run=dry_run) for name in chosen)
+            return [each for of_component in found for each in of_component]
+
+        upgrades = upgrade(True)
+        if upgrades and not dry_run:
+            many = counted(len(upgrades), "structure")
+            question = f"earlier releases will refuse {many}: continue?"
+            if not yes and not click.confirm(question, err=True):
+                return 1
+            with working_on(topology.config_server, "upgrade", ", ".join(chosen), chosen.values()):
+                upgrades = upgrade(False)
+    write_rows(output, _FIELDS, upgrades, "everything is in the newest form", GOOD)
+    return int(dry_run and bool(upgrades))
+
+
+_PLAN_FIELDS: tuple[Field[PlannedStructure], ...] = (
+    Field("structure", lambda row: row.structure, wordy("structure")),
+    Field("kind", lambda row: row.kind, wordy("kind")),
+    Field("members", lambda row: row.members, number("members")),
+    Field("total", lambda row: row.total, number("planned for")),
+    Field("parts", lambda row: row.parts, number("parts")),
+    Field(
+        "interrupted",
+        lambda row: row.interrupted,
+        wordy(""),
+        lambda row: "interrupted" if row.interrupted else None,
+    ),
+)
+
+
+@command(
+    "shardkit replan users --dry-run",
+    "shardkit replan users ids --total 5000000",
+    "shardkit replan users --yes --json",
+    name="replan",
+)
+def replan_command(
+    output: Output,
+    component: str = given.argument(),
+    names: Sequence[str] = given.argument("[STRUCTURE]...", nargs=-1),
+    where: str | None = given.config,
+    total: int | None = given.number(
+        None, "For how many members.  [default: twice those that there are]", 1
+    ),
+    dry_run: bool = given.flag("Change nothing: only show what would be changed."),
+    yes: bool = given.yes,
+) -> int:
+    """Give sets and hashes with a total more parts, while they are in use.
+
+    Without names, all that have more members than they were planned for, or whose next plan was
+    interrupted. Exits with 1 if a dry run found some, or the answer is no.
+    """
+    with opened(where) as topology:
+        kit = topology.kit
+        found = planned_structures(kit, component, names)
+        chosen = found if names else [each for each in found if each.has_outgrown]
+        many = counted(len(chosen), "structure")
+        if chosen and not dry_run:
+            if not yes and not click.confirm(f"replan {many} of {component}?", err=True):
+                return 1
+            concerned = [kit.component(component)]
+            with (
+                working_on(topology.config_server, "replan", component, concerned),
+                output.busy("replanning") as tell,
+            ):
+                for each in chosen:
+                    wanted = total or 2 * max(each.members, each.total)
+
+                    def progress(step: str, name: str = each.structure) -> None:
+                        tell(f"{name}: {step}")
+
+                    replan(kit, component, each.structure, wanted, progress)
+            chosen = planned_structures(kit, component, [each.structure for each in chosen])
+    fine = f"{counted(len(found), 'planned structure')}: none has outgrown its plan"
+    write_rows(output, _PLAN_FIELDS, chosen, fine, GOOD)
+    return int(dry_run and bool(chosen))

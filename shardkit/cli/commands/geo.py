@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -13,30 +13,21 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import StructureOptions, command, group, number_option, structure_options
+from shardkit.cli import options as given
+from shardkit.cli.options import StructureOptions, command, group
 from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
+from shardkit.geo import readers
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
 from shardkit.geo.models import City, Item
-from shardkit.geo.readers import (
-    LONGEST_LINE,
-    CsvColumn,
-    csv_cities,
-    csv_ranges,
-    geolite2,
-    geolite_legacy,
-    jsonl,
-    mmdb,
-)
 from shardkit.kit.kit import ShardKit
 
 FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")
 _LINES_A_TELL = 10_000
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
-_structure_options = structure_options("geo", "ip2city")
+_structure_options = given.structure("geo", "ip2city")
 
 
 @group()
@@ -47,12 +38,14 @@ def geo() -> None:
 # ---- import
 
 
-def _column(ctx: click.Context, param: click.Parameter, value: str | None) -> CsvColumn | None:
+def _column(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> readers.CsvColumn | None:
     return int(value) if value is not None and value.isdecimal() else value
 
 
-def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 - click's word
-    return click.option(f"--{name}", metavar="COLUMN", callback=_column, help=help)
+def _column_option(about: str) -> Any:
+    return given.option("COLUMN", about, callback=_column)
 
 
 @command(
@@ -63,39 +56,29 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
     name="import",
     short_help="Replace the data by the contents of files.",
     group=geo,
-)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
-@_structure_options
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(FORMATS),
-    help="The format of the files; by default, from their names.",
-)
-@click.option("--cities", type=_FILE, help="The file of the cities, if ranges have only ids.")
-@click.option("--language", default="en", show_default=True, help="mmdb: the language of names.")
-@_column_option("first", "csv: the first address, or the network. A number from 0, or a name.")
-@_column_option("last", "csv: the last address; not for networks.")
-@_column_option("id", "csv: the city's id.")
-@_column_option("city", "csv: the city's name.")
-@_column_option("region", "csv: the region's name.")
-@_column_option("country", "csv: the country's name.")
-@click.option("--delimiter", default=",", show_default=True, help="csv: the separator of columns.")
-@click.option("--encoding", default="utf-8", show_default=True, help="csv: the files' encoding.")
-@number_option(
-    "--grace",
-    GRACE,
-    "How long the old data stays for lookups in progress.",
-    least=LEAST_GRACE,
-    unit="SECONDS",
+    language=given.option(None, "mmdb: the language of names.", default="en"),
+    first=_column_option("csv: the first address, or the network. A number from 0, or a name."),
+    last=_column_option("csv: the last address; not for networks."),
+    id=_column_option("csv: the city's id."),
+    city=_column_option("csv: the city's name."),
+    region=_column_option("csv: the region's name."),
+    country=_column_option("csv: the country's name."),
+    delimiter=given.option(None, "csv: the separator of columns.", default=","),
+    encoding=given.option(None, "csv: the files' encoding.", default="utf-8"),
 )
 def import_(
-    files: Sequence[Path],
-    at: StructureOptions,
-    layout: str | None,
-    cities: Path | None,
-    grace: int,
     output: Output,
+    files: Sequence[Path] = given.argument("FILE...", nargs=-1, required=True, type=given.EXISTING),
+    at: StructureOptions = _structure_options,
+    layout: str | None = given.choice(
+        FORMATS, "The format of the files; by default, from their names.", name="--format"
+    ),
+    cities: Path | None = given.option(
+        None, "The file of the cities, if ranges have only ids.", type=given.EXISTING
+    ),
+    grace: int = given.seconds(
+        GRACE, "How long the old data stays for lookups in progress.", LEAST_GRACE
+    ),
     **options: Any,
 ) -> None:
     """Replace all data by the contents of files, or none if anything fails.
@@ -108,10 +91,8 @@ def import_(
         reading = _FileProgress([*files, *([cities] if cities else [])], report_progress)
         items = _reader(layout, files, cities, reading, options)
         done = ip.import_from(items, grace=grace, progress=reading.written)
-    if output.as_json:
-        skipped = [skipped._asdict() for skipped in done.first_skipped]
-        output.document({**done._asdict(), "first_skipped": skipped})
-    else:
+    skipped = [skipped._asdict() for skipped in done.first_skipped]
+    if not output.wrote_json({**done._asdict(), "first_skipped": skipped}):
         _show(output, done)
 
 
@@ -139,18 +120,18 @@ def _reader(
     language = options.pop("language")
     columns = {key: options[key] for key in ("id", "city", "region", "country")}
     if layout == "mmdb":
-        return chain.from_iterable(mmdb(file, language=language) for file in files)
+        return chain.from_iterable(readers.mmdb(file, language=language) for file in files)
     if layout == "jsonl":
         every = [*([cities] if cities else []), *files]
-        return chain.from_iterable(jsonl(reading.lines(file)) for file in every)
+        return chain.from_iterable(readers.jsonl(reading.lines(file)) for file in every)
     if layout.startswith("geolite"):
         if cities is None:
             raise click.UsageError(f"{layout} has its cities in a separate file: use --cities")
         if layout == "geolite2":
-            return geolite2(*map(reading.lines, files), locations=reading.lines(cities))
+            return readers.geolite2(*map(reading.lines, files), locations=reading.lines(cities))
         if len(files) > 1:
             raise click.UsageError("geolite-legacy has one file of ranges")
-        return geolite_legacy(reading.lines(files[0]), reading.lines(cities))
+        return readers.geolite_legacy(reading.lines(files[0]), reading.lines(cities))
     if options["first"] is None or all(column is None for column in columns.values()):
         raise click.UsageError(
             f"{files[0]} has columns: name them with --first and --last, and --id or --city; "
@@ -160,14 +141,15 @@ def _reader(
     ends = {"first": options["first"], "last": options["last"]}
     if cities is None:
         return chain.from_iterable(
-            csv_ranges(reading.lines(file), **ends, **columns, **form) for file in files
+            readers.csv_ranges(reading.lines(file), **ends, **columns, **form) for file in files
         )
     if columns["id"] is None:
         raise click.UsageError("ranges refer to the cities of --cities by their ids: use --id")
     return chain(
-        csv_cities(reading.lines(cities), **columns, **form),
+        readers.csv_cities(reading.lines(cities), **columns, **form),
         chain.from_iterable(
-            csv_ranges(reading.lines(file), **ends, id=columns["id"], **form) for file in files
+            readers.csv_ranges(reading.lines(file), **ends, id=columns["id"], **form)
+            for file in files
         ),
     )
 
@@ -181,16 +163,13 @@ class _FileProgress:
         self.before = 0  # bytes of the files that are read
 
     def lines(self, file: Path) -> _TrackedLines:
-        """Return the lines of a file, as bytes."""
         return _TrackedLines(file, self)
 
     def written(self, what: str, count: int) -> None:
-        """Report what was written."""
         if what == "blocks":
             self.show(f"{count:,} {what} written", self._all)
 
     def show(self, what: str, position: int) -> None:
-        """Report how far the files are read."""
         self._tell(what, position // 1024, self._all // 1024)
 
 
@@ -205,7 +184,7 @@ class _TrackedLines:
         progress, what = self._progress, f"reading {self._file.name}"
         with self._file.open("rb") as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if self._file.suffix == ".gz" else raw
-            lines = iter(partial(file.readline, LONGEST_LINE), b"")
+            lines = iter(partial(file.readline, readers.LONGEST_LINE), b"")
             for number, line in enumerate(lines):
                 if number % _LINES_A_TELL == 0:
                     progress.show(what, progress.before + raw.tell())
@@ -235,9 +214,11 @@ def _show(output: Output, done: Imported) -> None:
     short_help="Show the cities of addresses.",
     group=geo,
 )
-@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
-@_structure_options
-def find(addresses: Sequence[str], at: StructureOptions, output: Output) -> None:
+def find(
+    output: Output,
+    addresses: Sequence[str] = given.argument("ADDRESS...", nargs=-1, required=True),
+    at: StructureOptions = _structure_options,
+) -> None:
     """Show the cities of addresses; with - they are read from stdin, one per line."""
     if tuple(addresses) == ("-",):
         addresses = [line.strip() for line in sys.stdin if line.strip()]
@@ -260,13 +241,8 @@ def _id(city: City | None) -> str | None:
     return None if city is None or city.id is None else str(city.id)
 
 
-@command(
-    "shardkit geo info",
-    "shardkit geo info --json",
-    group=geo,
-)
-@_structure_options
-def info(at: StructureOptions, output: Output) -> int:
+@command("shardkit geo info", "shardkit geo info --json", group=geo)
+def info(output: Output, at: StructureOptions = _structure_options) -> int:
     """Show which data is in use. Exits with 1 if there is none."""
     with at.opened(ShardKit.ip_to_city) as ip:
         used = ip.info()

@@ -9,15 +9,8 @@ from pathlib import Path
 import click
 
 from shardkit.admin.locate import MEMBER_TYPES, LocatedKey, locate_keys, locate_members, open_set
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    config_option,
-    file_option,
-    number_option,
-    opened,
-    shards_options,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import ShardOptions, command, opened
 from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy, write_private
 from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.text import reason
@@ -36,48 +29,32 @@ from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE
     "shardkit locate unique --in unique:2015-05-17 383061330139657245",
     "shardkit locate unique --in ids --total 1000000 17",
 )
-@click.argument("name", metavar="COMPONENT")
-@click.argument("keys", metavar="[KEY]...", nargs=-1)
-@config_option
-@shards_options
-@click.option(
-    "--pair",
-    "pairs",
-    nargs=2,
-    multiple=True,
-    metavar="ID ID",
-    help="A pair of ids, in either order, instead of a key. May be repeated.",
-)
-@click.option(
-    "--in",
-    "structure",
-    metavar="NAME",
-    help="The keys are members of this sharded set, whose parameters are in NAME:meta.",
-)
-@number_option(
-    "--total", None, "For a set that does not exist yet: about how many members it will have."
-)
-@number_option(
-    "--part-size",
-    None,
-    f"Likewise: how many members a part may have.  [default: {DEFAULT_PART_SIZE}]",
-)
-@click.option(
-    "--members",
-    type=click.Choice(list(MEMBER_TYPES)),
-    help="Likewise: the type of its members.  [default: str]",
-)
 def locate(
-    name: str,
-    keys: Sequence[str],
-    where: str | None,
-    sharding: ShardOptions,
-    pairs: Sequence[tuple[str, str]],
-    structure: str | None,
-    total: int | None,
-    part_size: int | None,
-    members: str | None,
     output: Output,
+    name: str = given.argument("COMPONENT"),
+    keys: Sequence[str] = given.argument("[KEY]...", nargs=-1),
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    pairs: Sequence[tuple[str, str]] = given.repeated(
+        "ID ID",
+        "A pair of ids, in either order, instead of a key. May be repeated.",
+        nargs=2,
+        name="--pair",
+    ),
+    structure: str | None = given.option(
+        "NAME",
+        "The keys are members of this sharded set, whose parameters are in NAME:meta.",
+        name="--in",
+    ),
+    total: int | None = given.number(
+        None, "For a set that does not exist yet: about how many members it will have."
+    ),
+    part_size: int | None = given.number(
+        None, f"Likewise: how many members a part may have.  [default: {DEFAULT_PART_SIZE}]"
+    ),
+    members: str | None = given.choice(
+        list(MEMBER_TYPES), "Likewise: the type of its members.  [default: str]"
+    ),
 ) -> int:
     """Show where keys of a component live, and why: which shard, on which server.
 
@@ -109,13 +86,13 @@ def locate(
 def _key_fields(component: Component) -> tuple[Field[LocatedKey], ...]:
     placement = component.placement if component.shards else None
     return (
-        Field("key", lambda each: _text(each.key), wordy("key")),
+        Field("key", lambda each: each.key, wordy("key")),
         Field("shard", lambda each: str(each.shard), Column("shard")),
         Field("component", lambda each: each.shard.component),
         Field("number", lambda each: each.shard.number),
         Field("server", lambda each: each.server, Column("server")),
         Field("placement", lambda _: placement),
-        Field("hashed", lambda each: _text(each.why.hashed) or None),
+        Field("hashed", lambda each: each.why.hashed or None),
         Field("is_tag", lambda each: each.why.is_tag),
         Field("hash", lambda each: each.why.hash),
         Field("why", lambda each: each.why.text, wordy("why")),
@@ -139,29 +116,19 @@ def _there(found: LocatedKey) -> Cell:
     return Styled("yes", GOOD) if found.there else "no"
 
 
-def _text(data: bytes) -> str:
-    return data.decode(errors="backslashreplace")
-
-
 @command(
     "shardkit url jobs --shard 3 -o jobs.url",
     'rq worker -u "$(shardkit url jobs)"',
     "shardkit url jobs --show-secrets",
 )
-@click.argument("name", metavar="COMPONENT")
-@number_option("--shard", None, "The entry of a shard.", parameter="number", least=0)
-@config_option
-@shards_options
-@file_option
-@click.option("--show-secrets", is_flag=True, help="The password in the clear on a terminal too.")
 def url(
-    name: str,
-    number: int | None,
-    where: str | None,
-    sharding: ShardOptions,
-    written: Path | None,
-    show_secrets: bool,
     output: Output,
+    name: str = given.argument("COMPONENT"),
+    number: int | None = given.number(None, "The entry of a shard.", 0, name="--shard"),
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    written: Path | None = given.file,
+    show_secrets: bool = given.flag("The password in the clear on a terminal too."),
 ) -> None:
     """Write an entry as a URL, for programs that take nothing else.
 
@@ -181,7 +148,5 @@ def url(
         return
     if output.interactive and not show_secrets:
         text = mask_url(text)
-    if output.as_json:
-        output.document({"url": text})
-    else:
+    if not output.wrote_json(url=text):
         output.text(f"{text}\n")

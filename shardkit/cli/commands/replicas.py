@@ -8,30 +8,11 @@ from dataclasses import asdict
 
 import click
 
-from shardkit.admin.growth import (
-    AttachedReplica,
-    ReplicaNode,
-    VerifiedReplica,
-    apply_fences,
-    attach_replica,
-    detach_replica,
-    fail_over,
-    pending_fences,
-    replica_tree,
-    verify_replicas,
-)
-from shardkit.admin.growth.attachment import COPY
-from shardkit.admin.growth.verify import TIMEOUT
-from shardkit.cli.commands.move import hold
-from shardkit.cli.options import (
-    command,
-    config_option,
-    config_server,
-    group,
-    number_option,
-    opened,
-    timeout_option,
-)
+from shardkit.admin import growth
+from shardkit.admin.growth.attachment import COPY, TIMEOUT
+from shardkit.cli import options as given
+from shardkit.cli.commands.growth import hold
+from shardkit.cli.options import command, config_server, group, opened
 from shardkit.cli.output import BAD, GOOD, WARN, Output, Styled, Table, number
 from shardkit.cli.text import reason
 from shardkit.kit.config_client import config_client
@@ -48,29 +29,28 @@ def replicas() -> None:
     short_help="Show which server replicates which.",
     group=replicas,
 )
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@number_option(
-    "--wait",
-    None,
-    "How long to wait until every level is in sync; otherwise the exit code is 1.",
-    least=0.0,
-    unit="SECONDS",
-)
-@config_option
-def tree(names: Sequence[str], wait: float | None, where: str | None, output: Output) -> int:
+def tree(
+    output: Output,
+    names: Sequence[str] = given.components,
+    wait: float | None = given.seconds(
+        None,
+        "How long to wait until every level is in sync; otherwise the exit code is 1.",
+        least=0.0,
+    ),
+    where: str | None = given.config,
+) -> int:
     """Show masters and all levels of replicas; the exit code is 1 if one is unhealthy."""
     with opened(where) as topology:
         chosen, _ = topology.components(names)
     with output.busy("asking the servers"):
         end = time.monotonic() + (wait or 0)
-        nodes = replica_tree(chosen.values())
+        nodes = growth.replica_tree(chosen.values())
         while wait and not _in_sync(nodes) and time.monotonic() < end:
             time.sleep(0.05)
-            nodes = replica_tree(chosen.values())
+            nodes = growth.replica_tree(chosen.values())
     good = _in_sync(nodes) if wait is not None else all(node.ok for node in nodes)
     code = 0 if good else 1
-    if output.as_json:
-        output.document([{**asdict(node), "server": str(node.server)} for node in nodes])
+    if output.wrote_json([{**asdict(node), "server": str(node.server)} for node in nodes]):
         return code
     table = Table.of("server", "state", number("bytes behind"))
     for node in nodes:
@@ -80,7 +60,7 @@ def tree(names: Sequence[str], wait: float | None, where: str | None, output: Ou
     return code
 
 
-def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
+def _in_sync(nodes: Sequence[growth.ReplicaNode]) -> bool:
     return all(node.state in ("master", "in sync") for node in nodes)
 
 
@@ -90,18 +70,17 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
     short_help="Make an empty server a replica of one in use.",
     group=replicas,
 )
-@click.argument("server")
-@click.option(
-    "--to",
-    required=True,
-    metavar="SHARD|SERVER",
-    help="The server to follow: a shard, a master, or a replica, HOST:PORT.",
-)
-@click.option("--zone", metavar="ZONE", help="The replica's zone, for reads of the same zone.")
-@number_option("--wait", COPY, "How long the copy may take.", least=0.1, unit="SECONDS")
-@config_option
 def attach(
-    server: str, to: str, zone: str | None, wait: float, where: str | None, output: Output
+    output: Output,
+    server: str = given.argument(),
+    to: str = given.option(
+        "SHARD|SERVER",
+        "The server to follow: a shard, a master, or a replica, HOST:PORT.",
+        required=True,
+    ),
+    zone: str | None = given.option("ZONE", "The replica's zone, for reads of the same zone."),
+    wait: float = given.seconds(COPY, "How long the copy may take.", 0.1),
+    where: str | None = given.config,
 ) -> None:
     """Make the empty SERVER a replica; when it is filled, entries name it.
 
@@ -109,26 +88,28 @@ def attach(
     replicas of the master itself.
     """
     with config_client(config_server(where)) as config, output.busy("filling it"):
-        done = attach_replica(config, server, to, zone=zone, copy=wait)
+        done = growth.attach_replica(config, server, to, zone=zone, copy=wait)
     named = f"entries name it since epoch {done.epoch}" if done.named else "no entry names it"
     _say(output, done, f"{done.replica} follows {done.master}; {named}")
 
 
 @command("shardkit replicas detach c.internal:6379", short_help="Detach a replica.", group=replicas)
-@click.argument("server")
-@click.option("--force", is_flag=True, help="Even if its master refuses writes without it.")
-@config_option
-def detach(server: str, force: bool, where: str | None, output: Output) -> None:
+def detach(
+    output: Output,
+    server: str = given.argument(),
+    force: bool = given.flag("Even if its master refuses writes without it."),
+    where: str | None = given.config,
+) -> None:
     """Detach the replica SERVER, once no entry names it and clients have left it.
 
     It keeps its data. A server that is down is only removed from the entries.
     """
     with config_client(config_server(where)) as config, output.busy("waiting for clients to leave"):
-        done = detach_replica(config, server, force=force)
+        done = growth.detach_replica(config, server, force=force)
     _say(output, done, f"{done.replica} no longer follows {done.master}; no entry names it")
 
 
-def _say(output: Output, done: AttachedReplica, text: str) -> None:
+def _say(output: Output, done: growth.AttachedReplica, text: str) -> None:
     document = {**asdict(done), "replica": str(done.replica), "master": str(done.master)}
     output.answer(document, text, GOOD)
 
@@ -138,11 +119,11 @@ def _say(output: Output, done: AttachedReplica, text: str) -> None:
     "shardkit verify-replica timelines --timeout 2",
     name="verify-replica",
 )
-@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
-@timeout_option(TIMEOUT)
-@config_option
 def verify_replica_command(
-    names: Sequence[str], timeout: float, where: str | None, output: Output
+    output: Output,
+    names: Sequence[str] = given.components,
+    timeout: float = given.timeout(TIMEOUT),
+    where: str | None = given.config,
 ) -> int:
     """Write to each master, and check whether the write reaches its replicas and their disks.
 
@@ -152,18 +133,17 @@ def verify_replica_command(
     with opened(where) as topology:
         chosen, _ = topology.components(names)
     with output.busy("waiting for the replicas"):
-        verdicts = verify_replicas(chosen.values(), timeout)
-    code = 0 if all(isinstance(v, VerifiedReplica) and v.ok for v in verdicts.values()) else 1
-    if output.as_json:
-        output.document(
-            [
-                {"master": str(master), "replica": str(replica), **_verdict(verdict)}
-                for (master, replica), verdict in verdicts.items()
-            ]
-        )
+        verdicts = growth.verify_replicas(chosen.values(), timeout)
+    code = int(any(isinstance(v, Exception) or not v.ok for v in verdicts.values()))
+    if output.wrote_json(
+        [
+            {"master": str(master), "replica": str(replica), **_verdict(verdict)}
+            for (master, replica), verdict in verdicts.items()
+        ]
+    ):
         return code
     if not verdicts:
-        output.line("no entry names a replica", WARN)
+        output.warn("no entry names a replica")
         return code
     table = Table.of("master", "replica", "a write", number("s"))
     for (master, replica), verdict in verdicts.items():
@@ -184,7 +164,7 @@ def verify_replica_command(
     return code
 
 
-def _verdict(verdict: VerifiedReplica | Exception) -> dict[str, object]:
+def _verdict(verdict: growth.VerifiedReplica | Exception) -> dict[str, object]:
     if isinstance(verdict, Exception):
         return {"ok": False, "error": reason(verdict)}
     return {**asdict(verdict), "seconds": round(verdict.seconds, 3), "ok": verdict.ok}
@@ -196,34 +176,18 @@ def _verdict(verdict: VerifiedReplica | Exception) -> dict[str, object]:
     "shardkit failover a.internal:6379 --guard 3600   # until the old master is back",
     "shardkit failover --guard 0                      # fence what is back",
 )
-@click.argument("name", metavar="[SHARD|SERVER]", required=False)
-@click.option(
-    "--to",
-    metavar="REPLICA",
-    help="The replica, HOST:PORT; by default the latest.",
-)
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Even if the master may be alive, or the replica lost its link: writes are lost.",
-)
-@hold
-@number_option(
-    "--guard",
-    None,
-    "How long to wait for old masters to come back; they are fenced.",
-    least=0.0,
-    unit="SECONDS",
-)
-@config_option
 def failover(
-    name: str | None,
-    to: str | None,
-    force: bool,
-    hold: float,
-    guard: float | None,
-    where: str | None,
     output: Output,
+    name: str | None = given.argument("[SHARD|SERVER]", required=False),
+    to: str | None = given.option("REPLICA", "The replica, HOST:PORT; by default the latest."),
+    force: bool = given.flag(
+        "Even if the master may be alive, or the replica lost its link: writes are lost."
+    ),
+    hold: float = hold,
+    guard: float | None = given.seconds(
+        None, "How long to wait for old masters to come back; they are fenced.", 0.0
+    ),
+    where: str | None = given.config,
 ) -> None:
     """Replace a master by its replica, for all shards of the server of SHARD.
 
@@ -240,26 +204,22 @@ def failover(
     with config_client(config_server(where)) as config:
         if name is not None:
             with output.busy("failing over"):
-                done = fail_over(config, name, to, force=force, hold=hold)
-        fences = pending_fences(config)
+                done = growth.fail_over(config, name, to, force=force, hold=hold)
+        fences = growth.pending_fences(config)
         if guard is not None:
             with output.busy("waiting for old masters"):
-                fences = apply_fences(config, guard)
-    if output.as_json:
-        output.document(
+                fences = growth.apply_fences(config, guard)
+    if output.wrote_json(
+        takeover=done and {**asdict(done), "source": str(done.source), "target": str(done.target)},
+        fences=[
             {
-                "takeover": done
-                and {**asdict(done), "source": str(done.source), "target": str(done.target)},
-                "fences": [
-                    {
-                        "source": str(fence.source),
-                        "target": str(fence.target),
-                        "applied": fence.applied,
-                    }
-                    for fence in fences
-                ],
+                "source": str(fence.source),
+                "target": str(fence.target),
+                "applied": fence.applied,
             }
-        )
+            for fence in fences
+        ],
+    ):
         return
     if done is not None:
         how = "as planned: no write was lost"
@@ -267,21 +227,20 @@ def failover(
             how = "it was not handed over: what only the old master had is lost"
         if done.held is not None:
             how += f", writers waited at most {1000 * done.held:.0f} ms"
-        output.line(f"{done.target} is the master in place of {done.source} ({how})", GOOD)
+        output.good(f"{done.target} is the master in place of {done.source} ({how})")
         output.line(f"shards: {', '.join(done.shards) or 'none'}; epoch {done.epoch}")
         map_file = where if where and "://" not in where else "MAP"
-        output.line(f"the map file is older now: shardkit config pull -o {map_file}", WARN)
+        output.warn(f"the map file is older now: shardkit config pull -o {map_file}")
         if done.followers:
             output.line(f"follow it: {', '.join(done.followers)}")
         for server, why in done.failed.items():
-            output.line(f"{server} could not be told to follow it: {why}", WARN)
+            output.warn(f"{server} could not be told to follow it: {why}")
         if done.behind:
-            output.line(f"{done.behind:,} bytes of writes are on other replicas only", WARN)
+            output.warn(f"{done.behind:,} bytes of writes are on other replicas only")
     for fence in fences:
         if fence.applied:
-            output.line(f"{fence.source} is back, and a replica of {fence.target}", GOOD)
+            output.good(f"{fence.source} is back, and a replica of {fence.target}")
         else:
-            output.line(
-                f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS",
-                WARN,
+            output.warn(
+                f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS"
             )

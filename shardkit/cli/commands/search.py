@@ -1,48 +1,444 @@
-"""``shardkit search``: indexes files and installed packages, and shows an index.
-
-``query``, ``export`` and what concerns damage are in `shardkit.cli.commands.search_query`.
-"""
+"""``shardkit search``: indexes files and installed packages, finds documents, mends an index."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypeAlias
 
 import click
 
-from shardkit.cli.commands.search_query import (
-    created,
-    drop,
-    existing,
-    export,
-    index_options,
-    query,
-    query_errors,
-    rebuild,
-    verify,
-)
-from shardkit.cli.options import StructureOptions, command, group, number_option
-from shardkit.cli.output import Output, identifier, number
+from shardkit.cli import options as given
+from shardkit.cli.options import StructureOptions, command, group
+from shardkit.cli.output import GOOD, Cell, Output, identifier, number, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
-from shardkit.errors import InvalidArgumentError, counted
-from shardkit.search.files.readers import (
+from shardkit.cli.text import printable
+from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted, naming
+from shardkit.kit.kit import ShardKit
+from shardkit.operations.operation import Blocking, pages
+from shardkit.search.documents import Document, Hit, Results
+from shardkit.search.files import (
     KINDS,
     AdaptedDocument,
     FileDocument,
     SkippedFile,
     adapt,
+    bulk_lines,
     documents_of,
     files_below,
     installed_documents,
     installed_packages,
+    mappings,
 )
-from shardkit.search.index import PartInfo
-from shardkit.search.model.schema import Schema
+from shardkit.search.index import PartInfo, SearchIndex
+from shardkit.search.query import Node
+from shardkit.search.schema import Schema, parameters_of, stored_parameters
+from shardkit.search.searcher import query_tree, snippet
+from shardkit.search.text import ENGLISH, Analyzer
+from shardkit.structures.base.check import Damage
+
+FIELDS = {"title": 3.0, "text": 1.0}
+ATTRIBUTES = {"kind": "text", "updated": "date", "size": "number"}
+_SHARDS = 4  # for a component that is not sharded
+
+index_options = given.structure("search", "search")
+
+
+def existing(kit: ShardKit, name: str, component: str) -> SearchIndex[Blocking]:
+    """Open an index.
+
+    Raises:
+        InvalidArgumentError: there is none.
+        ParameterMismatchError: it cannot be opened without the code that created it.
+    """
+    _, stored = _stored(kit, name, component)
+    if stored is None:
+        raise InvalidArgumentError(
+            f"component {component!r} has no index {name!r}",
+            "index something first: shardkit search index",
+        )
+    shards, parameters = parameters_of(name, stored)
+    return kit.search(name, component=component, shards=shards, **parameters)
+
+
+def created(
+    kit: ShardKit,
+    name: str,
+    component: str,
+    *,
+    shards: int | None,
+    attributes: Mapping[str, str],
+    stemming: str | None,
+    stop_words: str | None,
+    no_text: bool,
+    no_phrases: bool,
+) -> SearchIndex[Blocking]:
+    """Open an index with its stored parameters, or as a new one.
+
+    Options given here override stored ones, so that contradicting ones are refused at the first
+    write.
+    """
+    there, stored = _stored(kit, name, component)
+    given: dict[str, Any]
+    if stored is None:
+        given = {"fields": FIELDS, "attributes": ATTRIBUTES}
+        chosen = Analyzer()
+    else:
+        there, found = parameters_of(name, stored)
+        given = {**found}
+        chosen = found["analyzer"]
+    words = {None: chosen.stop_words, "english": ENGLISH, "none": frozenset[str]()}[stop_words]
+    given["analyzer"] = Analyzer(chosen.tokenizer, words, stemming or chosen.stemmer)
+    given["attributes"] = {**given["attributes"], **attributes}
+    if no_phrases:
+        given["phrases"] = False
+    return kit.search(
+        name, component=component, shards=shards or there, keep_text=not no_text, **given
+    )
+
+
+def _stored(kit: ShardKit, name: str, component: str) -> tuple[int, dict[str, str] | None]:
+    """Return the number of parts for a new index, and the stored parameters of an existing one."""
+    shards = len(kit.component(component).shards) or _SHARDS
+    [stored] = kit.together(stored_parameters(component, name, shards))
+    return shards, stored
+
+
+@contextmanager
+def query_errors() -> Iterator[None]:
+    """Show the position of an error in a query, above the error message."""
+    try:
+        yield
+    except QuerySyntaxError as error:
+        for line in str(error).splitlines()[-2:]:
+            sys.stderr.write(f"{printable(line)}\n")
+        raise
+
+
+_DAMAGE_FIELDS: tuple[Field[Damage], ...] = (
+    Field("shard", lambda each: each.shard, wordy("shard")),
+    Field("key", lambda each: each.key, wordy("key")),
+    Field("found", lambda each: each.found, wordy("found")),
+    Field("expected", lambda each: each.expected, wordy("expected")),
+)
+
+
+@command(
+    "shardkit search verify",
+    "shardkit search verify --name docs --json",
+    short_help="Read a whole index, and show what is damaged.",
+)
+def verify(output: Output, at: StructureOptions = index_options) -> int:
+    """Read everything in an index, and show what is damaged: postings, words, documents, counts.
+
+    Changes nothing; scripts take some milliseconds each. Exits with 1 if anything is damaged.
+    """
+    with at.opened(existing) as found, output.busy("reading the index"):
+        damaged = list(found.check())
+        documents = found.count()
+    if output.as_json:
+        output.document(documents=documents, damaged=json_rows(_DAMAGE_FIELDS, damaged))
+    elif damaged:
+        output.table(table_of(_DAMAGE_FIELDS, damaged))
+        output.line()
+        output.bad(f"{counted(len(damaged), 'key')} damaged: shardkit search rebuild")
+    else:
+        output.good(f"{counted(documents, 'document')}, all of it as it was written")
+    return int(bool(damaged))
+
+
+@command(
+    "shardkit search rebuild",
+    "shardkit search rebuild --name docs --lossy",
+    short_help="Index all documents of an index again.",
+)
+def rebuild(
+    output: Output,
+    at: StructureOptions = index_options,
+    lossy: bool = given.flag("Delete documents that cannot be read."),
+) -> int:
+    """Rebuild words, postings, columns and counts from the stored documents.
+
+    Meanwhile searches find only what is indexed so far, and nobody else can write to the index. If
+    this is interrupted, run it again. Refused, with nothing changed, if documents are lost or
+    cannot be read, unless --lossy. Exits with 1 if anything is damaged afterwards.
+    """
+    with at.opened(existing) as found, progress("documents") as report_progress:
+        done = found.rebuild(lossy=lossy, progress=partial(report_progress, "indexing"))
+        left = len(list(found.check()))
+    text = f"{counted(done, 'document')} indexed again in {at.name!r}"
+    output.answer({"documents": done, "damaged": left}, text, GOOD)
+    return int(bool(left))
+
+
+@command(
+    "shardkit search drop --name old", "shardkit search drop --yes", short_help="Delete an index."
+)
+def drop(output: Output, at: StructureOptions = index_options, yes: bool = given.yes) -> None:
+    """Delete an index with all its documents and parameters, in slices, for good."""
+    with at.opened(existing) as found:
+        documents = found.count()
+        if not yes:
+            asked = f"Delete index {at.name!r} with {counted(documents, 'document')} for good?"
+            click.confirm(asked, abort=True, err=True)
+        removed = found.delete()
+    text = f"index {at.name!r} deleted: {counted(removed, 'document')}"
+    output.answer({"removed": removed}, text, GOOD)
+
+
+_AT_ONCE = 1_000
+
+_Preview: TypeAlias = tuple[str | None, str | None]  # a document's title and a snippet of it
+
+
+def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[str, float]:
+    if "=" not in value:
+        return value
+    weights = {}
+    for pair in value.split(","):
+        name, _, weight = pair.partition("=")
+        try:
+            weights[name.strip()] = float(weight)
+        except ValueError:
+            raise click.BadParameter(f"{pair!r} is not NAME=WEIGHT") from None
+    return weights
+
+
+@command(
+    "shardkit search query 'redis shard*'",
+    "shardkit search query 'title:lock +mutex -\"dead lock\"' --limit 5",
+    "shardkit search query '* kind:=markdown updated:2024-01-01..' --sort -updated",
+    "shardkit search query --plain 'Re: pizza (large'",
+    "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
+    "shardkit search query cache --json | jq -r '.hits[].id'",
+    limit=given.number(10, "How many to show.", 0, short="-n", most=10_000),
+    facets=given.repeated("NAME", "Count an attribute's values.", name="--facet"),
+    partial=given.flag("Accept results of only some shards."),
+)
+def query(
+    output: Output,
+    words: str = given.argument("QUERY"),
+    at: StructureOptions = index_options,
+    sort: str | dict[str, float] = given.option(
+        "ORDER",
+        "relevance; an attribute, -ATTRIBUTE for descending; or weights, NAME=WEIGHT,…",
+        default="relevance",
+        callback=_sort,
+    ),
+    offset: int = given.number(0, "How many to skip.", 0),
+    cursor: str | None = given.option(
+        None, "The page that follows the one that showed this cursor."
+    ),
+    plain: bool = given.flag("Take QUERY as words, without a syntax."),
+    **options: Any,
+) -> None:
+    """Find documents.
+
+    A document must contain all words of QUERY. +word after a word is its synonym, -word excludes
+    documents, "words in quotes" must be adjacent, word* is a prefix. title:word searches only the
+    title; size:>1000, updated:2024-01-01..2024-06-30 and kind:=markdown compare attributes. *
+    alone matches everything.
+    """
+    with query_errors(), at.opened(existing) as found:
+        began = time.perf_counter()
+        asked = {"sort": sort, "offset": offset, "cursor": cursor, "plain": plain, **options}
+        results = found.search(words, attributes=True, **asked)
+        seconds = time.perf_counter() - began
+        previews = _previews(found, query_tree(found.schema, words, plain=plain), results)
+    fields = _hit_fields(found, results, previews, sort, offset if cursor is None else None)
+    if output.wrote_json(_document(results, fields, seconds)):
+        return
+    if len(results):
+        output.table(table_of(fields, results).without_empty())
+        output.line()
+    for facet, values in results.facets.items():
+        output.table(table_of(_facet_fields(facet), values))
+        output.line()
+    output.line(f"{_counts(results, offset, cursor)}, in {seconds * 1000:.0f} ms")
+    if results.cursor:
+        output.dim(f"the next page: --cursor {results.cursor}")
+    if results.partial:
+        output.warning(f"{counted(len(results.missing), 'part')} did not answer")
+
+
+def _previews(found: SearchIndex[Blocking], tree: Node, results: Results) -> dict[str, _Preview]:
+    """Return titles and snippets of hits whose text is kept.
+
+    The title is shown anyway, so snippets are of the other fields.
+    """
+    analyzer = found.schema.analyzer
+    shown: dict[str, _Preview] = {}
+    for key, document in found.get_many(hit.id for hit in results).items():
+        if document.text:
+            title = document.text.pop("title", None)
+            name, text = next(iter(document.text.items()), ("title", title or ""))
+            shown[key] = title, snippet(text, tree, analyzer, field=name)
+    return shown
+
+
+def _document(results: Results, fields: Sequence[Field[Hit]], seconds: float) -> dict[str, Any]:
+    return {
+        "total": results.total,
+        "hits": json_rows(fields, results),
+        "cursor": results.cursor,
+        "facets": {
+            name: json_rows(_facet_fields(name), values) for name, values in results.facets.items()
+        },
+        "missing": list(results.missing),
+        "seconds": round(seconds, 6),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON: dates and infinite numbers become text."""
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    return str(value) if value in (math.inf, -math.inf) else value
+
+
+def _hit_fields(
+    found: SearchIndex[Blocking],
+    results: Results,
+    previews: dict[str, _Preview],
+    sort: str | dict[str, float],
+    offset: int | None,
+) -> tuple[Field[Hit], ...]:
+    by = sort.removeprefix("-") if isinstance(sort, str) else "score"
+    kind = found.schema.attributes.get(by)
+    heading = "score" if by == "relevance" else by
+    ranks = {} if offset is None else {hit.id: n for n, hit in enumerate(results, 1 + offset)}
+
+    def preview(hit: Hit) -> _Preview:
+        return previews.get(hit.id, (None, None))
+
+    return (
+        column_only(number("#"), lambda hit: ranks.get(hit.id)),
+        Field(
+            "value",
+            lambda hit: _plain(hit.value),
+            wordy(heading) if kind in ("text", "date") else number(heading),
+            lambda hit: _value(hit, by, kind),
+        ),
+        Field("title", lambda hit: preview(hit)[0], wordy("title")),
+        Field("id", lambda hit: hit.id, wordy("id")),
+        Field("snippet", lambda hit: preview(hit)[1], wordy("text")),
+        Field("attributes", lambda hit: {k: _plain(v) for k, v in hit.attributes.items()}),
+    )
+
+
+def _facet_fields(name: str) -> tuple[Field[tuple[Any, int]], ...]:
+    def value(row: tuple[Any, int]) -> Cell:
+        return _number_text(row[0]) if isinstance(row[0], float) else row[0]
+
+    return (
+        Field("value", lambda row: _plain(row[0]), wordy(name), value),
+        Field("documents", lambda row: row[1], number("documents")),
+    )
+
+
+def _value(hit: Hit, by: str, kind: str | None) -> Cell:
+    if kind and by not in hit.attributes:
+        return None  # sorted as zero
+    if kind == "date" and isinstance(hit.value, float):
+        try:
+            return datetime.fromtimestamp(hit.value, UTC).strftime("%Y-%m-%d %H:%M")
+        except (ValueError, OverflowError, OSError):
+            return _number_text(hit.value)
+    if kind == "number" and isinstance(hit.value, float):
+        return _number_text(hit.value)
+    return hit.value
+
+
+def _number_text(value: float) -> str:
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,g}"
+
+
+def _counts(results: Results, offset: int, cursor: str | None) -> str:
+    matches = "1 document matches" if results.total == 1 else f"{results.total:,} documents match"
+    if not len(results):
+        return matches
+    if cursor is not None:
+        return f"{matches}, {len(results):,} shown"
+    return f"{matches}, {offset + 1:,} to {offset + len(results):,} shown"
+
+
+# ---- export
+
+
+@command(
+    "shardkit search export --mappings",
+    "shardkit search export --output docs.ndjson",
+    "shardkit search export 'kind:=markdown *' --index docs | split -l 2000 - docs.",
+    short_help="Write documents for a dedicated engine.",
+)
+def export(
+    output: Output,
+    words: str = given.argument("[QUERY]", default="*"),
+    at: StructureOptions = index_options,
+    file: Path | None = given.option(
+        None, "Write to a file.", type=given.PATH, short="-o", name="--output"
+    ),
+    target: str | None = given.option(
+        None, "The name of the index there.  [default: --name]", name="--index"
+    ),
+    only_mappings: bool = given.flag("Write only the index's mappings.", name="--mappings"),
+) -> None:
+    """Write all documents, or those that QUERY finds, in the bulk format of OpenSearch.
+
+    This is two lines of JSON per document, which Elasticsearch accepts too. A file is replaced when
+    it is complete.
+    """
+    with query_errors(), at.opened(existing) as found:
+        if only_mappings:
+            with _target(file) as out:
+                out.write(json.dumps(mappings(found.schema), indent=2) + "\n")
+            return
+        written = 0
+        with _target(file) as out, progress("documents") as report_progress:
+            total = found.search(words, limit=0).total
+            for document in _documents(found, words):
+                out.write(bulk_lines(document, target or at.name))
+                written += 1
+                if written % _AT_ONCE == 0:
+                    report_progress("writing", written, max(total, written))
+    if file is not None and output.as_json:
+        output.document(written=written, file=str(file))
+    elif file is not None:
+        output.note(f"{counted(written, 'document')} written to {file}")
+
+
+def _documents(found: SearchIndex[Blocking], words: str) -> Iterator[Document]:
+    """Yield the documents that a query finds, with text, except those removed in the meantime."""
+    for page in pages((hit.id for hit in found.all(words, page_size=10_000)), _AT_ONCE):
+        documents = found.get_many(page)
+        yield from (documents[key] for key in page if key in documents)
+
+
+@contextmanager
+def _target(file: Path | None) -> Iterator[TextIO]:
+    """Give stdout, or a temporary file that replaces the target at the end."""
+    if file is None:
+        yield sys.stdout
+        return
+    half = file.with_name(f"{file.name}.part")
+    try:
+        with naming(half), half.open("w", encoding="utf-8") as out:
+            yield out
+        os.replace(half, file)
+    except BaseException:
+        half.unlink(missing_ok=True)
+        raise
+
 
 _SKIPPED_SHOWN = 10
 
@@ -76,37 +472,29 @@ def _attributes(
     "shardkit search index --installed --stemming english",
     "shardkit search index posts.jsonl --attribute votes:number --attribute tags:text",
     group=search,
+    attributes=given.repeated(
+        "NAME:KIND",
+        "A field of JSON lines to sort and filter by: number, date or text.",
+        callback=_attributes,
+        name="--attribute",
+    ),
+    shards=given.number(
+        None,
+        "How many parts a new index has. By default as many as the component has shards, or 4.",
+        most=16_384,
+    ),
+    stemming=given.option("LANGUAGE", "Index stems: english, german, …"),
+    stop_words=given.choice(
+        ["english", "none"], "The words that a new index ignores.  [default: english]"
+    ),
+    no_text=given.flag("Do not keep the text: no titles, no snippets."),
+    no_phrases=given.flag("Do not keep the order of words."),
 )
-@click.argument("files", metavar="[FILES]...", nargs=-1, type=click.Path(path_type=Path))
-@index_options
-@click.option("--installed", is_flag=True, help="Index the texts of this Python's packages.")
-@click.option(
-    "--attribute",
-    "attributes",
-    metavar="NAME:KIND",
-    multiple=True,
-    callback=_attributes,
-    help="A field of JSON lines to sort and filter by: number, date or text.",
-)
-@number_option(
-    "--shards",
-    None,
-    "How many parts a new index has. By default as many as the component has shards, or 4.",
-    most=16_384,
-)
-@click.option("--stemming", metavar="LANGUAGE", help="Index stems: english, german, …")
-@click.option(
-    "--stop-words",
-    type=click.Choice(["english", "none"]),
-    help="The words that a new index ignores.  [default: english]",
-)
-@click.option("--no-text", is_flag=True, help="Do not keep the text: no titles, no snippets.")
-@click.option("--no-phrases", is_flag=True, help="Do not keep the order of words.")
 def index(
-    files: Sequence[Path],
-    at: StructureOptions,
-    installed: bool,
     output: Output,
+    files: Sequence[Path] = given.argument("[FILES]...", nargs=-1, type=given.PATH),
+    at: StructureOptions = index_options,
+    installed: bool = given.flag("Index the texts of this Python's packages."),
     **options: Any,
 ) -> int:
     """Index files, and the files of folders.
@@ -128,15 +516,12 @@ def index(
         except KeyboardInterrupt:
             output.note("the documents so far are indexed; index again to continue")
             raise
-    if output.as_json:
-        output.document(
-            {
-                "indexed": reading.indexed,
-                "without_text": reading.empty,
-                "skipped": reading.skipped,
-                "first_skipped": [asdict(skipped) for skipped in reading.first_skipped],
-            }
-        )
+    if output.wrote_json(
+        indexed=reading.indexed,
+        without_text=reading.empty,
+        skipped=reading.skipped,
+        first_skipped=reading.first_skipped,
+    ):
         return int(reading.failed)
     output.line(f"{counted(reading.indexed, 'document')} indexed in {at.name!r}")
     if reading.empty:
@@ -162,7 +547,6 @@ class _DocumentReader:
     first_skipped: list[SkippedFile] = field(default_factory=list)
 
     def documents(self, paths: Sequence[Path], installed: bool) -> Iterator[AdaptedDocument]:
-        """Yield the documents of the files and of installed packages."""
         files = list(self._files(paths))
         named = set(paths)
         for number_, file in enumerate(files):
@@ -227,16 +611,12 @@ class _DocumentReader:
     short_help="Remove documents, or the whole index.",
     group=search,
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@index_options
-@click.option("--matching", metavar="QUERY", help="Remove the documents that a query finds.")
-@click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 def remove(
-    ids: Sequence[str],
-    at: StructureOptions,
-    matching: str | None,
-    everything: bool,
     output: Output,
+    ids: Sequence[str] = given.argument("[ID]...", nargs=-1),
+    at: StructureOptions = index_options,
+    matching: str | None = given.option("QUERY", "Remove the documents that a query finds."),
+    everything: bool = given.flag("Remove the whole index.", name="--all"),
 ) -> None:
     """Remove documents; with - their ids are read from stdin, one per line."""
     if (bool(ids), matching is not None, everything).count(True) != 1:
@@ -260,8 +640,7 @@ def remove(
     short_help="Show the contents of an index.",
     group=search,
 )
-@index_options
-def info(at: StructureOptions, output: Output) -> None:
+def info(output: Output, at: StructureOptions = index_options) -> None:
     """Show the contents of an index, and the options that it was created with."""
     with at.opened(existing) as found:
         parts = found.info()

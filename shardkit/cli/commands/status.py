@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-import click
 from redis.exceptions import NoPermissionError
 
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    config_option,
-    number_option,
-    opened,
-    shards_options,
-    timeout_option,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import ShardOptions, command, opened
 from shardkit.cli.output import BAD, DIM, WARN, Cell, Column, Output, Styled, Table, number, wordy
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import shard_list, size
@@ -55,26 +47,17 @@ _WIDE = 110  # columns from which on there is room for details
     "shardkit status --check || alert",
     "shardkit status --json | jq '.shards[] | select(.state != \"ok\")'",
 )
-@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
-@config_option
-@shards_options
-@click.option("--servers", is_flag=True, help="Show one row per server, not per shard.")
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Print one line, for probes; exit with 0, 1 (a warning) or 2 (critical).",
-)
-@timeout_option(TIMEOUT)
-@number_option("--watch", None, "Repeat at this interval until Ctrl-C.", least=0.1, unit="SECONDS")
 def status(
-    names: Sequence[str],
-    where: str | None,
-    sharding: ShardOptions,
-    servers: bool,
-    check: bool,
-    timeout: float,
-    watch: float | None,
     output: Output,
+    names: Sequence[str] = given.components,
+    where: str | None = given.config,
+    sharding: ShardOptions = given.sharding,
+    servers: bool = given.flag("Show one row per server, not per shard."),
+    check: bool = given.flag(
+        "Print one line, for probes; exit with 0, 1 (a warning) or 2 (critical)."
+    ),
+    timeout: float = given.timeout(TIMEOUT),
+    watch: float | None = given.seconds(None, "Repeat at this interval until Ctrl-C.", 0.1),
 ) -> int:
     """Show every shard, its server, and the server's health.
 
@@ -121,7 +104,6 @@ class _Fleet:
 
     @property
     def severity(self) -> int:
-        """The severity of the worst problem."""
         of_findings = (
             Severity.WARNING if finding.warning else Severity.PROBLEM for finding in self.findings
         )
@@ -170,8 +152,7 @@ def _stale_map(server: Entry, shard_map: ShardMap | None) -> list[CheckFinding]:
 def _check(output: Output, fleet: _Fleet) -> int:
     """Write the one line for monitoring systems; return the exit code."""
     code = 2 if fleet.broken else max(0, fleet.severity - 1)
-    if output.as_json:
-        output.document({**_document(output, fleet), "code": code})
+    if output.wrote_json(**_document(output, fleet), code=code):
         return code
     wrong = sorted(
         (row for row in fleet.rows if row.severity > Severity.WARNING),
@@ -191,9 +172,7 @@ def _check(output: Output, fleet: _Fleet) -> int:
 
 
 def _show(output: Output, servers: bool, fleet: _Fleet) -> int:
-    if output.as_json:
-        output.document(_document(output, fleet))
-    else:
+    if not output.wrote_json(_document(output, fleet)):
         output.table(_table(output, fleet.rows, servers))
         output.line()
         for line in _summary(fleet):

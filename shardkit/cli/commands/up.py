@@ -1,7 +1,8 @@
-"""``shardkit init`` and ``up``: a shard map to begin with, and its embedded servers."""
+"""``shardkit init``, ``up``, ``shell`` and ``completion``: to begin with, and to try things out."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import threading
@@ -13,9 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
-from shardkit.cli.options import command
-from shardkit.cli.output import BAD, DIM, GOOD, Column, Output, identifier, wordy, write_private
+import shardkit
+from shardkit.cli import options as given
+from shardkit.cli.options import OpenTopology, command, opened
+from shardkit.cli.output import (
+    BAD,
+    DIM,
+    GOOD,
+    PROGRAM,
+    Column,
+    Output,
+    identifier,
+    wordy,
+    write_private,
+)
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import shard_list
 from shardkit.config.component import entry_key
@@ -23,7 +37,7 @@ from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components
 from shardkit.config.url import REFERENCE
-from shardkit.errors import ConfigError, LocalServerError, PushRefusedError, counted
+from shardkit.errors import ConfigError, LocalServerError, PushRefusedError, counted, extra
 from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ENVIRONMENT
 from shardkit.local import LocalServer, LocalServers, Ports
@@ -41,33 +55,23 @@ _CHECK_INTERVAL = 0.5  # seconds between checks that all servers run
     "shardkit up configs/production.yaml --free-ports --write local.yaml",
     "shardkit up configs/local.yaml --data-dir data",
 )
-@click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where the servers save their data. Without it they save none.",
-)
-@click.option("--free-ports", is_flag=True, help="Listen on free ports instead of the map's.")
-@click.option(
-    "--push/--no-push",
-    "pushes",
-    default=True,
-    help="Push the map to its config server, if it has one (the default).",
-)
-@click.option(
-    "--write",
-    "written",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the map with the real ports and passwords.",
-)
 def up(
-    shard_map: Path,
-    data_dir: Path | None,
-    free_ports: bool,
-    pushes: bool,
-    written: Path | None,
     output: Output,
+    shard_map: Path = given.shard_map,
+    data_dir: Path | None = given.option(
+        None, "Where the servers save their data. Without it they save none.", type=given.FOLDER
+    ),
+    free_ports: bool = given.flag("Listen on free ports instead of the map's."),
+    pushes: bool = given.option(
+        None,
+        "Push the map to its config server, if it has one (the default).",
+        default=True,
+        show_default=False,
+        name="--push/--no-push",
+    ),
+    written: Path | None = given.option(
+        "FILE", "Write the map with the real ports and passwords.", type=given.FILE, name="--write"
+    ),
 ) -> int:
     """Start the servers that a shard map describes, on this machine, until Ctrl-C.
 
@@ -216,27 +220,23 @@ def _show(
         ),
         Field("pid", lambda server: server.pid, identifier("pid")),
     )
-    if output.as_json:
-        output.document(
-            {
-                "servers": json_rows(fields, servers.servers),
-                "pushed": pushed,
-                "written": None if written is None else str(written),
-                "config": config,
-            }
-        )
+    if output.wrote_json(
+        servers=json_rows(fields, servers.servers),
+        pushed=pushed,
+        written=None if written is None else str(written),
+        config=config,
+    ):
         return
     output.table(table_of(fields, servers.servers))
     output.line()
     if config is None:
         output.line("To connect, write the map with the real ports: --write FILE")
     else:
-        output.line(f"export {ENVIRONMENT}={shlex.quote(config)}", GOOD)
-    output.line("Ctrl-C stops the servers.", DIM)
+        output.good(f"export {ENVIRONMENT}={shlex.quote(config)}")
+    output.dim("Ctrl-C stops the servers.")
 
 
 def _shards(servers: LocalServers) -> dict[LocalServer, list[Shard]]:
-    """Return the shards of each server."""
     by_server: dict[LocalServer, list[Shard]] = {server: [] for server in servers.servers}
     for component in servers.shard_map.components.values():
         for shard, _ in component.entries():
@@ -285,8 +285,10 @@ def _place(entry: Entry) -> dict[str, Any]:
 
 
 @command("shardkit init", "shardkit init configs/local.yaml", "shardkit up shards.yaml")
-@click.argument("path", default="shards.yaml", type=click.Path(path_type=Path), metavar="[FILE]")
-def init(path: Path, output: Output) -> int:
+def init(
+    output: Output,
+    path: Path = given.argument("[FILE]", default="shards.yaml", type=given.PATH),
+) -> int:
     """Write a shard map for a laptop, to begin with: five servers and four components.
 
     FILE is shards.yaml by default, and must not exist. Its directory is created if needed.
@@ -300,3 +302,112 @@ def init(path: Path, output: Output) -> int:
         raise ConfigError(f"{path} exists", "name another file") from None
     output.answer({"file": str(path)}, f"{path} is written; run it with: shardkit up {path}", GOOD)
     return 0
+
+
+@command(
+    "shardkit shell -c configs/local.yaml",
+    "shardkit shell -c redis://config.internal -e 'print(timelines.get(\"home:42\"))'",
+)
+def shell(
+    output: Output,
+    code: str | None = given.option(
+        "CODE", "Run this Python, and exit.", short="-e", name="--execute"
+    ),
+    where: str | None = given.config,
+) -> None:
+    """Open Python with a kit, and a variable for each component. Tab completes them.
+
+    A component with shards is a router, such as timelines["home:42"]; another one is a redis-py
+    client. IPython awaits coroutines by itself: akit = await shardkit.aconnect(where).
+    """
+    with extra("shell", "the shell"):
+        from IPython import start_ipython
+        from traitlets.config import Config
+    with opened(where) as topology:
+        names = _names(topology)
+        names["where"] = where
+        settings = Config()
+        settings.TerminalInteractiveShell.banner2 = (
+            f"kit is open on {topology.name}. Components: "
+            f"{', '.join(names['components']) or 'none'}\n"
+        )
+        if output.as_json or code is not None or not output.interactive:
+            settings.TerminalInteractiveShell.banner1 = ""
+            settings.TerminalInteractiveShell.banner2 = ""
+        arguments = ["--no-confirm-exit", "--colors=NoColor"] if "NO_COLOR" in os.environ else []
+        start_ipython(
+            [*arguments, *(["-c", code] if code is not None else [])],
+            user_ns=names,
+            config=settings,
+        )
+
+
+def _names(topology: OpenTopology) -> dict[str, Any]:
+    kit = topology.kit
+    components: dict[str, Any] = {}
+    for name in kit.components():
+        try:
+            component = kit.component(name).without_problem()
+            components[name] = kit.key_sharded(name) if component.shards else kit.client(name)
+        except ConfigError:  # `status` shows it
+            continue
+    plain = {name: each for name, each in components.items() if name.isidentifier()}
+    return {**plain, "shardkit": shardkit, "kit": kit, "components": components}
+
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@command("shardkit completion", "shardkit completion zsh", "shardkit completion --print")
+@click.pass_context
+def completion(
+    ctx: click.Context,
+    output: Output,
+    shell: str | None = given.argument(
+        "[bash|zsh|fish]", required=False, type=click.Choice(_SHELLS)
+    ),
+    only: bool = given.flag("Write the script instead of installing it.", name="--print"),
+) -> None:
+    """Install the completion of commands and options, for the shell that you use, or another one.
+
+    Writes the script below ~/.local/share/shardkit, and one line to ~/.bashrc or ~/.zshrc that
+    reads it; for fish one file, which fish reads by itself. A second call changes nothing more.
+    """
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    made = get_completion_class(shell) if shell in _SHELLS else None
+    if made is None:
+        raise ConfigError(
+            f"shell {shell or 'of $SHELL'!r} has no completion", f"name one: {', '.join(_SHELLS)}"
+        )
+    script = made(ctx.find_root().command, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source()
+    if only:
+        output.text(script)
+        return
+    path, reader = _places(shell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script, encoding="utf-8")
+    if reader is not None:
+        line = f". {shlex.quote(str(path))}"
+        known = reader.read_text(encoding="utf-8") if reader.exists() else ""
+        if line not in known.splitlines():
+            start = "" if known.endswith("\n") or not known else "\n"
+            with reader.open("a", encoding="utf-8") as file:
+                file.write(f"{start}{line}\n")
+    output.answer(
+        {"script": str(path), "read_by": reader and str(reader)},
+        f"{path} is installed; open a new {shell}",
+        GOOD,
+    )
+
+
+def _places(shell: str) -> tuple[Path, Path | None]:
+    """Return the script's file, and the file that reads it."""
+    home = Path.home()
+    if shell == "fish":
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        return config / "fish" / "completions" / f"{PROGRAM}.fish", None
+    data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+    reader = home / ".bashrc"
+    if shell == "zsh":
+        reader = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
+    return data / PROGRAM / f"completion.{shell}", reader

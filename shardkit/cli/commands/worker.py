@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import Any
@@ -17,21 +17,11 @@ from typing import Any
 import click
 
 import shardkit
-from shardkit.cli.options import (
-    INTERRUPTED,
-    Session,
-    command,
-    config_option,
-    number_option,
-    opened,
-    timed,
-    topology_of,
-)
+from shardkit.cli import options as given
+from shardkit.cli.options import INTERRUPTED, Session, command, opened, timed, topology_of
 from shardkit.cli.output import Output
 from shardkit.errors import ShardKitError, counted, naming
-from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.worker import Worker
-from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
+from shardkit.queues.worker import MOST_CONCURRENCY, AsyncWorker, Worker, WorkerSummary
 
 Tell = Callable[[str], object]
 
@@ -42,33 +32,25 @@ Tell = Callable[[str], object]
     "shardkit worker myapp.tasks:make_worker --config configs/local.yaml --burst --json",
     "shardkit worker myapp.tasks:worker --live-port 8081",
 )
-@click.argument("spec", metavar="MODULE:WORKER")
-@config_option
-@click.option(
-    "-q", "--queue", "queues", multiple=True, help="Serve this queue; in order of priority."
-)
-@number_option(
-    "--concurrency", None, "How many tasks to run at a time.", short="-n", most=MOST_CONCURRENCY
-)
-@click.option(
-    "--live-port",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="Answer liveness probes, GET /live, on this port of all addresses.",
-)
-@click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
-@click.option("-v", "--verbose", is_flag=True, help="Show every task.")
-@click.make_pass_decorator(Session, ensure=True)  # none, if it is invoked by itself
+@click.make_pass_decorator(Session, ensure=True)
 def worker(
     session: Session,
-    spec: str,
-    where: str | None,
-    queues: Sequence[str],
-    concurrency: int | None,
-    live_port: int | None,
-    burst: bool,
-    verbose: bool,
     output: Output,
+    spec: str = given.argument("MODULE:WORKER"),
+    where: str | None = given.config,
+    queues: Sequence[str] = given.repeated(
+        None, "Serve this queue; in order of priority.", short="-q", name="--queue"
+    ),
+    concurrency: int | None = given.number(
+        None, "How many tasks to run at a time.", short="-n", most=MOST_CONCURRENCY
+    ),
+    live_port: int | None = given.option(
+        "PORT",
+        "Answer liveness probes, GET /live, on this port of all addresses.",
+        type=click.IntRange(1, 65535),
+    ),
+    burst: bool = given.flag("Exit when no task is waiting."),
+    verbose: bool = given.flag("Show every task.", short="-v"),
 ) -> int:
     """Run a worker of task queues until it is stopped.
 
@@ -100,7 +82,7 @@ def worker(
     served: list[Worker | AsyncWorker] = []
     with (
         _answering_probes(live_port, served),
-        _LogHandler(output, verbose),
+        _telling(output) if verbose else nullcontext(),
         output.busy("starting") as tell,
     ):
         if isinstance(found, Worker):
@@ -181,7 +163,6 @@ def _answering_probes(port: int | None, workers: Sequence[Worker | AsyncWorker])
 
 
 def _load(spec: str) -> Any:
-    """Return what ``MODULE:WORKER`` names."""
     module, colon, name = spec.partition(":")
     if not (module and colon and name):
         raise click.UsageError(f"{spec!r} is not MODULE:WORKER, such as myapp.tasks:worker")
@@ -241,26 +222,17 @@ def _said(summary: WorkerSummary) -> str:
     return ", ".join(said)
 
 
-class _LogHandler(logging.Handler):
-    """Shows the worker's log of every task with --verbose; warnings are shown in any case."""
-
-    def __init__(self, output: Output, verbose: bool) -> None:
-        super().__init__()
-        self._output = output
-        self._logger = logging.getLogger("shardkit.queues")
-        self._verbose = verbose
-        self._before = self._logger.level
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING:
-            self._output.note(timed(record))
-
-    def __enter__(self) -> _LogHandler:
-        if self._verbose:
-            self._logger.setLevel(logging.INFO)
-            self._logger.addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._before)
+@contextmanager
+def _telling(output: Output) -> Iterator[None]:
+    """Show the worker's log of every task; warnings are shown in any case."""
+    logger, handler = logging.getLogger("shardkit.queues"), logging.Handler()
+    before = logger.level
+    handler.addFilter(lambda record: record.levelno < logging.WARNING)
+    handler.emit = lambda record: output.note(timed(record))  # type: ignore[method-assign]
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

@@ -1,12 +1,7 @@
 """``shardkit demo cached``: cached functions under load, while half of their shards move.
 
-::
-
-    8 threads ── price(item) ──► cache:0 … cache:3 on one server
-    1 thread  ── changes a price, invalidates it
-    a move    ── cache:2 and cache:3 ──► another server
-
-Each call checks that it got a price that was true when the latest invalidation before it ended.
+Eight threads ask for prices, one changes and invalidates them. Each call checks that it got a price
+that was true when the latest invalidation before it ended.
 """
 
 from __future__ import annotations
@@ -18,13 +13,12 @@ from dataclasses import dataclass, field
 
 import shardkit
 from shardkit.admin.growth import start_move
-from shardkit.config.shard_map import ShardMap
 from shardkit.local import LocalServers
 
 ITEMS, THREADS = 500, 8
 SLICE = 0.5  # seconds of a bar of the plot
 COMPUTING = 0.002  # seconds
-MAP = """
+CACHE_MAP = """
 config_server: {port: 7100}
 defaults: {host: 127.0.0.1}
 components:
@@ -35,23 +29,15 @@ components:
 
 @dataclass
 class CacheRun:
-    """What was seen.
-
-    Attributes:
-        calls, computed, changed: how many calls there were, computations, changed prices.
-        old: how many calls got a price from before an invalidation that had ended.
-        errors: how many failed, by their texts.
-        slices: for each half second the calls and the longest one, in seconds.
-        moved: from when to when shards moved, in seconds.
-    """
+    """What was seen of calls; times are in seconds."""
 
     calls: int = 0
     computed: int = 0
-    changed: int = 0
-    old: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    slices: list[tuple[int, float]] = field(default_factory=list)
-    moved: tuple[float, float] = (0.0, 0.0)
+    changed: int = 0  # how many prices changed
+    old: int = 0  # how many calls got a price from before an invalidation that had ended
+    errors: dict[str, int] = field(default_factory=dict)  # how many failed, by their texts
+    slices: list[tuple[int, float]] = field(default_factory=list)  # calls, and the longest one
+    moved: tuple[float, float] = (0.0, 0.0)  # from when to when shards moved
 
 
 class _Load:
@@ -108,10 +94,7 @@ class _Load:
 def run_cached(url: str, servers: LocalServers, seconds: float) -> CacheRun:
     """Put load on a cached function, move half of its shards, and return what was seen.
 
-    Args:
-        url: the config server.
-        servers: the servers of the map.
-        seconds: how long there is load before and after the move, together.
+    There is load for ``seconds`` seconds before and after the move, together.
     """
     run = CacheRun()
     assert servers.config_server is not None
@@ -132,8 +115,3 @@ def run_cached(url: str, servers: LocalServers, seconds: float) -> CacheRun:
             for thread in work:
                 thread.join()
     return run
-
-
-def cache_map() -> ShardMap:
-    """Return the map of the servers."""
-    return ShardMap.parse(MAP, "the map of the demo")

@@ -1,10 +1,4 @@
-"""``shardkit demo celery``: workers of Celery, one of which is killed, while their queues move.
-
-::
-
-    tasks ── shardkit://jobs ──► jobs:0 … jobs:3 on one server ──► 2 workers ──► done: task → runs
-                                 a move ──► jobs:0 … on another        kill -9, and a new one
-"""
+"""``shardkit demo celery``: workers of Celery, one of which is killed, while their queues move."""
 
 from __future__ import annotations
 
@@ -19,7 +13,6 @@ from typing import Any
 
 import shardkit
 from shardkit.admin.growth import start_move
-from shardkit.config.shard_map import ShardMap
 from shardkit.errors import extra
 from shardkit.local import LocalServers
 
@@ -30,7 +23,7 @@ with extra("celery", "shardkit demo celery"):
 
 LEASE, PATIENCE = 2, 60.0  # seconds; the latter for the last tasks
 QUEUES = ("mail", "images", "reports", "search")
-MAP = """
+TASKS_MAP = """
 config_server: {port: 7100}
 defaults: {host: 127.0.0.1}
 components:
@@ -61,31 +54,19 @@ def work(number: int) -> None:
 
 @dataclass
 class TasksRun:
-    """What was seen.
-
-    Attributes:
-        sent, ran, lost, again: how many tasks were sent, ran, did not, and ran more than once.
-        slices: how many tasks ran until the end of each second.
-        moved, killed: from when to when queues moved, and when a worker was killed, in seconds.
-    """
+    """What was seen of tasks; times are in seconds since the start."""
 
     sent: int
     ran: int = 0
-    lost: int = 0
-    again: int = 0
-    slices: tuple[int, ...] = ()
-    moved: tuple[float, float] = (0.0, 0.0)
-    killed: float = 0.0
+    lost: int = 0  # how many did not run
+    again: int = 0  # how many ran more than once
+    slices: tuple[int, ...] = ()  # how many ran until the end of each second
+    moved: tuple[float, float] = (0.0, 0.0)  # from when to when queues moved
+    killed: float = 0.0  # when a worker was killed
 
 
 def run_tasks(url: str, servers: LocalServers, count: int) -> TasksRun:
-    """Send tasks, move their queues and kill a worker, and return what was seen.
-
-    Args:
-        url: the config server.
-        servers: the servers of the map.
-        count: how many tasks are sent.
-    """
+    """Send tasks, move their queues and kill a worker, and return what was seen."""
     assert servers.config_server is not None
     run, environment = TasksRun(count), {**os.environ, "SHARDKIT_CONFIG": url}
     with ExitStack() as stack:
@@ -139,8 +120,3 @@ def run_tasks(url: str, servers: LocalServers, count: int) -> TasksRun:
         run.slices = tuple(slices)
         app.close()
     return run
-
-
-def tasks_map() -> ShardMap:
-    """Return the map of the servers."""
-    return ShardMap.parse(MAP, "the map of the demo")

@@ -6,7 +6,7 @@ import io
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
@@ -14,91 +14,70 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import shardkit
+from shardkit.cli import options as given
 from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog
-from shardkit.cli.demo.cached import SLICE, cache_map, run_cached
+from shardkit.cli.demo.cached import CACHE_MAP, SLICE, run_cached
 from shardkit.cli.demo.counting import (
     FIRST_DAY,
     VISITORS,
     VISITORS_COMPONENT,
     VisitCounter,
+    loads,
+    measure_memory,
 )
-from shardkit.cli.demo.logs import KINDS, count_logs, servers_map, top_places
-from shardkit.cli.demo.memory_use import loads, measure_memory
+from shardkit.cli.demo.logs import KINDS, LOGS_MAP, count_logs, top_places
 from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay, started
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
-from shardkit.cli.options import (
-    INTERRUPTED,
-    command,
-    debug_option,
-    examples,
-    json_option,
-    number_option,
-    opened,
-)
+from shardkit.cli.options import INTERRUPTED, command, opened
 from shardkit.cli.output import BAD, DIM, GOOD, Output, Styled, Table, number, wordy
+from shardkit.cli.progress import progress
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.local import LocalServers
 
 
-@click.group(
+@command(
+    "shardkit demo",
+    "shardkit demo --log access.log.gz",
+    "zcat access.log.*.gz | shardkit demo --log - --first-day 1000000 --json",
+    "shardkit demo --keep",
+    "shardkit demo logs /var/log/access --kill 3",
+    "shardkit demo cached",
+    kind=click.Group,
     invoke_without_command=True,
-    epilog=examples(
-        "shardkit demo",
-        "shardkit demo --log access.log.gz",
-        "zcat access.log.*.gz | shardkit demo --log - --first-day 1000000 --json",
-        "shardkit demo --keep",
-        "shardkit demo logs /var/log/access --kill 3",
-        "shardkit demo cached",
-    ),
 )
-@click.option(
-    "--log",
-    "path",
-    metavar="FILE",
-    help="An access log in Common or Combined Log Format, plain or gzip; - reads it from stdin. "
-    "Without it a sample is replayed.",
-)
-@click.option(
-    "-c",
-    "--config",
-    "where",
-    metavar="MAP|URL",
-    help="Use the servers of this shard map or config server, not embedded ones.",
-)
-@click.option(
-    "--fresh", is_flag=True, help="First remove the keys of earlier runs from those servers."
-)
-@click.option("--keep", is_flag=True, help="Keep the embedded servers running until Ctrl-C.")
-@number_option(
-    "--batch-size", BATCH_SIZE, "How many lines to count at a time.", most=1_000_000, unit="LINES"
-)
-@number_option(
-    "--first-day",
-    FIRST_DAY,
-    "How many visitors to plan for on a day if there was none before.",
-    least=0,
-    most=1_000_000_000,
-    unit="VISITORS",
-)
-@json_option
-@debug_option
 @click.pass_context
 def demo(
     context: click.Context,
-    path: str | None,
-    where: str | None,
-    fresh: bool,
-    keep: bool,
-    batch_size: int,
-    first_day: int,
     output: Output,
+    path: str | None = given.option(
+        "FILE",
+        "An access log in Common or Combined Log Format, plain or gzip; - reads it from stdin. "
+        "Without it a sample is replayed.",
+        name="--log",
+    ),
+    where: str | None = given.option(
+        "MAP|URL",
+        "Use the servers of this shard map or config server, not embedded ones.",
+        name="--config",
+        short="-c",
+    ),
+    fresh: bool = given.flag("First remove the keys of earlier runs from those servers."),
+    keep: bool = given.flag("Keep the embedded servers running until Ctrl-C."),
+    batch_size: int = given.number(
+        BATCH_SIZE, "How many lines to count at a time.", most=1_000_000, unit="LINES"
+    ),
+    first_day: int = given.number(
+        FIRST_DAY,
+        "How many visitors to plan for on a day if there was none before.",
+        0,
+        most=1_000_000_000,
+        unit="VISITORS",
+    ),
 ) -> int:
     """Count the hits and unique visitors per day of a web access log, over 16 shards.
 
@@ -114,12 +93,15 @@ def demo(
         counting = VisitCounter(kit, first_day)
         if fresh:
             counting.forget()
-        with _progress(log) as progress:
-            replayed = replay(log, counting, batch_size, progress)
+        with progress("bytes") as tell:
+
+            def tell_lines(so_far: ReplayResult) -> None:
+                read = 0 if log.size is None else log.position
+                tell(f"{so_far.lines:,} lines, {so_far.speed:,.0f}/s", read, log.size)
+
+            replayed = replay(log, counting, batch_size, tell_lines)
         report = _report(output, log, counting, replayed)
-        if output.as_json:
-            output.document(document(report))
-        else:
+        if not output.wrote_json(document(report)):
             show(output, report)
         if keep and not replayed.interrupted:
             _keep(output, url, report)
@@ -134,28 +116,25 @@ def demo(
     short_help="Count the logs of a directory by place, with processes that are killed.",
     group=demo,
 )
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-@number_option("--workers", 3, "How many processes count.", most=64)
-@number_option(
-    "--kill",
-    0,
-    "How many of them to kill while they count; each is restarted.",
-    parameter="kills",
-    least=0,
-    most=1000,
-)
-def logs(folder: str, workers: int, kills: int, output: Output) -> int:
+def logs(
+    output: Output,
+    folder: str = given.argument("DIR", type=click.Path(exists=True, file_okay=False)),
+    workers: int = given.number(3, "How many processes count.", most=64),
+    kills: int = given.number(
+        0,
+        "How many of them to kill while they count; each is restarted.",
+        least=0,
+        most=1000,
+        name="--kill",
+    ),
+) -> int:
     """Count the web access logs of DIR by day, country, region and city.
 
     Starts five servers on free ports, publishes the files in chunks over their shards, and has
     processes count them, each file once, no matter which one is killed. Then counts the same files
     in one process. Exits with 1 if the counts differ. The places of addresses are made up.
     """
-    with (
-        started(output, LocalServers(servers_map(), ports="free")) as url,
-        shardkit.connect(url) as kit,
-        output.busy("counting"),
-    ):
+    with _running(output, LOGS_MAP, "counting") as (url, _), shardkit.connect(url) as kit:
         result = count_logs(kit, url, Path(folder), workers, kills)
     same = result.days == result.expected
     if output.as_json:
@@ -165,7 +144,7 @@ def logs(folder: str, workers: int, kills: int, output: Output) -> int:
         }
         counts = {"files": result.files, "lines": result.lines, "kills": result.kills, "same": same}
         top = {kind: dict(top_places(result.days, kind)) for kind in KINDS}
-        output.document({**counts, "seconds": result.seconds, "top": top, "countries": countries})
+        output.document(**counts, seconds=result.seconds, top=top, countries=countries)
         return 0 if same else 1
     output.line(
         f"{counted(result.files, 'file')}, {counted(result.lines, 'line')}, {result.seconds:.1f} s "
@@ -173,7 +152,7 @@ def logs(folder: str, workers: int, kills: int, output: Output) -> int:
     )
     table = Table.of(wordy("country"), number("lines"))
     for country, lines in top_places(result.days, "country"):
-        table.row(country, f"{lines:,}")
+        table.row(country, lines)
     output.table(table)
     output.line("one process counts the same" if same else "ONE PROCESS COUNTS OTHERWISE")
     return 0 if same else 1
@@ -185,19 +164,19 @@ def logs(folder: str, workers: int, kills: int, output: Output) -> int:
     short_help="Call a cached function under load, while half of its shards move.",
     group=demo,
 )
-@number_option("--seconds", 6, "How long there is load, beside the move.", most=3600)
-def cached(seconds: int, output: Output) -> int:
+def cached(
+    output: Output,
+    seconds: int = given.number(6, "How long there is load, beside the move.", most=3600),
+) -> int:
     """Call a cached function from eight threads while prices change and half of its shards move.
 
     Starts three servers on free ports. Each call is checked: it must not return a price from before
     an invalidation that had ended. Exits with 1 if one does, or if a call fails.
     """
-    servers = LocalServers(cache_map(), ports="free")
-    with started(output, servers) as url, output.busy("calling"):
+    with _running(output, CACHE_MAP, "calling") as (url, servers):
         run = run_cached(url, servers, seconds)
     good = not run.old and not run.errors
-    if output.as_json:
-        output.document({**asdict(run), "good": good})
+    if output.wrote_json(**asdict(run), good=good):
         return 0 if good else 1
     longest = max((longest for _, longest in run.slices), default=0.0)
     table = Table.of(wordy("what"), number("how many"))
@@ -217,7 +196,7 @@ def cached(seconds: int, output: Output) -> int:
         plot.row(f"{n * SLICE:.1f}", f"{calls:,}", f"{1000 * took:,.0f}", bar)
     output.table(plot)
     for text, count in run.errors.items():
-        output.line(f"{counted(count, 'call')}: {text}", BAD)
+        output.bad(f"{counted(count, 'call')}: {text}")
     return 0 if good else 1
 
 
@@ -227,20 +206,20 @@ def cached(seconds: int, output: Output) -> int:
     short_help="Run tasks of Celery while their queues move and a worker is killed.",
     group=demo,
 )
-@number_option("--tasks", 2000, "How many tasks are sent.", least=100, most=1_000_000)
-def celery(tasks: int, output: Output) -> int:
+def celery(
+    output: Output,
+    tasks: int = given.number(2000, "How many tasks are sent.", 100, most=1_000_000),
+) -> int:
     """Run tasks of Celery on four queues, which move to another server; kill a worker with SIGKILL.
 
     Starts three servers on free ports, and two workers. Needs the extra ``celery``. Exits with 1 if
     a task is lost. Tasks in the hands of the killed worker may run twice.
     """
-    from shardkit.cli.demo.celery import run_tasks, tasks_map
+    from shardkit.cli.demo.celery import TASKS_MAP, run_tasks
 
-    servers = LocalServers(tasks_map(), ports="free")
-    with started(output, servers) as url, output.busy("running tasks"):
+    with _running(output, TASKS_MAP, "running tasks") as (url, servers):
         run = run_tasks(url, servers, tasks)
-    if output.as_json:
-        output.document(asdict(run))
+    if output.wrote_json(run):
         return 1 if run.lost else 0
     table = Table.of(wordy("what"), number("how many"))
     table.row("tasks sent", f"{run.sent:,}")
@@ -258,6 +237,14 @@ def celery(tasks: int, output: Output) -> int:
         plot.row(f"{n}", f"{count:,}", bar + " a worker is killed" * (int(run.killed) == n))
     output.table(plot)
     return 1 if run.lost else 0
+
+
+@contextmanager
+def _running(output: Output, text: str, doing: str) -> Iterator[tuple[str, LocalServers]]:
+    """Start the servers of a map; give the config server's URL, and them."""
+    servers = LocalServers(ShardMap.parse(text, "the map of the demo"), ports="free")
+    with started(output, servers) as url, output.busy(doing):
+        yield url, servers
 
 
 def laptop_map() -> ShardMap:
@@ -286,28 +273,6 @@ def _servers(output: Output, where: str | None) -> Iterator[tuple[ShardKit, str]
         shardkit.connect(url) as kit,
     ):
         yield kit, url
-
-
-@contextmanager
-def _progress(log: AccessLog) -> Iterator[Callable[[ReplayResult], object] | None]:
-    """Show the progress of reading, if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (
-        TextColumn("replaying"),
-        BarColumn(),
-        TextColumn("{task.fields[lines]:>12,} lines  {task.fields[speed]:>9,.0f} a second"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=log.size, lines=0, speed=0.0)
-
-        def update(replayed: ReplayResult) -> None:
-            read = log.position if log.size is not None else 0
-            progress.update(task, completed=read, lines=replayed.lines, speed=replayed.speed)
-
-        yield update
 
 
 def _report(
@@ -347,12 +312,12 @@ def _keep(output: Output, url: str, report: DemoReport) -> None:
     """Show what to try on the servers, and wait for Ctrl-C."""
     if not output.as_json:
         output.line()
-        output.line(f"export {ENVIRONMENT}={shlex.quote(url)}", GOOD)
-        output.line("shardkit status", DIM)
+        output.good(f"export {ENVIRONMENT}={shlex.quote(url)}")
+        output.dim("shardkit status")
         if report.example is not None:
             example = report.example
             name = f"{VISITORS}:{example.figures.day}"
-            output.line(f"shardkit locate unique --in {name} {example.place.id}", DIM)
+            output.dim(f"shardkit locate unique --in {name} {example.place.id}")
     output.note("Ctrl-C stops the servers.", DIM)
     try:
         threading.Event().wait()

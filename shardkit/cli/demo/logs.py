@@ -1,15 +1,9 @@
 """``shardkit demo logs DIR``: the whole job of counting logs by place, with processes that die.
 
-::
-
-    DIR ── publish ──► chunks over 4 servers ──► worker 1 ─┐ each line: day, city of the address
-                                            ──► worker 2 ─┼─► totals by country, region and city
-                       kill -9, restart ─────► worker 3 ─┘          │
-                                                                     ▼
-                       one process over the same files ──► the same counts
-
-The ranges of addresses are made up, the same ones each time: every /12 network of IPv4 belongs to a
-city of its own, every /10 to a region, and every /8 to a country.
+Files are published in chunks over four servers; workers, some of them killed and restarted, read
+each line's day and the city of its address into totals by country, region and city; then one
+process counts the same files. The ranges of addresses are made up, the same ones each time: every
+/12 network of IPv4 belongs to a city of its own, every /10 to a region, and every /8 to a country.
 """
 
 from __future__ import annotations
@@ -28,9 +22,8 @@ from typing import Any, NamedTuple
 
 import shardkit
 from shardkit.cli.demo.access_log import AccessLogParser
-from shardkit.config.shard_map import ShardMap
 from shardkit.errors import FileLeaseLostError
-from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.block_store import LocalCities
 from shardkit.geo.models import City, IpRange
 from shardkit.kit.kit import ShardKit
 from shardkit.messaging import RecordTally, by_place
@@ -38,7 +31,7 @@ from shardkit.messaging import RecordTally, by_place
 CHANNEL, READER = "logs", "places"
 KINDS = ("country", "region", "city")
 LEASE = 2.0
-MAP = """
+LOGS_MAP = """
 config_server: {port: 7100}
 defaults: {host: 127.0.0.1}
 components:
@@ -61,11 +54,6 @@ class LogCounts(NamedTuple):
     # For each day the totals by kind and member, as the workers stored them.
     days: dict[str, dict[tuple[str, str], int]]
     expected: dict[str, dict[tuple[str, str], int]]  # the same, as one process counts it
-
-
-def servers_map() -> ShardMap:
-    """Return the shard map of the servers."""
-    return ShardMap.parse(MAP, "the map of demo logs")
 
 
 def ranges() -> Iterator[IpRange]:

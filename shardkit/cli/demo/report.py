@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardkit.admin.locate import why
 from shardkit.cli.demo.access_log import Visitor
-from shardkit.cli.demo.counting import DayFigures
-from shardkit.cli.demo.memory_use import ShardLoad, VisitorMemory
+from shardkit.cli.demo.counting import DayFigures, ShardLoad, VisitorMemory
 from shardkit.cli.demo.replay import ReplayResult
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Column, Output, Styled, Table, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -65,24 +64,22 @@ def show(output: Output, report: DemoReport) -> None:
         WARN if replayed.interrupted else GOOD,
     )
     for line in _malformed(replayed):
-        output.line(_cut(line, _room(output)), WARN)
+        output.warn(_cut(line, _room(output)))
     if report.damage:
-        output.line(f"the log cannot be read any further: {report.damage}", BAD)
+        output.bad(f"the log cannot be read any further: {report.damage}")
     if report.days:
         _table(output, _days(output, report))
         if any(day.visitors > day.parts * report.part_size for day in report.days):
-            output.line(
+            output.warn(
                 "Some days had more visitors than planned, and parts outgrew their compact form: "
-                "use --first-day.",
-                WARN,
+                "use --first-day."
             )
     if report.days and report.loads:
         _table(output, _shards(output, report))
         ids = [load.ids for load in report.loads]
         if max(ids) * len(ids) > _UNEVEN * sum(ids):
-            output.line(
-                "Parts are never split: the more there are, the more evenly they use the shards.",
-                DIM,
+            output.dim(
+                "Parts are never split: the more there are, the more evenly they use the shards."
             )
     if report.memory is not None:
         _table(output, _memory(report.memory, report.part_size))
@@ -90,7 +87,7 @@ def show(output: Output, report: DemoReport) -> None:
         many = len(report.days)
         which = "all days" if memory.days == many else f"the {memory.days} busiest days"
         visitors = counted(memory.visitors, "visitor")
-        output.line(f"used_memory of new servers, {memory.server}; {visitors} of {which}", DIM)
+        output.dim(f"used_memory of new servers, {memory.server}; {visitors} of {which}")
     if report.example is not None:
         _table(output, _place(output, report.component, report.example))
 
@@ -119,7 +116,6 @@ def _shown(data: bytes) -> str:
 
 
 def _room(output: Output) -> int:
-    """Return how many characters of a log are shown."""
     return min(_LINE, output.width)
 
 
@@ -223,7 +219,7 @@ def document(report: DemoReport) -> dict[str, Any]:
         "damage": report.damage or None,
         "days": json_rows(_DAY_FIELDS, report.days),
         "shards": json_rows(_SHARD_FIELDS, report.loads),
-        "memory": memory and asdict(memory),
+        "memory": memory,
         "visitor": None
         if example is None
         else {

@@ -1,5 +1,5 @@
 -- Abandon an import, unless readers use its generation.
--- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
+-- KEYS[1]  the generations, a HASH: see shardkit/geo/block_store.py
 -- ARGV     the generation's number
 -- Reply    1 if its generation has to be removed, 0 if readers use it
 --@include structures/base/damage

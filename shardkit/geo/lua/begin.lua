@@ -1,6 +1,6 @@
 -- Begin an import: take a number for its generation, and return the generations to remove.
 -- An import in progress is interrupted: it can no longer switch, and its generation is left over.
--- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
+-- KEYS[1]  the generations, a HASH: see shardkit/geo/block_store.py
 -- ARGV     none
 -- Reply    the number; the generations to remove; those of interrupted imports, which may write a
 --          little more before they notice, and so stay recorded for the next import to remove

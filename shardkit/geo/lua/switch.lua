@@ -1,5 +1,5 @@
 -- Make readers use a new generation.
--- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
+-- KEYS[1]  the generations, a HASH: see shardkit/geo/block_store.py
 -- ARGV     the generation's number, its description, the seconds until the old one expires
 -- Reply    the number of the old one, 0 if there was none; nil if another import has started
 --@include structures/base/damage

@@ -1,13 +1,8 @@
 """Celery and kombu over shards: a transport of kombu, and a result backend of Celery.
 
-::
-
-    import shardkit.integrations.celery  # registers the URL's scheme
-
-    app = Celery("app", broker="shardkit://jobs", backend="shardkit://results")
-
-``jobs`` and ``results`` are components, sharded or not, of servers or of clusters. Without a query
-the topology is the default kit's, as ``$SHARDKIT_CONFIG`` or `shardkit.configure` says;
+An import of this module registers the scheme of their URLs, ``shardkit://jobs``. ``jobs`` is a
+component, sharded or not, of servers or of clusters. Without a query the topology is the default
+kit's, as ``$SHARDKIT_CONFIG`` or `shardkit.configure` says;
 ``shardkit://jobs?config=redis://10.0.0.1:6379/0`` names a config server, and
 ``?config=/etc/shardkit.yaml`` a shard map. What follows ``?config=`` is read as it is.
 """

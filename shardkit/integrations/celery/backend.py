@@ -18,7 +18,7 @@ from celery.result import GroupResult, allow_join_result
 from celery.utils.functional import _regen
 
 from shardkit import log_records
-from shardkit.integrations.celery.address import open_kit, parse_url, without_secrets
+from shardkit.integrations.kits import open_kit, parse_url, without_secrets
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.commands import Argument, Command, Key
 from shardkit.operations.lua import lua_call

@@ -34,7 +34,7 @@ from kombu.utils.json import dumps, loads
 import shardkit
 from shardkit import log_records
 from shardkit.errors import ClosedError, ConfigServerError, InvalidArgumentError, ShardErrors
-from shardkit.integrations.celery.address import open_kit, parse_url, without_secrets
+from shardkit.integrations.kits import open_kit, parse_url, without_secrets
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.operations.lanes import Job, Lanes
@@ -42,7 +42,7 @@ from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.queues import Task
 from shardkit.queues.commands import QueueCommands, QueueKeys
-from shardkit.queues.worker_base import FIRST_PAUSE, LEAST_LEASE, LONGEST_PAUSE, SERVER_ERRORS
+from shardkit.queues.worker import FIRST_PAUSE, LEAST_LEASE, LONGEST_PAUSE, SERVER_ERRORS
 from shardkit.structures.base.arguments import check_seconds
 
 logger = logging.getLogger("shardkit.integrations")

@@ -1,17 +1,7 @@
-"""A cache of Django over the shards of a component.
+"""A cache of Django over the shards of a component; docs/integrations.md has its settings.
 
-::
-
-    CACHES = {
-        "default": {
-            "BACKEND": "shardkit.integrations.django.cache.ShardKitCache",
-            "LOCATION": "cache",                      # the component
-            "OPTIONS": {
-                "TOPOLOGY": "configs/local.yaml",     # or a config server; default: the default kit
-                "IGNORE_EXCEPTIONS": True,            # a dead shard is a miss
-            },
-        }
-    }
+``LOCATION`` is the component, and among the ``OPTIONS`` ``TOPOLOGY`` is a shard map or a config
+server; by default the default kit's.
 
 Each key lives on the shard of its name; ``get_many`` and the like take one exchange with all shards
 concerned. The options that django-redis has mean what they mean there: ``IGNORE_EXCEPTIONS``,
@@ -22,6 +12,7 @@ Values are pickled, as by Django's own backend: write access to the servers mean
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,12 +56,7 @@ _SCANNED_AT_ONCE = 1000
 
 
 class ShardKitCache(BaseCache):
-    """Django's cache backend; see the module's text.
-
-    Args:
-        location: the component.
-        params: Django's settings of this cache.
-    """
+    """Django's cache backend; see the module's text."""
 
     def __init__(self, location: str, params: Mapping[str, Any]) -> None:
         super().__init__(params)
@@ -87,8 +73,7 @@ class ShardKitCache(BaseCache):
 
     def raising(self) -> ShardKitCache:
         """Return this cache as one that ignores no errors; for sessions."""
-        found = ShardKitCache.__new__(ShardKitCache)
-        found.__dict__.update(self.__dict__)
+        found = copy.copy(self)
         found._ignore = False
         return found
 
@@ -133,13 +118,7 @@ class ShardKitCache(BaseCache):
         return bool(self._one(self._command("EXISTS", self._key(key, version)), 0))
 
     def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
-        """Add to an integer and return it.
-
-        Raises:
-            ValueError: there is none, or it or ``delta`` is not an integer.
-
-        Cost: one exchange, three for an integer of more than 64 bits.
-        """
+        """Add to an integer, or raise ValueError. One exchange, three beyond 64 bits."""
         if not isinstance(delta, int):
             raise ValueError(f"delta={delta!r} is not an integer")
         stored = self._key(key, version)
@@ -167,10 +146,7 @@ class ShardKitCache(BaseCache):
         timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> Any:
-        """Return a value; one caller of all processes computes a missing one, the others wait.
-
-        Cost: one exchange for a hit, two for a computation.
-        """
+        """Return a value, which one caller of all processes computes. One exchange, or two."""
         stored, seconds = self._key(key, version), self._seconds(timeout)
         has_lease = hash_tag(lease_beside(stored).encode()) == hash_tag(stored.encode())
         if not callable(default) or seconds == 0 or not has_lease:
@@ -180,8 +156,6 @@ class ShardKitCache(BaseCache):
             values: Any = PlainValues(driver, self._component, self._name, seconds)
             found, lease, _ = values.take(stored, ())
         except ShardKitError as error:
-            if not self._ignore:
-                raise
             self._ignored(error)
             return default()
         if lease is None:
@@ -202,11 +176,7 @@ class ShardKitCache(BaseCache):
         return value
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
-        """Move a value to another version, which is returned; when it expires stays.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Return the version to which a value is moved, or raise ValueError if there is none."""
         version = self.version if version is None else version
         old, new = self._key(key, version), self._key(key, version + delta)
         commands = (self._command("GET", old), self._command("PTTL", old))
@@ -288,8 +258,6 @@ class ShardKitCache(BaseCache):
                     key = stored.decode().removeprefix(f"{self._name}:")
                     yield self._reverse_key(key) if self._reverse_key else key.removeprefix(start)
         except (redis.RedisError, ShardKitError) as error:
-            if not self._ignore:
-                raise
             self._ignored(error)
 
     def ttl(self, key: Any, version: int | None = None) -> int | None:
@@ -357,8 +325,6 @@ class ShardKitCache(BaseCache):
                     pipe.unlink(stored)
                 count += sum(pipe.execute())
         except (redis.RedisError, ShardKitError) as error:
-            if not self._ignore:
-                raise
             self._ignored(error)
             return None
         return count
@@ -419,8 +385,6 @@ class ShardKitCache(BaseCache):
         try:
             raise_failures(failed, own=False)
         except ShardErrors as errors:
-            if not self._ignore:
-                raise
             self._ignored(errors)
             return [
                 instead if _has_failed(reply) else reply
@@ -429,6 +393,9 @@ class ShardKitCache(BaseCache):
         return replies
 
     def _ignored(self, error: Exception) -> None:
+        """Log an error, or raise it, as it is set."""
+        if not self._ignore:
+            raise error
         if self._log:
             about = log_records.fields(
                 "cache-error-ignored", component=self._component, cause=str(error)

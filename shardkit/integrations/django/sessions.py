@@ -1,9 +1,4 @@
-"""Django's sessions over shards.
-
-::
-
-    SESSION_ENGINE = "shardkit.integrations.django.sessions"
-    SESSION_CACHE_ALIAS = "default"       # a ShardKitCache
+"""Django's sessions over shards: ``SESSION_ENGINE = "shardkit.integrations.django.sessions"``.
 
 As Django's sessions in a cache, under the same keys, with one difference: where the cache ignores
 errors, sessions do not. A shard that is away is an error, and no user is logged out by it.
@@ -20,11 +15,7 @@ from shardkit.integrations.django.cache import ShardKitCache
 
 
 class SessionStore(CacheSessionStore):
-    """A session of Django, in a cache over shards.
-
-    Args:
-        session_key: Django's.
-    """
+    """A session of Django, in a cache over shards."""
 
     _cache: Any
 

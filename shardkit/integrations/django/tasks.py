@@ -1,23 +1,8 @@
 """Django's tasks (Django 6 or later) as tasks of `shardkit.queues`, and a worker for them.
 
-::
-
-    TASKS = {
-        "default": {
-            "BACKEND": "shardkit.integrations.django.tasks.ShardKitTasks",
-            "QUEUES": ["urgent", "default"],          # the worker serves them in this order
-            "OPTIONS": {
-                "COMPONENT": "tasks",
-                "TOPOLOGY": "configs/local.yaml",     # or a config server; default: the default kit
-            },
-        }
-    }
-
-    $ export DJANGO_SETTINGS_MODULE=mysite.settings
-    $ shardkit worker shardkit.integrations.django.tasks:make_worker --config configs/local.yaml
-
-Tasks run at least once, and are retried, as those of every worker. Their results are not kept, and
-their priority is that of their queue.
+docs/integrations.md has the settings; the worker serves ``QUEUES`` in their order. Tasks run at
+least once, and are retried, as those of every worker. Their results are not kept, and their
+priority is that of their queue.
 """
 
 from __future__ import annotations
@@ -52,12 +37,7 @@ from shardkit.queues.task_codec import Task as QueuedTask
 
 
 class ShardKitTasks(BaseTaskBackend):
-    """Django's backend of tasks; see the module's text.
-
-    Args:
-        alias: its name in ``TASKS``.
-        params: Django's settings of it.
-    """
+    """Django's backend of tasks; see the module's text."""
 
     supports_defer = True
     supports_async_task = True

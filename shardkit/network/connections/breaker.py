@@ -35,10 +35,10 @@ from typing import Any
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     MaxConnectionsError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
 )
 
 from shardkit import log_records

@@ -258,7 +258,6 @@ class Clients:
         }
 
     def _of_loop(self) -> _Held:
-        """Return what the running event loop holds."""
         loop = asyncio.get_running_loop()
         held = self._last()  # mostly there is one loop; a look-up takes longer
         if held is None or held.loop is not loop:
@@ -269,7 +268,6 @@ class Clients:
         return held
 
     def _table(self, held: _Held, component: Component, raw: bool | None) -> _Endpoints:
-        """Return the table of a version of a component."""
         known = held.tables.get((component.name, raw))
         if known is not None and known.component is component:
             return known
@@ -372,7 +370,6 @@ class Clients:
             raise closed_error()
 
     def _client(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
-        """Return a shard's client; build it if there is none yet."""
         table = self._table(held, component, raw)
         if table.component is None:
             latest = held.tables[component.name, raw].component
@@ -563,7 +560,6 @@ class Clients:
     def _policy(
         self, fields: dict[str, Any], shard: Shard, address: str, way: object
     ) -> CallPolicy:
-        """Return the limits on calls to a server."""
         deadline = fields.pop("deadline", self._deadline)
         breakers, connector = self._breakers, self._connector
         if breakers is None or not (connector.breaks or fields.get("breaker")):
@@ -604,7 +600,6 @@ class Clients:
         return table, displaced
 
     def _displaced(self, held: _Held, component: Component) -> list[Any]:
-        """Replace the existing tables of earlier versions of a component; see `_current`."""
         kinds = [raw for raw in (None, False, True) if (component.name, raw) in held.tables]
         return [each for raw in kinds for each in self._current(held, component, raw)[1]]
 
@@ -632,7 +627,6 @@ class Clients:
         _abandon(left)
 
     def _forget(self, held: _Held) -> None:
-        """Forget a loop, and let it forget its clients."""
         self._of_loops.discard(held)
         kept_with(held.loop, self).clear()
         self._last = _nothing
@@ -675,7 +669,6 @@ def _way(
 
 
 def _probe(connector: Connector, fields: Mapping[str, Any]) -> None:
-    """Connect to a server and PING it, or raise."""
     limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), PROBE_TIMEOUT)
     for name in limits:
         if fields.get(name) is not None:
@@ -792,7 +785,6 @@ class _Successors:
         return self._client_in(self.reread(), args)  # type: ignore[no-any-return]
 
     async def asuccessor(self, args: Sequence[Any]) -> AsyncClient:
-        """Return the awaiting `successor`."""
         return self._client_in(await self.reread(), args)  # type: ignore[no-any-return]
 
     def _client_in(self, component: Component, args: Sequence[Any]) -> Any:
@@ -916,7 +908,6 @@ def _close_now(closables: list[Any]) -> None:
 
 
 def _stop_listening(closable: Any) -> None:
-    """Have Sentinels tell a pool of nothing more."""
     master = getattr(closable, "master", None)
     if master is not None:
         master.stop_listening()

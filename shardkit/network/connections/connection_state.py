@@ -18,12 +18,11 @@ import hiredis
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AuthenticationError,
-    ConnectionError,  # noqa: A004 - redis-py's own
-    InvalidResponse,
+    ConnectionError,
     NoPermissionError,
     ReadOnlyError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
 )
 
 from shardkit.errors import ClosedError, DeadlineExceeded
@@ -54,11 +53,10 @@ from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     MasterChangingError,
     Reconnects,
-    expect_as_one,
     has_connect_callbacks,
     move_connection,
 )
-from shardkit.network.connections.replies import MAX_REPLY_BYTES, refuses_to_serve
+from shardkit.network.connections.replies import MAX_REPLY_BYTES, ReplyParser, refuses_to_serve
 from shardkit.network.connections.sentinels import Master, require_master
 from shardkit.operations.arguments import require_printable
 from shardkit.operations.interruptions import reraise_handlers
@@ -127,6 +125,7 @@ class ConnectionState(Reconnects):
     exchange_timeout: float | None = EXCHANGE_TIMEOUT  # seconds for all replies
     max_reply_bytes: int = MAX_REPLY_BYTES  # of all replies
     extend_blocking_timeout = True  # for blocking commands, by the time that they may block
+    reply_parser: ReplyParser  # of what it receives, once it is connected
     _limited_parser: type[Any] | None = None
     _blocking_for: float | None = None  # the seconds for which a command that was sent may block
     # Of redis-py's connections.
@@ -151,6 +150,11 @@ class ConnectionState(Reconnects):
         self.opened = set()
         self._ready = deque()
         super().__init__(*args, **kwargs)
+
+    def parses(self, sock: Any) -> ReplyParser:
+        """Return the parser of what its new socket receives, for redis-py's code, too."""
+        self.reply_parser = ReplyParser(self, sock)
+        return self.reply_parser
 
     def forget_databases(self) -> None:
         """Start as a new connection does, in the database of its arguments."""
@@ -315,7 +319,6 @@ class ConnectionState(Reconnects):
         return replies
 
     def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
-        """Return the next reply of those that were read with others, or raise it."""
         reply = self._ready.popleft()
         if isinstance(reply, Exception):
             raise reply
@@ -346,7 +349,7 @@ class ConnectionState(Reconnects):
             pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
             packed = PackedCommands.doing(ANYWHERE, pieces, 1)
             yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
-            expect_as_one(self, len(commands))
+            self.reply_parser.reader.feed(b"*%d\r\n" % len(commands))  # they come as one list
             together: list[Any] = yield self._read_raw
             for reply in together:
                 if isinstance(reply, ConnectionError):  # LOADING, NOAUTH
@@ -361,7 +364,9 @@ class ConnectionState(Reconnects):
         return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
 
     def _note_refusal(self, error: Exception) -> None:
-        """Note that a reply was an error; it may have left keys watched."""
+        """Note that a reply was an error. Keys may still be watched; redis-py shows all of it."""
+        if sent := getattr(error, "args_sent", ""):
+            error.args = (f"{error}{sent}",)
         self.due = max(0, self.due - 1)
         self.ends = self.ends or self.own
         self.unusable = self.unusable or refuses_to_serve(error)
@@ -509,18 +514,6 @@ class ConnectionState(Reconnects):
 
     def _tell_closed(self) -> None:
         emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
-
-    def check_reply(self, seconds: float, size: int) -> None:
-        """Raise redis-py's error if incomplete replies have taken too long or are too large."""
-        if self.exchange_timeout is not None and seconds > self.exchange_timeout:
-            raise TimeoutError(
-                f"the replies were not complete after {self.exchange_timeout} seconds "
-                "(exchange_timeout)"
-            )
-        if size > self.max_reply_bytes:
-            raise InvalidResponse(
-                f"the replies are larger than {self.max_reply_bytes:,} bytes (max_reply_bytes)"
-            )
 
 
 def _decoded(reply: Any, encoder: Any) -> Any:

@@ -7,6 +7,7 @@ import ssl
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
@@ -14,20 +15,18 @@ import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import LoadBalancingStrategy
-from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
-    RedisClusterException,
-    TimeoutError,  # noqa: A004 - redis-py's own
-)
+from redis.exceptions import ConnectionError, RedisClusterException, TimeoutError
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
-from shardkit.network.connections.async_connection import (
+from shardkit.network.connections.connection import (
     AsyncTcpConnection,
     AsyncTlsConnection,
     AsyncUnixConnection,
+    TcpConnection,
+    TlsConnection,
+    UnixConnection,
 )
-from shardkit.network.connections.connection import TcpConnection, TlsConnection, UnixConnection
 from shardkit.network.connections.connection_state import require_open
 from shardkit.network.connections.credentials import source_in
 from shardkit.network.connections.databases import ClientDatabase
@@ -48,15 +47,7 @@ from shardkit.network.connections.sentinels import (
     SentinelListener,
     SentinelManager,
 )
-from shardkit.network.connections.slot_owner import (
-    SERVICE,
-    AsyncSlotConnection,
-    AsyncSlotOwner,
-    AsyncSlotTlsConnection,
-    SlotConnection,
-    SlotOwner,
-    SlotTlsConnection,
-)
+from shardkit.network.connections.slot_owner import SERVICE, InOneSlot, NodeAs, mixed
 from shardkit.operations.commands import Script
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.recent import Recent
@@ -122,6 +113,15 @@ class ClusterClient(RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
+def _of_connections(name: str) -> Any:
+    """Return an attribute that is that of all connections of a client."""
+
+    def assign(client: Any, value: bool) -> None:
+        setattr(client.connection_class, name, value)
+
+    return property(attrgetter(f"connection_class.{name}"), assign)
+
+
 class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
@@ -134,23 +134,8 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
     connection_class: Any = AsyncTcpConnection
     policy = NO_POLICY
 
-    @property
-    def draining(self) -> bool:
-        """Whether each connection is closed when it is released."""
-        return bool(self.connection_class.draining)
-
-    @draining.setter
-    def draining(self, value: bool) -> None:
-        self.connection_class.draining = value
-
-    @property
-    def closed(self) -> bool:
-        """Whether the kit is closed."""
-        return bool(self.connection_class.closed)
-
-    @closed.setter
-    def closed(self, value: bool) -> None:
-        self.connection_class.closed = value
+    draining = _of_connections("draining")
+    closed = _of_connections("closed")
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Execute a command. Wait until the cluster is known."""
@@ -221,8 +206,6 @@ class Connector:
 
 
 class _Classes(NamedTuple):
-    """What the pools of one face are made of."""
-
     retry: Any
     client: Any
     master: Any
@@ -231,25 +214,19 @@ class _Classes(NamedTuple):
     tcp: Any
     tls: Any
     unix: Any
-    slot_owner: Any
-    slot_tcp: Any
-    slot_tls: Any
 
 
 _BLOCKING = _Classes(
     *(Retry, redis.Redis, Master, SentinelManager, Pool),
     *(TcpConnection, TlsConnection, UnixConnection),
-    *(SlotOwner, SlotConnection, SlotTlsConnection),
 )
 _AWAITING = _Classes(
     *(AsyncRetry, aioredis.Redis, AsyncMaster, AsyncSentinelManager, AsyncPool),
     *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
-    *(AsyncSlotOwner, AsyncSlotConnection, AsyncSlotTlsConnection),
 )
 
 
 def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) -> Any:
-    """Return the pool of an entry that is not a cluster."""
     tls, where = fields.get("ssl"), _network(fields)
     kind, master = classes.tls if tls else classes.tcp, None
     if "sentinel" in fields:
@@ -261,13 +238,10 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
         listeners = [_listener(fields, host, port) for host, port in addresses]
         master = classes.master(asked["service"], manager, listeners)
     elif fields.get("one_slot"):
-        manager = classes.slot_owner()
+        manager = mixed(NodeAs, classes.sentinel)()
         node = _pool({n: v for n, v in fields.items() if n != "one_slot"}, common, classes)
         manager.sentinels.append(classes.client(connection_pool=node))
-        kind, master = (
-            classes.slot_tls if tls else classes.slot_tcp,
-            classes.master(SERVICE, manager, ()),
-        )
+        kind, master = mixed(InOneSlot, kind), classes.master(SERVICE, manager, ())
     elif "unix_socket_path" in fields:
         kind, where = classes.unix, {"path": fields["unix_socket_path"]}
     else:
@@ -464,7 +438,6 @@ def _address(fields: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _replicas_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that make a cluster's client read from replicas in turn."""
     if not fields.get("reads_replicas"):
         return {}
     return {"load_balancing_strategy": LoadBalancingStrategy.ROUND_ROBIN_REPLICAS}
@@ -480,7 +453,6 @@ def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
 
 
 def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
-    """Return the arguments of every kind of connection."""
     retries = fields.get("retries", 0)
     backoff = ExponentialWithJitterBackoff(base=0.05, cap=1) if retries else NoBackoff()
     if "blocking_pool" in fields:
@@ -497,7 +469,6 @@ def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
 
 
 def _network(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of connections over a network."""
     taken = {
         "socket_connect_timeout": fields.get("socket_connect_timeout", CONNECT_TIMEOUT),
         "socket_keepalive": fields.get("socket_keepalive", True),

@@ -36,7 +36,7 @@ from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import hiredis
-from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
+from redis.exceptions import ConnectionError
 
 from shardkit.errors import ShardKitError
 

@@ -25,12 +25,7 @@ from typing import Any
 import hiredis
 
 from shardkit.errors import RoutingError
-from shardkit.routing.command_keys import (
-    blocking_seconds,
-    command_name,
-    containers,
-    reads_by_name,
-)
+from shardkit.routing.command_keys import blocking_seconds, command_name, containers, reads_by_name
 
 READS = 0
 WRITES = 1  # or is not known to change nothing

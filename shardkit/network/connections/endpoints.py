@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -23,19 +24,20 @@ from shardkit.network.connections.policy import CallPolicy
 from shardkit.operations.commands import Shard
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Access:
     """How shards are reached whose entries differ in the database alone."""
 
-    __slots__ = ("__weakref__", "built", "client", "lane", "lock", "policy", "way")
+    client: Any  # of the way, or of the cluster
+    way: Any  # the pool that owns the connections; None for a cluster
+    policy: CallPolicy  # under the name of the first shard
+    built: Any  # what must be closed with the kit
+    lock: RLock
+    lane: Any = None
 
-    def __init__(self, client: Any, way: Any, policy: CallPolicy, built: Any, lock: RLock) -> None:
-        self.client = client  # of the way, or of the cluster
-        self.way = way  # the pool that owns the connections; None for a cluster
-        self.policy = policy  # under the name of the first shard
-        self.built = built  # what must be closed with the kit
-        self.lock = lock
-        # The same for all of the way with the same deadline.
-        self.lane = None if way is None else way.lanes.setdefault(policy.deadline, object())
+    def __post_init__(self) -> None:
+        if self.way is not None:  # the same for all of the way with the same deadline
+            self.lane = self.way.lanes.setdefault(self.policy.deadline, object())
 
 
 class Endpoint:

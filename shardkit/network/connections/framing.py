@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import hiredis
-from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
+from redis.exceptions import ConnectionError
 
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, WHOLE, WRITES
 

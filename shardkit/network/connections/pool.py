@@ -41,8 +41,7 @@ import redis.asyncio as aioredis
 from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
-from shardkit.network.connections.async_connection import AsyncTcpConnection
-from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.connection_state import released_error, require_open
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
@@ -54,7 +53,7 @@ from shardkit.network.connections.redis_private import (
     himport_registry,
 )
 from shardkit.network.connections.sentinels import Master
-from shardkit.operations.deadlines import current
+from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
@@ -222,13 +221,11 @@ class Connections:
         return self._given_to(ticket)
 
     def _given_to(self, ticket: Any) -> Any:
-        """Return what a caller was given that does not wait any more."""
         with self.guard, suppress(ValueError):
             self.waiting.remove(weakref.ref(ticket))
         return ticket.result() if ticket.done() and not ticket.cancelled() else None
 
     def _hand_on(self, ticket: Any) -> None:
-        """Pass on what a caller was given that was interrupted."""
         connection = self._given_to(ticket)
         if connection is None:
             self._give(None)
@@ -296,7 +293,6 @@ _of_threads: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
 def _tell_use(connection: Any, now: float) -> None:
-    """Report the use of a released connection to the watchers."""
     (since, waited), connection.lent = connection.lent, None
     for watcher in tuple(watchers):
         watcher(connection.policy, waited, now - since)
@@ -375,7 +371,6 @@ class _Common:
 
     @property
     def shares(self) -> bool:
-        """Whether its connections are those of another pool."""
         return self._origin is not None
 
     def separate(self) -> None:
@@ -386,7 +381,6 @@ class _Common:
                 self._start()
 
     def _start(self) -> None:
-        """Have new connections."""
         self.multiplexed = None
         self.connections = self.connections_of()
         if self.master is not None:
@@ -503,7 +497,6 @@ class _Common:
             return connection
 
     def _connected(self, connection: Any) -> Steps[None]:
-        """Connect a lent connection; if that fails, forget it."""
         try:
             yield connection.connect
             require_open(self)  # it may have been closed in the meantime
@@ -514,7 +507,6 @@ class _Common:
             raise
 
     def _entered(self, connection: Any) -> Steps[None]:
-        """Be in the pool's database with a lent connection, for redis-py's own code."""
         try:
             yield connection.enter
         except BaseException:
@@ -522,7 +514,6 @@ class _Common:
             raise
 
     def _drop(self, connection: Any) -> None:
-        """Close a lent connection, and forget it; the pool may have separated in the meantime."""
         lender = self.connections
         if self._former is not None and connection in self._former.lent:
             lender = self._former
@@ -560,13 +551,11 @@ class _Common:
         return min(left, POLL_SECONDS)
 
     def _require_few(self) -> None:
-        """Raise OverloadError if ``max_waiting`` callers use a connection or wait for one."""
         waiting = len(self.connections.lent) + self.pending()
         if waiting >= self.policy.max_waiting:
             raise overloaded(waiting, self.policy.max_waiting)
 
     def pending(self) -> int:
-        """Return how many callers wait for a connection."""
         return len(self.connections.waiting)
 
     # ---- its end
@@ -594,17 +583,14 @@ class _Common:
             self.drain()
 
     def drop_idle(self) -> None:
-        """Close idle connections."""
         self.connections.drop_idle()
 
     @property
     def below(self) -> list[Any]:
-        """The pools of connections to the Sentinels that it asks."""
         return [] if self.master is None else self.master.pools
 
     @run_by_face
     def disconnect(self, inuse_connections: bool = True) -> Steps[None]:
-        """Close idle connections; on request also those in use, and to Sentinels."""
         self.separate()
         yield partial(self._disconnect, inuse_connections)
         for pool in self.below if inuse_connections and self._former is None else ():
@@ -631,7 +617,6 @@ class _Common:
     # ---- what redis-py's code and other libraries call
 
     def get_encoder(self) -> Any:
-        """Return what encodes arguments; see redis-py's."""
         given = self.connection_kwargs
         return given.get("encoder_class", Encoder)(
             encoding=given.get("encoding", "utf-8"),
@@ -640,18 +625,15 @@ class _Common:
         )
 
     def get_protocol(self) -> Any:
-        """Return the version of RESP."""
         return self.connection_kwargs.get("protocol")
 
     def set_retry(self, retry: Any) -> None:
-        """Set how connections retry; see redis-py's."""
         self.separate()
         self.connection_kwargs["retry"] = retry
         for connection in self.connections:
             connection.retry = retry
 
     def get_connection_count(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return how many connections are idle, and how many lent; see redis-py's."""
         return counted_by_state(self, *self.connections.counts())
 
     def maint_notifications_enabled(self) -> bool:
@@ -711,6 +693,36 @@ class Pool(_Common, redis.ConnectionPool):
             return connection
         return run_steps(self._acquired(connection, connects))
 
+    def exchange(
+        self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
+    ) -> tuple[list[Any], bool]:
+        """Send a few commands to the pool's database; see `Closable.round_trip`.
+
+        What it raises tells by ``maybe_executed`` whether they may have been executed.
+        """
+        connection, sent, complete = None, False, False
+        try:
+            if deadline is None:
+                connection = self.acquire()
+            else:
+                with within(deadline):
+                    connection = self.acquire()
+                deadline.require_left()
+            sent = True
+            found: tuple[list[Any], bool] = connection.round_trip(data, raw, deadline, count, does)
+            complete = True
+        except BaseException as error:
+            if not hasattr(error, "maybe_executed"):
+                with suppress(AttributeError):  # anybody's
+                    error.maybe_executed = sent  # type: ignore[attr-defined]
+            raise
+        finally:
+            if connection is not None:
+                if not complete:
+                    connection.disconnect()
+                self.release(connection)
+        return found
+
     def connect(self, connection: Any) -> None:
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
         run_steps(self._connected(connection))
@@ -767,6 +779,10 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     connections_of = AsyncConnections
     connection_class = AsyncTcpConnection
     run = staticmethod(arun_steps)
+
+    def has_room(self) -> bool:
+        """Whether it has a connection to spare, and one more for others."""
+        return self.connections.counts()[1] + 2 <= self.max_connections
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""

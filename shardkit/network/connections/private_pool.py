@@ -77,7 +77,6 @@ class _FollowsEntry:
         return f"<{type(self).__name__} now at {self._pool!r}>"
 
     def reset(self) -> None:
-        """Forget all connections, idle and in use; new ones are made with `connection_kwargs`."""
         self._pool.reset()
         self._lent.clear()
 
@@ -109,7 +108,6 @@ class _FollowsEntry:
 
     @run_by_face
     def get_connection(self, *args: Any, **kwargs: Any) -> Steps[Any]:
-        """Return a connection to the current address."""
         while True:
             pool = self._switch_to((yield partial(self._find, False)))
             try:
@@ -144,7 +142,6 @@ class _FollowsEntry:
 
     @run_by_face
     def disconnect(self, inuse_connections: bool = True) -> Steps[None]:
-        """Close idle connections; on request also those in use."""
         for pool in self._pools():
             yield partial(pool.disconnect, inuse_connections)
 
@@ -161,7 +158,6 @@ class _FollowsEntry:
         self._lent.clear()
 
     def _pools(self) -> list[Any]:
-        """Return the current pool, and those of earlier addresses with connections in use."""
         return list(dict.fromkeys([self._pool, *self._lent.values()]))
 
 

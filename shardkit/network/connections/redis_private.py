@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from redis._parsers import Encoder, _AsyncHiredisParser, _HiredisParser
+from redis._parsers.hiredis import NOT_ENOUGH_DATA as INCOMPLETE
 from redis._parsers.socket import (  # type: ignore[attr-defined]
     SENTINEL as NOT_GIVEN,
     SERVER_CLOSED_CONNECTION_ERROR,
@@ -39,7 +40,7 @@ from redis.cluster import PRIMARY, REPLICA, ClusterNode
 from redis.connection import DefaultParser
 from redis.exceptions import (
     BusyLoadingError,
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     InvalidResponse,
     NoScriptError,
     ReadOnlyError,
@@ -51,7 +52,6 @@ from redis.sentinel import MasterNotFoundError
 from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
-from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
 from shardkit.operations.deadlines import current
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -94,15 +94,14 @@ def reading_within(connection: Any, seconds: float | None) -> Iterator[dict[str,
 
 
 class _Limited:
-    """A parser that checks the limits of an incomplete reply.
+    """A parser over that of a connection of ours, which checks the limits of an incomplete reply.
 
     They count from its first bytes: until then, the reader may subscribe or block.
     """
 
-    _connection: Callable[[], Any] = staticmethod(lambda: None)
     _first_at = 0.0
     _size = 0
-    headers: HeaderCheck
+    _replies: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -114,39 +113,22 @@ class _Limited:
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
         transport = transport_of(connection)
+        sock = connection._sock if transport is None else transport.get_extra_info("socket")
         # Weakly, as a transport has its event loop, which may be dropped. uvloop's cannot be.
         with suppress(TypeError):
-            line = (
-                getattr(connection, "_sock", None) if transport is None else weakref.ref(transport)
-            )
-            self._open[:] = [line]
-        give_parser_to(connection)
-        # With all types, as the protocol is not agreed on yet.
-        reader = self._reader  # type: ignore[attr-defined]
-        limit = getattr(connection, "max_reply_bytes", 2**63)
-        self.headers = HeaderCheck(reader, AGGREGATES, limit)
+            self._open[:] = [sock if transport is None else weakref.ref(transport)]
+        self._replies = connection.parses(sock)
+        self._reader = self._replies.reader
 
-    @classmethod
-    def parse_error(cls, response: str) -> Exception:
-        """Return the exception of an error reply, also of one that only looks like a MOVED."""
-        try:
-            error: Exception = super().parse_error(response)  # type: ignore[misc]
-        except (ValueError, LookupError):
-            error = ResponseError(response)
-        return error
-
-    def _go_on(self) -> bool:
-        """Feed what was held back; whether there was something."""
-        if not self.headers.suspect:
+    def _goes_on(self) -> bool:
+        """Refuse to read more than the limits allow; feed what was held back, if there is any."""
+        if self._size:
+            self._replies.check(time.monotonic() - self._first_at, self._size)
+        headers = self._replies.headers
+        if not headers.suspect:
             return False
-        self.headers.go_on()
+        headers.go_on()
         return True
-
-    def _check(self) -> None:
-        """Refuse to read more of a reply that takes too long or is too large."""
-        connection = self._connection() if self._size else None
-        if connection is not None:
-            connection.check_reply(time.monotonic() - self._first_at, self._size)
 
     def _feed(self, data: bytes | memoryview) -> None:
         if not len(data):
@@ -155,7 +137,7 @@ class _Limited:
             self._first_at = time.monotonic()
         self._size += len(data)
         data = bytes(data)
-        self.headers.feed(data, len(data))
+        self._replies.headers.feed(data, len(data))
 
 
 class _Mark:
@@ -164,19 +146,15 @@ class _Mark:
     _should_reconnect = False
 
     def mark_for_reconnect(self) -> None:
-        """Have it closed before its next use."""
         self._should_reconnect = True
 
     def should_reconnect(self) -> bool:
-        """Whether it has the mark."""
         return self._should_reconnect
 
     def reset_should_reconnect(self) -> None:
-        """Take the mark away."""
         self._should_reconnect = False
 
     def disconnect(self, *args: Any, **kwargs: Any) -> Any:
-        """Close it; the mark is gone."""
         self.reset_should_reconnect()
         return super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
@@ -214,8 +192,7 @@ class LimitedParser(_Limited, _HiredisParser):
         sock = self._sock
         if sock is None or self._reader is None:
             raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
-        self._check()
-        if self._go_on():
+        if self._goes_on():
             return True
         usual = self._socket_timeout
         wanted = usual if timeout is NOT_GIVEN else timeout
@@ -254,18 +231,11 @@ class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
 
     async def read_from_socket(self) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
-        self._check()
-        if self._go_on():
+        if self._goes_on():
             return True
         stream: Any = self._stream
         self._feed(await stream.read(self._read_size))
         return True
-
-
-def error_parser_of(connection: Any) -> Callable[[str], Exception]:
-    """Return what makes redis-py's exception of an error reply."""
-    parse: Callable[[str], Exception] = connection._parser.parse_error
-    return parse
 
 
 def parse_error(line: str) -> Exception:
@@ -332,19 +302,9 @@ def has_connect_callbacks(connection: Any) -> bool:
 
 
 def has_unread(connection: Any) -> bool:
-    """Whether redis-py has received data on a connection that was not read."""
-    parser = connection._parser
-    headers = getattr(parser, "headers", None)
-    if parser._reader.has_data() or (headers is not None and headers.held > 0):
-        return True
-    stream = getattr(parser, "_stream", None)  # an awaiting connection's
-    return stream is not None and bool(stream._buffer)
-
-
-def give_parser_to(connection: Any) -> None:
-    """Have a connection's parser keep to the limits of that connection."""
-    if isinstance(parser := connection._parser, _Limited):
-        parser._connection = weakref.ref(connection)
+    """Whether data was received on a connection that was not read."""
+    stream = getattr(connection._parser, "_stream", None)  # an awaiting connection's
+    return connection.reply_parser.has_more() or bool(stream is not None and stream._buffer)
 
 
 _ADDRESS = ("_host", "host", "port", "path", "service_name")
@@ -369,12 +329,6 @@ def move_connection(connection: Any, to: Any) -> None:
     to.__dict__ = known = connection.__dict__
     connection.__dict__ = {name: known[name] for name in _ADDRESS if name in known}
     connection._sock = connection._reader = connection._writer = None
-    give_parser_to(to)
-
-
-def expect_as_one(connection: Any, count: int) -> None:
-    """Have a connection return the next replies as one list, in which errors are values."""
-    connection._parser._reader.feed(b"*%d\r\n" % count)
 
 
 def postpone_health_check(connection: Any, now: float) -> None:
@@ -694,4 +648,4 @@ def reply_callbacks(client: Any) -> Mapping[Any, Callable[..., Any]]:
 
 
 # redis-py's own, for others.
-__all__ = ["EMPTY_RESPONSE", "NEVER_DECODE", "NOT_GIVEN", "Encoder", "str_if_bytes"]
+__all__ = ["EMPTY_RESPONSE", "INCOMPLETE", "NEVER_DECODE", "NOT_GIVEN", "Encoder", "str_if_bytes"]

@@ -1,7 +1,14 @@
-"""Parses the replies to many commands at once, in hiredis, and receives them from sockets."""
+"""Parses the replies to many commands at once, in hiredis, and receives them from sockets.
+
+hiredis allocates an array when its header arrives: 16 GiB for ``*2147483648``, which takes seconds
+to be freed. So what is received is searched for long headers before hiredis gets it. The same bytes
+may be part of a string. hiredis tells: once it has got everything in front of them, it has unread
+bytes inside a string, and none where a header may stand.
+"""
 
 from __future__ import annotations
 
+import re
 import select
 import selectors
 import time
@@ -11,19 +18,97 @@ from typing import Any
 
 import hiredis
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     InvalidResponse,
     MasterDownError,
     ReadOnlyError,
     ResponseError,
+    TimeoutError,
 )
 
-from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
-from shardkit.network.connections.redis_private import error_parser_of, undecodable
+from shardkit.network.connections.redis_private import INCOMPLETE, parse_error, undecodable
 from shardkit.operations.deadlines import Deadline
 
+_AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # hiredis reads RESP3's at any time
+_SIGNS = b"".join(_AGGREGATES)
+_LIST = ord("*")
+_SHORT = 4096  # bytes in which it takes less time to look for all signs at once
+_SMALLEST = 8  # bytes of an element, in a list if not in the reply
+_LONG = {
+    kind: re.compile(re.escape(kind) + rb"(?:([0-9]{7,19})\r\n|[0-9]{0,19}\r?\Z)")
+    for kind in _AGGREGATES
+}
+
+
+class HeaderCheck:
+    """Feeds a hiredis reader, and holds back a header that announces too much.
+
+    Attributes:
+        held: how many bytes hiredis has not got yet.
+        suspect: whether these begin with a long header, or with part of a string that looks like
+            one. Call `go_on` once hiredis has read all that it has.
+    """
+
+    __slots__ = ("_data", "_limit", "_reader", "held", "suspect")
+
+    def __init__(self, reader: Any, limit: int) -> None:
+        self._reader = reader
+        self._limit = limit
+        self._data = b""  # its last ``held`` bytes are held back
+        self.held = 0
+        self.suspect = False
+
+    def feed(self, data: bytes | bytearray, end: int) -> None:
+        """Feed the first ``end`` bytes, as far as no long header is among them."""
+        if not self.held and end < _SHORT:
+            signs = end - len(data[:end].translate(None, _SIGNS))
+            # None, or only that of a list which is not long.
+            if not signs or (signs == 1 and data[0] == _LIST and 0 < data.find(b"\r", 1, 8) < end):
+                self._reader.feed(data, 0, end)
+                return
+        if self.held:
+            data = self._data[-self.held :] + data[:end]
+            end = len(data)
+        at = self._find(data, 0, end)
+        self._reader.feed(data, 0, at)
+        self.held = end - at
+        self._data = bytes(data[at:end])
+
+    def go_on(self) -> None:
+        """Feed what was held back, as it is part of a string.
+
+        Raises:
+            InvalidResponse: it is a header.
+        """
+        data, start = self._data, len(self._data) - self.held
+        if not self._reader.has_data():
+            count = int(data[start + 1 : start + 21].partition(b"\r")[0])
+            raise InvalidResponse(
+                f"a reply announces {count:,} elements, more than fit into {self._limit:,} bytes "
+                "(max_reply_bytes)"
+            )
+        at = self._find(data, start + 1, len(data))
+        self._reader.feed(data, start, at - start)
+        self.held = len(data) - at
+
+    def _find(self, data: bytes | bytearray, start: int, end: int) -> int:
+        """Return where a long header or the beginning of one is; else the end."""
+        self.suspect, first = False, end
+        for kind in _AGGREGATES:
+            at = data.find(kind, start, first)  # faster, where there is none
+            if at > start:
+                at = data.find(b"\n" + kind, at - 1, first)
+            for match in _LONG[kind].finditer(data, at, end) if at >= 0 else ():
+                if match.start() >= first:
+                    break
+                count = int(match[1] or 0) * (2 if kind in b"%|" else 1)
+                if match[1] is None or count * _SMALLEST > self._limit:
+                    first, self.suspect = match.start(), match[1] is not None
+                    break
+        return first
+
+
 MAX_REPLY_BYTES = 4 * 1024**3
-INCOMPLETE = object()
 READ_BYTES = 64 * 1024
 # Larger replies are read into reused buffers; strings of up to a megabyte directly, because
 # hiredis would copy them twice.
@@ -50,23 +135,29 @@ def _poller(sock: Any) -> Callable[[float], Any]:
 
 
 class Receiver:
-    """Receives the replies of one exchange, within the limits of the connection."""
+    """Receives the replies of one exchange, of which ``size`` bytes have come, within its limits.
 
-    __slots__ = ("_connection", "_deadline", "_size", "_socket", "_started", "_usual")
+    One reading brings at most `READ_BYTES` more than the connection allows.
+    """
 
-    def __init__(self, connection: Any, sock: Any, deadline: Deadline | None) -> None:
-        self._connection = connection
+    __slots__ = ("_deadline", "_parser", "_size", "_socket", "_started", "_usual")
+
+    def __init__(
+        self, parser: ReplyParser, sock: Any, deadline: Deadline | None, size: int = 0
+    ) -> None:
+        self._parser = parser
         self._socket = sock
         self._deadline = deadline
         self._started = time.monotonic()
-        self._size = 0
+        self._size = size
         self._usual = None if deadline is None else sock.gettimeout()
 
-    def _before(self) -> None:
+    def _before(self) -> int:
         if self._size:
-            self._connection.check_reply(time.monotonic() - self._started, self._size)
+            self._parser.check(time.monotonic() - self._started, self._size)
         if self._deadline is not None:  # data that has arrived is read even if it has passed
             self._socket.settimeout(self._deadline.shorten(self._usual))
+        return self._parser.max_bytes - self._size + READ_BYTES
 
     def _after(self, received: int) -> None:
         if not received:
@@ -89,9 +180,9 @@ class Receiver:
             data = self.some()
             headers.feed(data, len(data))
             return
-        self._before()
+        most = self._before()
         buffer = _get_buffer()
-        received = self._socket.recv_into(buffer)
+        received = self._socket.recv_into(buffer, min(most, _BUFFER_BYTES))
         self._after(received)
         headers.feed(buffer, received)
         _BUFFERS.append(buffer)
@@ -110,8 +201,8 @@ class Receiver:
             with memoryview(buffer) as view:
                 view[:have] = memoryview(data)[len(header) + 2 :]
                 while have < length + 2:  # not a byte of the next reply
-                    self._before()
-                    received = self._socket.recv_into(view[have : length + 2])
+                    end = min(length + 2, have + self._before())
+                    received = self._socket.recv_into(view[have:end])
                     self._after(received)
                     have += received
                 if bytes(view[length : length + 2]) != b"\r\n":
@@ -133,7 +224,7 @@ def _get_buffer() -> bytearray:
 
 
 class ReplyParser:
-    """Parses the replies on a connection.
+    """Parses the replies on a connection's socket, within its limits.
 
     Attributes:
         poll: waits for something to read.
@@ -145,14 +236,13 @@ class ReplyParser:
     """
 
     __slots__ = (
-        *("_mid_batch", "_parse_error", "gets_decoded", "gets_raw", "headers"),
-        *("poll", "reader", "refused", "unusable"),
+        *("_mid_batch", "_seconds", "gets_decoded", "gets_raw", "headers"),
+        *("max_bytes", "poll", "reader", "refused", "unusable"),
     )
 
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)
         self.refused = self.unusable = self._mid_batch = False
-        self._parse_error = error_parser_of(connection)
         encoder = connection.encoder
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
         self.reader = hiredis.Reader(
@@ -161,13 +251,25 @@ class ReplyParser:
             notEnoughData=INCOMPLETE,
             **(decode if encoder.decode_responses else {}),
         )
-        limit = getattr(connection, "max_reply_bytes", MAX_REPLY_BYTES)  # redis-py's has none
-        self.headers = HeaderCheck(self.reader, AGGREGATES, limit)
+        self.max_bytes: int = connection.max_reply_bytes
+        self._seconds: float | None = connection.exchange_timeout
+        self.headers = HeaderCheck(self.reader, self.max_bytes)
         self.gets_decoded: Callable[[], Any] = self.reader.gets
         self.gets_raw: Callable[[], Any] = self.reader.gets
         if encoder.decode_responses:
             self.gets_raw = partial(self.reader.gets, False)
             self.gets_decoded = self._decoded
+
+    def check(self, seconds: float, size: int) -> None:
+        """Raise redis-py's error if incomplete replies have taken too long or are too large."""
+        if self._seconds is not None and seconds > self._seconds:
+            raise TimeoutError(
+                f"the replies were not complete after {self._seconds} seconds (exchange_timeout)"
+            )
+        if size > self.max_bytes:
+            raise InvalidResponse(
+                f"the replies are larger than {self.max_bytes:,} bytes (max_reply_bytes)"
+            )
 
     def has_more(self) -> bool:
         """Whether there is more than the replies that were read."""
@@ -182,11 +284,12 @@ class ReplyParser:
             return undecodable(error)
 
     def _error(self, text: str) -> Exception:
-        text = text.partition(", with args beginning with")[0]  # what was sent is not shown
+        text, *args = re.split("(?=, with args beginning with)", text)  # what was sent is not shown
         try:
-            error: Exception = self._parse_error(text)
+            error = parse_error(text)
         except (ValueError, LookupError):  # a script's own error that is named MOVED
             error = ResponseError(text)
+        error.args_sent = "".join(args)  # type: ignore[attr-defined]
         self.refused = True
         self.unusable = self.unusable or refuses_to_serve(error)
         return error

@@ -31,11 +31,11 @@ from typing import Any, NamedTuple, TypeAlias
 from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     NoPermissionError,
     RedisError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
 )
 
 from shardkit import log_records
@@ -62,8 +62,6 @@ logger = logging.getLogger("shardkit")
 
 
 class _View(NamedTuple):
-    """What a Sentinel reports of a master."""
-
     epoch: int
     address: Address
     is_up: bool = False
@@ -71,8 +69,6 @@ class _View(NamedTuple):
 
 
 class _Manager:
-    """What the blocking and the awaiting manager share."""
-
     sentinels: list[Any]
     not_found: type[Exception]
 
@@ -230,7 +226,6 @@ class SentinelListener:
             ended.wait(_PAUSE)
 
     def _read(self, connection: Any) -> None:
-        """Read a message; have the Sentinel answer if none comes."""
         if not connection.can_read(_BEAT):
             connection.send_command("PING", check_health=False)
         message = connection.read_response(timeout=_BEAT)

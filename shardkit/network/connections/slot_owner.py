@@ -13,21 +13,15 @@ sent, and again in replies: whatever begins as a key of the config server does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from redis.exceptions import (
-    ClusterDownError,
-    ConnectionError,  # noqa: A004 - redis-py's own
-    MovedError,
-)
+from redis.exceptions import ClusterDownError, ConnectionError, MovedError
 
 from shardkit.config.entry import PLAIN, TAGGED
-from shardkit.network.connections.async_connection import AsyncTcpConnection, AsyncTlsConnection
-from shardkit.network.connections.connection import TcpConnection, TlsConnection
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
-from shardkit.network.connections.sentinels import Address, AsyncSentinelManager, SentinelManager
+from shardkit.network.connections.sentinels import Address
 from shardkit.operations.steps import run_by_face
 from shardkit.routing.placement import slot_of
 
@@ -59,13 +53,14 @@ def plain(reply: Any) -> Any:
     return reply
 
 
-class _AsksNode:
-    """Asks a node of the cluster for the master."""
+class NodeAs:
+    """A node of the cluster, in place of the Sentinels: it is asked for the master."""
 
     sentinels: list[Any]
 
     @run_by_face
     def masters(self, service: str) -> Steps[list[Address]]:
+        """Return the owner of the slot."""
         client = self.sentinels[0]
         where = client.connection_pool.connection_kwargs
         slots = yield partial(client.execute_command, "CLUSTER SLOTS")
@@ -76,27 +71,22 @@ class _AsksNode:
         raise ConnectionError(f"the cluster has no master for slot {_SLOT}")
 
 
-class SlotOwner(_AsksNode, SentinelManager):
-    """Takes the place of the Sentinels."""
-
-
-class AsyncSlotOwner(_AsksNode, AsyncSentinelManager):
-    """Takes the place of the Sentinels, awaiting."""
-
-
-class _InOneSlot:
-    """Renames keys, and leaves a master that was replaced."""
+class InOneSlot:
+    """A connection that renames keys, and leaves a master that was replaced."""
 
     disconnect: Any
 
     def pack_command(self, *args: Any) -> Any:
+        """Pack a command."""
         return super().pack_command(*map(tagged, args))  # type: ignore[misc]
 
     def pack_commands(self, commands: Iterable[Iterable[Any]]) -> Any:
+        """Pack commands."""
         return super().pack_commands([tuple(map(tagged, each)) for each in commands])  # type: ignore[misc]
 
     @run_by_face
     def read_response(self, *args: Any, **kwargs: Any) -> Steps[Any]:
+        """Read a reply."""
         try:
             return plain((yield partial(super().read_response, *args, **kwargs)))  # type: ignore[misc]
         except _LEFT as error:
@@ -104,17 +94,7 @@ class _InOneSlot:
             raise ConnectionError(PREVIOUS_MASTER) from error
 
 
-class SlotConnection(_InOneSlot, TcpConnection):
-    """A connection to the master."""
-
-
-class SlotTlsConnection(_InOneSlot, TlsConnection):
-    """A TLS connection to the master."""
-
-
-class AsyncSlotConnection(_InOneSlot, AsyncTcpConnection):
-    """An awaiting connection to the master."""
-
-
-class AsyncSlotTlsConnection(_InOneSlot, AsyncTlsConnection):
-    """An awaiting TLS connection to the master."""
+@cache
+def mixed(own: type[Any], kind: type[Any]) -> type[Any]:
+    """Return a class of Sentinels or connections with what is different here."""
+    return type(own.__name__ + kind.__name__, (own, kind), {})

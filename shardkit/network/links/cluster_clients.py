@@ -23,13 +23,13 @@ from typing import Any, Final
 from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
 from redis.cluster import ClusterPipeline, PipelineCommand
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     CrossSlotTransactionError,
     MovedError,
     RedisClusterException,
     RedisError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
     WatchError,
 )
 
@@ -53,9 +53,8 @@ from shardkit.network.connections.redis_private import (
     reply_callbacks,
     str_if_bytes,
 )
-from shardkit.network.links.awaiting import AwaitingLink
-from shardkit.network.links.blocking import BlockingLink
 from shardkit.network.links.dispatcher import MOVING
+from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
@@ -241,10 +240,10 @@ class LinkedClusterClient(_OnLink, ClusterClient):
         if batch is not None:
             try:
                 [reply] = self.send(batch)
-            except InvalidArgumentError:  # redis-py takes more kinds, and names the others
-                batch = None
-        if batch is not None:
-            return self.value(args, options, reply)
+            except InvalidArgumentError:
+                pass  # redis-py takes more kinds, and names the others
+            else:
+                return self.value(args, options, reply)
         self.refuse_keyless(args)
         with self.watching(args):
             self._open()
@@ -273,10 +272,10 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
         if batch is not None:
             try:
                 [reply] = await self.send(batch)
-            except InvalidArgumentError:  # redis-py takes more kinds, and names the others
-                batch = None
-        if batch is not None:
-            return self.value(args, options, reply)
+            except InvalidArgumentError:
+                pass  # redis-py takes more kinds, and names the others
+            else:
+                return self.value(args, options, reply)
         self.refuse_keyless(args)
         with self.watching(args):
             return await super().execute_command(*args, **options)

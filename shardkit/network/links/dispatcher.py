@@ -7,9 +7,9 @@
                └── retry in order: missing scripts, moved slots, lost     ◄────┘
                    idempotent, servers that load, or are replicas now
 
-`Dispatcher.dispatch` is a generator without I/O: it yields what it needs (components, endpoints,
-attempts to carry out, a pause) and is sent the answer by the link. A request is sent again only if
-it was certainly not executed, only reads, or is marked idempotent.
+`Dispatcher.dispatch` is a generator without I/O: it yields calls of the link for what it needs
+(components, endpoints, attempts to carry out, a pause), and is sent what they return. A request is
+sent again only if it was certainly not executed, only reads, or is marked idempotent.
 """
 
 from __future__ import annotations
@@ -17,40 +17,34 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
 from math import inf
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     InvalidResponse,
     MasterDownError,
     MaxConnectionsError,
     MovedError,
     NoPermissionError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
     TryAgainError,
 )
 
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
-from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import (
-    CONFIRMED,
-    WRAPPED,
-    first_error,
-    refusals,
-    unframed,
-)
+from shardkit.network.connections.framing import CONFIRMED, WRAPPED, first_error, refusals, unframed
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
@@ -81,7 +75,6 @@ from shardkit.operations.commands import (
     Batch,
     Columns,
     Command,
-    Pause,
     PlainCommands,
     Replies,
     Reply,
@@ -89,7 +82,8 @@ from shardkit.operations.commands import (
     Transaction,
     coalesced,
 )
-from shardkit.operations.deadlines import Deadline, current, earliest
+from shardkit.operations.deadlines import Deadline, earliest
+from shardkit.operations.interruptions import tolerated
 from shardkit.recent import MOST
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
@@ -105,52 +99,23 @@ MAX_ATTEMPTS = 5
 _ASKED_EVERY = 0.5  # seconds
 
 
-class NeedComponents(NamedTuple):
-    """Yielded: look up these components."""
-
-    names: set[str]
-
-
-class NeedEndpoints(NamedTuple):
-    """Yielded: get the endpoints of a component's shards, or ShardFailures."""
-
-    component: Component
-    numbers: list[int | None]
-
-
-class NeedEntries(NamedTuple):
-    """Yielded: read the entries of these components again."""
-
-    names: set[str]
-
-
-class NeedRefresh(NamedTuple):
-    """Yielded: refresh a cluster client's slots."""
-
-    client: Any
-
-
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt to send a request to a server, and its outcome."""
 
-    __slots__ = (
-        *("confirms", "ended", "error", "node", "refused", "replies", "sent"),
-        *("server_request", "told", "written"),
-    )
-
-    def __init__(self, server_request: ServerRequest, node: Any = None) -> None:
-        self.server_request = server_request
-        self.node = node  # of a cluster
-        # Those of several databases include SELECT's. With an error, the others have not come.
-        self.replies: Sequence[Reply] = []
-        self.refused = False  # whether an error may be among the replies, or inside one
-        self.error: Exception | None = None
-        self.sent = False  # whether the server may have received something
-        self.told: list[CommandsSent] = []  # for each shard
-        self.confirms = False  # whether it is sent behind a confirmed SELECT, or must be
-        # By `time.perf_counter`, if there are event handlers: when the replies had come, and when
-        # the request was written to a shared connection.
-        self.ended = self.written = 0.0
+    server_request: ServerRequest
+    node: Any = None  # of a cluster
+    # Those of several databases include SELECT's. With an error, the others have not come.
+    replies: Sequence[Reply] = ()
+    refused: bool = False  # whether an error may be among the replies, or inside one
+    error: Exception | None = None
+    sent: bool = False  # whether the server may have received something
+    told: list[CommandsSent] = field(default_factory=list)  # for each shard
+    confirms: bool = False  # whether it is sent behind a confirmed SELECT, or must be
+    # By `time.perf_counter`, if there are event handlers: when the replies had come, and when the
+    # request was written to a shared connection.
+    ended: float = 0.0
+    written: float = 0.0
 
     @classmethod
     def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
@@ -317,11 +282,15 @@ class _Outcome:
     pause: float = 0.0  # seconds before the next round, by the entries' ``retry``
 
 
-Need: TypeAlias = NeedComponents | NeedEndpoints | NeedEntries | NeedRefresh | Pause | list[Attempt]
-
-
 class Dispatcher:
-    """Dispatches batches to servers; remembers which scripts each server has loaded."""
+    """The part of a link that dispatches batches, and remembers which scripts servers have."""
+
+    # Of the link.
+    pause: Callable[[float], Any]
+    _component: Callable[..., Any]
+    _endpoints: Callable[..., Any]
+    _learn: Callable[[Any], Any]
+    _exchange: Callable[[list[Attempt]], Any]
 
     def __init__(self) -> None:
         # By server: a pool, or a cluster's client and a node of it. A restarted one may lack them:
@@ -329,7 +298,6 @@ class Dispatcher:
         self._loaded: weakref.WeakKeyDictionary[Any, dict[str, set[str]]] = (
             weakref.WeakKeyDictionary()
         )
-
         # By a cluster's client, when it last asked for the nodes of slots that it does not know.
         self._asked: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
@@ -341,8 +309,8 @@ class Dispatcher:
             return self._loaded.setdefault(owner, {}).setdefault(node, set())
 
     def dispatch(
-        self, batch: Batch, attempt: Attempt | None = None
-    ) -> Generator[Need, Any, Replies]:
+        self, batch: Batch, topology: Topology, clients: Any, attempt: Attempt | None = None
+    ) -> Steps[Replies]:
         """Send a batch and return its replies in order, failures among them.
 
         ``attempt`` is the first attempt at the whole batch, if the link has already made it.
@@ -364,7 +332,7 @@ class Dispatcher:
             retry += 1
             pause = max(pause_before(retry), asked)
             if pause:  # a cluster is moving slots or electing a master, or a server loads
-                yield Pause(pause)
+                yield partial(self.pause, pause)
                 waited += pause
             deadline = earliest(None)
             if retry and deadline is not None and deadline.left() <= 0:
@@ -377,7 +345,7 @@ class Dispatcher:
                     # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
                     attempts = yield from self._attempt(
-                        batch, todo, redirected, joins, pending, out
+                        (topology, clients), batch, todo, redirected, joins, pending, out
                     )
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
                     if not pending:  # nothing was sent: the whole batch can be refused
@@ -397,9 +365,10 @@ class Dispatcher:
                         attempt, _Outcome(MAX_ATTEMPTS, MAX_ATTEMPTS, inf), uncertain, out
                     )
             for client in outcome.stale:
-                yield NeedRefresh(client)
-            if outcome.unready:
-                yield NeedEntries(outcome.unready)
+                yield from self._learned(client)
+            for name in outcome.unready:
+                with suppress(ShardKitError):  # the next attempt tells
+                    yield partial(self._component, topology, name, again=True)
             if not again and not pending:
                 break
             before, asked = len(pending), outcome.pause
@@ -416,21 +385,27 @@ class Dispatcher:
             todo = order.sent_in_pieces(pending, redirected, stalled)
         return out
 
+    def _learned(self, client: Any) -> Steps[None]:
+        with tolerated(*ATTEMPT_ERRORS):  # if not, the next attempt tells
+            yield partial(self._learn, client)
+
     def _attempt(
         self,
+        places: tuple[Topology, Any],
         batch: Batch,
         todo: Sequence[int],
         redirected: dict[int, tuple[str, int] | None],
         joins: bool,
         pending: dict[int, _OrderScope],
         out: Replies,
-    ) -> Generator[Need, Any, list[Attempt]]:
+    ) -> Steps[list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts.
 
         ``pending`` gets those that must wait for others.
         """
-        components = yield NeedComponents(components_in(batch, todo))
-        for component in components.values():
+        (topology, clients), components = places, {}
+        for name in components_in(batch, todo):
+            component = components[name] = yield partial(self._component, topology, name)
             if component.splits_tags:
                 require_together(batch, component)
         groups = group_by_shard(batch, todo, components)
@@ -440,14 +415,14 @@ class Dispatcher:
         scripts = groups.rows is None and groups.uniform is None  # perhaps
         for name, by_number in groups.by_shard.items():
             component = components[name]
-            endpoints = yield NeedEndpoints(component, list(by_number))
+            endpoints = yield partial(self._endpoints, clients, component, list(by_number))
             for endpoint, (number, positions) in zip(endpoints, by_number.items(), strict=True):
                 if type(endpoint) is not Endpoint:
                     shard = Shard(name, number)
                     _fail_unreached(batch, component, shard, positions, endpoint, out)
                 elif (lane := endpoint.lane) is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
-                        yield NeedRefresh(endpoint.owner)
+                        yield from self._learned(endpoint.owner)
                     delayed = order.waiting(batch, positions)
                     for position in delayed:
                         pending[position] = _OrderScope.of(endpoint, batch[position])
@@ -470,9 +445,9 @@ class Dispatcher:
                 request = attempt.server_request
                 request.uniform = None if attempt.node else in_order(request, groups.uniform)
         for shard, positions, block in groups.alone:
-            [endpoint] = yield NeedEndpoints(components[shard.component], [shard.number])
+            component = components[shard.component]
+            [endpoint] = yield partial(self._endpoints, clients, component, [shard.number])
             if type(endpoint) is not Endpoint:
-                component = components[shard.component]
                 _fail_unreached(batch, component, shard, positions, endpoint, out)
             elif endpoint.lane is None:
                 attempts += self._attempts_on_nodes(
@@ -490,7 +465,7 @@ class Dispatcher:
                 request.texts = order.as_text(request.requests, request.loaded)
             if handlers:
                 attempt.told = request.tell()
-        attempts = yield attempts
+        attempts = yield partial(self._exchange, attempts)
         for attempt in attempts if handlers else ():
             attempt.tell_end()
         return attempts
@@ -572,7 +547,6 @@ class Dispatcher:
         uncertain: set[int],
         out: Replies,
     ) -> list[int]:
-        """Put an attempt's replies into ``out``; see `_settle`."""
         server_request = attempt.server_request
         if attempt.error is None:
             if handlers:
@@ -706,7 +680,6 @@ class _OrderScope(NamedTuple):
 
     @classmethod
     def of(cls, endpoint: Endpoint, request: Command | Transaction) -> _OrderScope:
-        """Return the place of a request."""
         slot = slot_of(request.key) if endpoint.database is None else None
         return cls(endpoint.shard, endpoint.address, slot)
 
@@ -735,15 +708,15 @@ def _pending(
     for position in set(places).difference(again):
         if places[position] in refused:
             executed[places[position]].append(position)
-    left = {n: place for n, place in pending.items() if n not in places and out[n] is None}
-    for place, positions in refused.items():
-        repeated, failed = order.again(batch, positions, executed[place])
+    left = {n: scope for n, scope in pending.items() if n not in places and out[n] is None}
+    for scope, positions in refused.items():
+        repeated, failed = order.again(batch, positions, executed[scope])
         for position in failed:
             out[position] = outcome.failures[position]()
             out.failed = True
         for position in repeated:
             out[position] = None
-            left[position] = place
+            left[position] = scope
     return left
 
 
@@ -754,10 +727,9 @@ def _fail(
     uncertain: set[int],
     out: Replies,
 ) -> None:
-    """Put failures into ``out`` for requests that could not be sent again."""
-    for position, place in pending.items():
+    for position, scope in pending.items():
         sent = position in uncertain
-        out[position] = failure(place.shard, place.address, batch[position], error, sent=sent)
+        out[position] = failure(scope.shard, scope.address, batch[position], error, sent=sent)
     out.failed = True
 
 
@@ -843,29 +815,3 @@ def _is_plain(row: Sequence[Any]) -> bool:
 def _may_be_read(client: Any, request: Command | Transaction) -> bool:
     """Whether a replica of a cluster may answer a request."""
     return reads_replicas(client) and isinstance(request, Command) and only_reads(request)
-
-
-class Link:
-    """What the blocking and the awaiting link have in common.
-
-    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
-    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
-    """
-
-    def __init__(
-        self, topology: Topology, clients: Clients, *, raw: bool = True, reads: Any = None
-    ) -> None:
-        self._raw = raw
-        self._reads = reads
-        self._topology = topology
-        self._clients = clients
-        self._dispatcher = Dispatcher()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
-
-
-def limited(seconds: float) -> float:
-    """Return the seconds to wait, but not beyond the caller's deadline."""
-    deadline = current.get()
-    return seconds if deadline is None else min(seconds, max(0.0, deadline.left()))

@@ -37,11 +37,11 @@ from typing import Any
 
 from hiredis import PushNotification
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
+    ConnectionError,
     InvalidResponse,
     MaxConnectionsError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
+    TimeoutError,
 )
 
 from shardkit.events import handlers
@@ -89,46 +89,28 @@ class ConnectionLost(Exception):
         self.sent = sent
 
 
-class ConnectionSource:
-    """Where connections come from: a client's pool, or a node of a cluster, which is one itself."""
+class NodeSource:
+    """A node of a cluster, which is a pool of redis-py's, in place of a pool of ours."""
 
-    def __init__(self, source: Any, raw: bool) -> None:
-        self.raw = raw
-        self.source = source
-        self._is_pool = hasattr(source, "get_connection")
+    has_room = staticmethod(lambda: True)
 
-    def __repr__(self) -> str:
-        return repr(self.source) if self._is_pool else f"<node {self.source.name}>"
-
-    def has_room(self) -> bool:
-        """Whether it has a connection to spare, and one more for others."""
-        if not self._is_pool:
-            return True
-        _, in_use = self.source.connections.counts()
-        return bool(in_use + 2 <= self.source.max_connections)
+    def __init__(self, node: Any) -> None:
+        self.node = node
+        self.release_nowait = node.release
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
-        if self._is_pool:
-            return self.source.get_idle()
         with suppress(MaxConnectionsError):  # `acquire` raises it
-            connection = self.source.acquire_connection()
+            connection = self.node.acquire_connection()
             now = asyncio.get_running_loop().time()
             if connection.is_reusable() and not health_check_is_due(connection, now):
                 return connection
-            self.source.release(connection)
+            self.node.release(connection)
         return None
-
-    async def borrow(self) -> Any:
-        """Return a connected connection, in any database; see `acquire`."""
-        return await self.source.acquire() if self._is_pool else await self._of_node()
 
     async def acquire(self) -> Any:
         """Return a connected connection; its health was checked if that was due."""
-        return await self.source.get_connection() if self._is_pool else await self._of_node()
-
-    async def _of_node(self) -> Any:
-        connection = self.source.acquire_connection()
+        connection = self.node.acquire_connection()
         try:
             if connection.is_connected:
                 if connection.is_reusable():
@@ -137,43 +119,44 @@ class ConnectionSource:
                     await connection.disconnect(nowait=True)
             await connection.connect()
         except BaseException:
-            await connection.disconnect(nowait=True)
-            self.source.release(connection)
+            await give_back(self, connection, broken=True)
             raise
         return connection
 
-    async def release(self, connection: Any, *, broken: bool) -> None:
-        """Release a connection, closed if it is broken."""
-        if broken:
-            await connection.disconnect(nowait=True)
-        released = self.source.release(connection)
-        if self._is_pool:
-            await released
+    get_connection = acquire  # a cluster's nodes have one database each
 
-    def release_nowait(self, connection: Any) -> None:
-        """Release a connection, without waiting."""
-        if self._is_pool:
-            self.source.release_nowait(connection)
-        else:
-            self.source.release(connection)
 
-    async def exchange(self, block: float | None, chunks: list[Chunk]) -> list[Reply]:
-        """Send chunks over a connection of their own, and return the replies."""
-        try:
-            connection = await self.acquire()
-        except Exception as error:  # nothing was sent
-            raise ConnectionLost(error, sent=False) from error
-        complete = False
-        try:
-            replies = await _carried(connection, chunks, self.raw, block)
-            complete = True
-        except Exception as error:  # whatever it is, only this server's requests fail
-            raise ConnectionLost(error, sent=True) from error
-        else:
-            return replies
-        finally:
-            connection.for_block = False
-            await self.release(connection, broken=not complete)
+def source_of(holder: Any) -> Any:
+    """Return what connections are taken from: a client's pool, or a node of a cluster."""
+    return holder if hasattr(holder, "get_connection") else NodeSource(holder)
+
+
+async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
+    """Release a connection, closed if it is broken."""
+    if broken:
+        await connection.disconnect(nowait=True)
+    source.release_nowait(connection)
+
+
+async def exchange_alone(
+    source: Any, chunks: Sequence[Chunk], raw: bool, block: float | None
+) -> list[Reply]:
+    """Send chunks over a connection of their own, and return the replies."""
+    try:
+        connection = await source.get_connection()
+    except Exception as error:  # nothing was sent
+        raise ConnectionLost(error, sent=False) from error
+    complete = False
+    try:
+        replies = await _carried(connection, chunks, raw, block)
+        complete = True
+    except Exception as error:  # whatever it is, only this server's requests fail
+        raise ConnectionLost(error, sent=True) from error
+    else:
+        return replies
+    finally:
+        connection.for_block = False
+        await give_back(source, connection, broken=not complete)
 
 
 async def _carried(
@@ -300,7 +283,6 @@ class _LargeString:
         self._collected = io.BytesIO()
 
     def feed(self, data: memoryview) -> memoryview:
-        """Take what belongs to the string; return the rest."""
         missing = self._length + 2 - self._collected.tell()
         self._collected.write(data[:missing])
         return data[missing:]
@@ -328,7 +310,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        source: ConnectionSource,
+        source: Any,  # see `source_of`
         policy: CallPolicy,
         first: MultiplexedConnection | None = None,
         is_taken: bool = False,
@@ -532,7 +514,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     async def _connect(self) -> None:
         try:
-            self._attach(await self.source.borrow())
+            self._attach(await self.source.acquire())
         except Exception as error:  # whatever it is, nothing was sent
             self._connecting = None
             self._give_up(error)
@@ -545,13 +527,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._write()
 
     def _attach(self, connection: Any) -> None:
-        try:
-            self._parser = connection.reply_parser()
-        except BaseException:
-            connection.unusable = True
-            self.source.release_nowait(connection)
-            raise
-        self._connection = connection
+        self._parser, self._connection = connection.reply_parser, connection
+        self._parser.refused = self._parser.unusable = False
         self._transport = connection.transport
         self._stream_protocol = self._transport.get_protocol()
         self._transport.set_protocol(self)
@@ -559,7 +536,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._must_close, self._selecting, self._string = False, None, None
 
     def _release(self) -> None:
-        """Release the connection: every reply has come."""
         connection, self._connection = self._connection, None
         transport, self._transport = self._transport, None
         transport.set_protocol(self._stream_protocol)
@@ -741,14 +717,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             lasting = [database for database in wanted if not database.left]
             if lasting and connection.is_connected:
                 errors = await connection.open(lasting, waits=False)
-        except Exception as error:  # whatever it is, nothing was sent
+        except BaseException as error:  # whatever it is, nothing was sent
             self._connection = None
-            await self.source.release(connection, broken=True)
-            self._fail_queued(error)
-            return
-        except BaseException:  # the loop is shutting down
-            self._connection = None
-            await self.source.release(connection, broken=True)
+            await give_back(self.source, connection, broken=True)
+            if isinstance(error, Exception):
+                self._fail_queued(error)
+                return
             self._fail_queued(ConnectionError("the event loop is shutting down"))
             raise
         finally:
@@ -791,7 +765,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     ) -> None:
         """Send requests over a connection of their own, after waiting at the database's fence."""
         try:
-            connection = await self.source.borrow()
+            connection = await self.source.acquire()
         except Exception as error:  # whatever it is, nothing was sent
             for request in requests:
                 request.fail(error, sent=False)
@@ -815,7 +789,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             for request in requests:
                 request.fail(error, sent=request.sent)
         finally:
-            await self.source.release(connection, broken=broken)
+            await give_back(self.source, connection, broken=broken)
 
     def pause_writing(self) -> None:
         """Called by the transport: its buffer is full."""
@@ -861,7 +835,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 return
             if self._received > READ_BYTES:
                 seconds = self._last_read - self._first_since
-                self._connection.check_reply(seconds, self._received)
+                self._parser.check(seconds, self._received)
         except (TimeoutError, InvalidResponse) as error:
             self._break_off(error)
             return
@@ -995,7 +969,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         left = self._last_read + timeout - now
         if left > 0:
             try:
-                self._connection.check_reply(now - self._first_since, 0)
+                self._parser.check(now - self._first_since, 0)
             except TimeoutError as error:
                 self._break_off(error)
                 return
@@ -1013,7 +987,7 @@ def multiplexed(pool: Any) -> MultiplexedConnection | None:
         if connection is None:
             if not way.connection_class.direct:
                 return None
-            connection = MultiplexedConnection(ConnectionSource(way, raw=True), way.policy)
+            connection = MultiplexedConnection(way, way.policy)
         way.multiplexed = pool.multiplexed = connection
     return connection
 

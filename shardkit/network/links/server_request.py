@@ -69,21 +69,19 @@ from shardkit.network.connections.framing import (
 from shardkit.network.connections.policy import CallPolicy, unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
-from shardkit.network.links.coalescing import (
-    JoinedRun,
-    join_all,
-    joined_kind,
-    pack_joined,
-    split,
-)
 from shardkit.network.links.resp import (
     Arguments,
     Chunk,
+    JoinedRun,
     UniformCommands,
     join,
+    join_all,
+    joined_kind,
     pack,
     pack_all,
     pack_command,
+    pack_joined,
+    split,
 )
 from shardkit.operations.commands import (
     Argument,
@@ -144,7 +142,7 @@ class ServerRequest:
     block: float | None = None  # seconds that the (only) request may block
     rows: Sequence[Arguments] | None = None  # name and arguments of each command of the batch
     uniform: UniformCommands | None = None  # the requests by column
-    joins: bool = False  # whether uniform neighbours become one command (see `coalescing`)
+    joins: bool = False  # whether uniform neighbours become one command (see `resp`)
     in_slots: bool = False  # whether joined commands need keys of one slot
     node: str = ""  # of a cluster
     runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies
@@ -383,7 +381,6 @@ class ServerRequest:
         return commands_in(self.requests)
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
-        """Return a request packed, and its number of replies."""
         if isinstance(request, Transaction):
             # Scripts as text, because inside MULTI NOSCRIPT would come too late to retry.
             inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
@@ -477,7 +474,6 @@ _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, Clu
 
 
 def _details(request: Command | Transaction, **more: Any) -> dict[str, Any]:
-    """Return what a failure says of its request."""
     return {"command": request.name, "key": _keys_of(request), **more}
 
 

@@ -21,8 +21,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -30,17 +31,13 @@ import redis
 import redis.asyncio as aioredis
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
-from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
-    RedisError,
-    ResponseError,
-    WatchError,
-)
+from redis.exceptions import ConnectionError, RedisError, ResponseError, WatchError
 
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import effects
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
@@ -53,9 +50,9 @@ from shardkit.network.connections.redis_private import (
 from shardkit.network.links.multiplexer import multiplexed
 from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before
-from shardkit.operations.deadlines import current, earliest, within
+from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import reraise_handlers
-from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
 
 # Commands with no key or several that neither block nor concern their connection.
@@ -71,26 +68,6 @@ _SHARED = frozenset(
 )
 # Effects of commands by name; None of those that do not use shared connections.
 _shared: dict[Any, int | None] = {}
-
-
-def _retries(client: Any, args: Sequence[Any], last: Exception) -> Generator[float, Any, Any]:
-    """Yield the pause before each retry at a server that is not ready; return the reply."""
-    waited = 0.0
-    deadline = earliest(client.connection_pool.policy.deadline)
-    for attempt in count(1):
-        pause = pause_before(attempt)
-        waited += pause
-        if waited > patience_with(client):
-            break
-        if deadline is not None and deadline.left() <= pause:
-            raise deadline.passed()
-        try:
-            return (yield pause)
-        except (ResponseError, ConnectionError) as error:
-            last = error
-            if not _may_go_on(client, args, error):
-                break
-    raise policy_of(client).named(last) from last.__cause__
 
 
 def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
@@ -114,6 +91,8 @@ class _KitClient(RegistersScripts):
     successor: Callable[[Sequence[Any]], Any] | None = None
     reader: Callable[[Sequence[Any]], Any] | None = None
     pipelines: Any
+    redis_pys: Any
+    sleep: Callable[[float], Any]
     _takes_redis_pys_way: bool | None = None
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
@@ -121,6 +100,72 @@ class _KitClient(RegistersScripts):
         client: Any = self
         callbacks = reply_callbacks(client)
         return self.pipelines(client.connection_pool, callbacks, transaction, shard_hint)
+
+    def _packed(self: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Return a command packed, and what it does; None if redis-py's own code sends it."""
+        try:
+            does = _shared[args[0]]
+        except (LookupError, TypeError):
+            does = _learn(args[0])
+        if self._takes_redis_pys_way is None:
+            self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
+        if (
+            does is None
+            or self._takes_redis_pys_way
+            or self.connection is not None
+            or NEVER_DECODE in options
+            or EMPTY_RESPONSE in options
+        ):
+            return None
+        try:
+            return pack_command(args), does
+        except (TypeError, UnicodeEncodeError):  # redis-py accepts more, and names the others
+            return None
+
+    def _value(
+        self: Any,
+        name: Any,
+        options: dict[str, Any],
+        reply: Any,
+        refused: bool,
+        told: CommandsSent | None,
+        written: float = 0.0,
+    ) -> Any:
+        failure = reply if refused and isinstance(reply, Exception) else None
+        if told is not None:
+            settled(told, None, refused=refused, refusal=failure, written=written)
+        if failure is not None:
+            raise self.connection_pool.policy.named(failure)
+        callback = self.response_callbacks.get(name)
+        if callback is None:
+            return reply
+        options.pop("keys", None)
+        return callback(reply, **options)
+
+    @run_by_face
+    def _again(self: Any, args: Any, options: Any, last: Exception) -> Steps[Any]:
+        """Execute a command once more, at a server that was not ready, until it is."""
+        waited = 0.0
+        deadline = earliest(self.connection_pool.policy.deadline)
+        for attempt in count(1):
+            pause = pause_before(attempt)
+            waited += pause
+            if waited > patience_with(self):
+                break
+            if deadline is not None and deadline.left() <= pause:
+                raise deadline.passed()
+            try:
+                yield partial(self.sleep, pause)
+                client = yield partial(self.successor, args)
+                execute = client.execute_command
+                if isinstance(client, self.redis_pys):
+                    execute = partial(self.redis_pys.execute_command, client)
+                return (yield partial(execute, *args, **options))
+            except (ResponseError, ConnectionError) as error:
+                last = error
+                if not _may_go_on(self, args, error):
+                    break
+        raise policy_of(self).named(last) from last.__cause__
 
 
 @contextmanager
@@ -168,7 +213,8 @@ class DirectClient(_KitClient, redis.Redis):
     as long as the entry's ``socket_timeout``, at the server that the entry names by then.
     """
 
-    pipelines = DirectPipeline
+    pipelines, redis_pys = DirectPipeline, redis.Redis
+    run, sleep = staticmethod(run_steps), staticmethod(time.sleep)
 
     def client(self) -> Any:
         """Return a client with a connection of its own, which is taken now."""
@@ -193,78 +239,26 @@ class DirectClient(_KitClient, redis.Redis):
         except (ResponseError, ConnectionError) as error:
             if not _may_go_on(self, args, error):
                 raise
-            retries = _retries(self, args, error)
-
-        def retry(pause: float) -> Any:
-            time.sleep(pause)
-            client = self.successor(args)  # type: ignore[misc]
-            if isinstance(client, redis.Redis):
-                return redis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
-            return client.execute_command(*args, **options)
-
-        return run_steps(retries, retry)
+            return self._again(args, options, error)
 
     def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        name = args[0]
-        try:
-            does = _shared[name]
-        except (LookupError, TypeError):
-            does = _learn(name)
-        if self._takes_redis_pys_way is None:
-            self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
-        if (
-            does is None
-            or self._takes_redis_pys_way
-            or self.connection is not None
-            or NEVER_DECODE in options
-            or EMPTY_RESPONSE in options
-        ):
-            return self._as_redis_py(args, options)
-        try:
-            data = pack_command(args)
-        except (TypeError, UnicodeEncodeError):  # redis-py accepts more, and names the others
+        packed = self._packed(args, options)
+        if packed is None:
             return self._as_redis_py(args, options)
         pool: Any = self.connection_pool
-        deadline = current.get()
-        if deadline is not None or pool.policy.deadline is not None:
-            deadline = earliest(pool.policy.deadline)
+        deadline = earliest(pool.policy.deadline)
         told = _told(pool, args) if handlers else None
-        connection = None
-        complete = False
         try:
-            if deadline is None:
-                connection = pool.acquire()
-            else:
-                with within(deadline):
-                    connection = pool.acquire()
-            if deadline is not None:
-                deadline.require_left()
-            [reply], refused = connection.round_trip(data, False, deadline, 1, does)
-            complete = True
+            [reply], refused = pool.exchange(packed[0], False, deadline, 1, packed[1])
         except BaseException as error:
             if told is not None:
-                sent = getattr(error, "maybe_executed", connection is not None)
-                settled(told, error, maybe_executed=sent)
+                settled(told, error, maybe_executed=getattr(error, "maybe_executed", True))
             if isinstance(error, RedisError):
                 named = pool.policy.named(error)
                 if named is not error:
                     raise named from error
             raise
-        finally:
-            if connection is not None:
-                if not complete:
-                    connection.disconnect()
-                pool.release(connection)
-        failure = reply if refused and isinstance(reply, Exception) else None
-        if told is not None:
-            settled(told, None, refused=refused, refusal=failure)
-        if failure is not None:
-            raise pool.policy.named(failure)
-        callback: Any = self.response_callbacks.get(name)  # type: ignore[no-untyped-call]
-        if callback is None:
-            return reply
-        options.pop("keys", None)
-        return callback(reply, **options)
+        return self._value(args[0], options, reply, refused, told)
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
@@ -292,7 +286,8 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
     See `DirectClient` for servers that are not ready.
     """
 
-    pipelines = MultiplexedPipeline
+    pipelines, redis_pys = MultiplexedPipeline, aioredis.Redis
+    run, sleep = staticmethod(arun_steps), staticmethod(asyncio.sleep)
 
     async def initialize(self) -> Any:
         """Take the connection of a client with one of its own."""
@@ -317,63 +312,27 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         except (ResponseError, ConnectionError) as error:
             if not _may_go_on(self, args, error):
                 raise
-            retries = _retries(self, args, error)
-
-        async def retry(pause: float) -> Any:
-            await asyncio.sleep(pause)
-            client = await self.successor(args)  # type: ignore[misc]
-            if isinstance(client, aioredis.Redis):
-                return await aioredis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
-            return await client.execute_command(*args, **options)
-
-        return await arun_steps(retries, retry)
+            return await self._again(args, options, error)
 
     async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        name = args[0]
-        try:
-            does = _shared[name]
-        except (LookupError, TypeError):
-            does = _learn(name)
-        if self._takes_redis_pys_way is None:
-            self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
-        if (
-            does is None
-            or self._takes_redis_pys_way
-            or self.connection is not None
-            or NEVER_DECODE in options
-            or EMPTY_RESPONSE in options
-        ):
-            return await self._as_redis_py(args, options)
-        try:
-            data = pack_command(args)
-        except (TypeError, UnicodeEncodeError):  # redis-py accepts more, and names the others
+        packed = self._packed(args, options)
+        if packed is None:
             return await self._as_redis_py(args, options)
         pool: Any = self.connection_pool
         connection = pool.multiplexed or multiplexed(pool)
         if connection is None or pool.draining:
             return await self._as_redis_py(args, options)
-        deadline, seconds = current.get(), pool.policy.deadline
-        if deadline is not None or seconds is not None:
-            deadline = earliest(seconds)
+        deadline = earliest(pool.policy.deadline)
         told = _told(pool, args) if handlers else None
+        data, does = packed
         received = await connection.submit(data, 1, pool.database, False, deadline, does)
         lost = received.lost
         if lost is not None:
             if told is not None:
                 settled(told, lost.error, maybe_executed=lost.sent)
             raise pool.policy.named(lost.error, sent=lost.sent) from lost.error.__cause__
-        reply = received[0]
-        failure = reply if received.refused and isinstance(reply, Exception) else None
-        if told is not None:
-            refused, written = received.refused, received.written
-            settled(told, None, refused=refused, refusal=failure, written=written)
-        if failure is not None:
-            raise pool.policy.named(failure)
-        callback: Any = self.response_callbacks.get(name)
-        if callback is None:
-            return reply
-        options.pop("keys", None)
-        value = callback(reply, **options)
+        refused, written = received.refused, received.written
+        value = self._value(args[0], options, received[0], refused, told, written)
         return await value if inspect.isawaitable(value) else value
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -40,7 +40,7 @@ from redis.exceptions import ResponseError
 from shardkit.errors import ShardKitError
 from shardkit.network.connections import extended_timeout
 from shardkit.network.connections.databases import Steps
-from shardkit.network.links.multiplexer import ConnectionSource
+from shardkit.network.links.multiplexer import give_back
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
@@ -62,7 +62,6 @@ def _subscriptions_to_try(tags: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _subscribed(connection: Any, tags: Iterable[str]) -> Steps[str]:
-    """Subscribe a connection; return the channel."""
     for command, channel in _subscriptions_to_try(tags):
         yield partial(connection.send_command, command, channel)
         try:
@@ -83,8 +82,6 @@ def _tags_on(node: Any, node_of: Callable[[str], Any]) -> list[str]:
 
 
 class _Early(OrderedDict[bytes, bytes]):
-    """The latest wake-ups without a waiter."""
-
     def keep(self, waiter: bytes, text: bytes) -> None:
         self[waiter] = text
         if len(self) > MOST_EARLY:
@@ -101,8 +98,6 @@ def _split(reply: Any) -> tuple[bytes, bytes] | None:
 
 
 class _Waiter:
-    """A waiting thread: its wake-up, and the event that it waits for."""
-
     __slots__ = ("text", "turn")
 
     def __init__(self) -> None:
@@ -159,7 +154,6 @@ class Subscription:
         return own.text
 
     def _read(self, seconds: float) -> None:
-        """Read a message, if one comes in time, and give it to its waiter."""
         try:
             if not self._connection.can_read(timeout=seconds):
                 return
@@ -236,7 +230,7 @@ class Subscriptions:
 class AsyncSubscription:
     """One process's subscription on one server, for the tasks of an event loop."""
 
-    def __init__(self, source: ConnectionSource) -> None:
+    def __init__(self, source: Any) -> None:
         self.channel = ""
         self.broken = False
         self._source = source
@@ -246,11 +240,11 @@ class AsyncSubscription:
 
     async def start(self, tags: Iterable[str]) -> None:
         """Connect, and read from now on."""
-        connection = await self._source.acquire()
+        connection = await self._source.get_connection()
         try:
             self.channel = await arun_steps(_subscribed(connection, tags))
         except BaseException:
-            await self._source.release(connection, broken=True)
+            await give_back(self._source, connection, broken=True)
             raise
         self._reading = asyncio.ensure_future(self._read(connection))
 
@@ -277,7 +271,7 @@ class AsyncSubscription:
                 if not waiting.done():
                     waiting.set_result(None)
             with suppress(*_FAILURES):
-                await self._source.release(connection, broken=True)
+                await give_back(self._source, connection, broken=True)
 
     async def wait(self, waiter: bytes, seconds: float) -> bytes | None:
         """Wait for a waiter's wake-up; see `Subscription.wait`."""
@@ -298,7 +292,7 @@ class AsyncSubscriptions:
     """The subscriptions of an async kit, one for each server and event loop."""
 
     async def get(
-        self, client: Any, source: ConnectionSource, node: Any, *, connect: bool
+        self, client: Any, source: Any, node: Any, *, connect: bool
     ) -> AsyncSubscription | None:
         """Return the subscription on a server; see `Subscriptions.get`."""
         name = "" if node is None else node.name
@@ -317,7 +311,7 @@ class AsyncSubscriptions:
         return self._outcome(starting)
 
     @staticmethod
-    async def _start(source: ConnectionSource, tags: Iterable[str]) -> AsyncSubscription | None:
+    async def _start(source: Any, tags: Iterable[str]) -> AsyncSubscription | None:
         subscription = AsyncSubscription(source)
         try:
             await subscription.start(tags)

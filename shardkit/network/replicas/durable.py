@@ -76,7 +76,6 @@ class DurableBlock:
         self._forget()
 
     def _forget(self) -> None:
-        """Reset the state."""
         self._began = time.monotonic()
         self._written: set[str] = set()  # shards, as the next two
         self._answered: set[str] = set()  # with an answered write
@@ -122,7 +121,6 @@ class DurableBlock:
                 await self._run(self._steps(self._written))
 
     def _steps(self, written: set[str]) -> Operation[None]:
-        """Wait for all shards."""
         end = time.monotonic() + self._timeout
         deadline = earliest(None)
         if deadline is not None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-from redis.exceptions import ConnectionError, MasterDownError, TimeoutError  # noqa: A004
+from redis.exceptions import ConnectionError, MasterDownError, TimeoutError
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
@@ -72,8 +73,6 @@ def is_read(batch: Batch) -> bool:
 
 
 class _ChosenClients(NamedTuple):
-    """The clients of the servers that were chosen for one batch of reads."""
-
     clients: Clients
     choices: dict[Shard, ReadTarget]
 
@@ -119,44 +118,28 @@ class LinkReads:
     def send(self, link: Any, batch: Batch, topology: Topology) -> Replies:
         """Send a batch over a blocking link, like the link itself."""
         found = {name: topology.component(name) for name in _names(batch)}
-        if not self._concerns(found.values()):
-            return link.send(batch, topology, self._clients)  # type: ignore[no-any-return]
-
-        def provide(need: Pause | Call | _Send) -> Any:
-            if isinstance(need, _Send):
-                return link.send(need.batch, topology, need.by(self._clients))
-            return _provide(need)
-
-        return run_steps(self._steps(batch, found), provide)
+        return run_steps(self._steps(partial(link.send, topology=topology), batch, found), _provide)
 
     async def asend(self, link: Any, batch: Batch, topology: Topology) -> Replies:
         """Send a batch over an awaiting link; see `send`."""
         found = {name: await topology.acomponent(name) for name in _names(batch)}
-        if not self._concerns(found.values()):
-            return await link.send(batch, topology, self._clients)  # type: ignore[no-any-return]
-
-        async def provide(need: Pause | Call | _Send) -> Any:
-            if isinstance(need, _Send):
-                return await link.send(need.batch, topology, need.by(self._clients))
-            return await _aprovide(need)
-
-        return await arun_steps(self._steps(batch, found), provide)
-
-    def _concerns(self, components: Iterable[Component]) -> bool:
-        if self._read_from is not None:
-            return True
-        return any(component.reads_apart for component in components)
+        steps = self._steps(partial(link.send, topology=topology), batch, found)
+        return await arun_steps(steps, _aprovide)
 
     def _steps(
-        self, batch: Batch, components: Mapping[str, Component]
-    ) -> Generator[Pause | Call | _Send, Any, Replies]:
+        self, send: Callable[..., Any], batch: Batch, components: Mapping[str, Component]
+    ) -> Generator[Any, Any, Replies]:
         """Send a batch to replicas if it only reads, else to the masters."""
+        replies: Replies
+        if self._read_from is None and not any(each.reads_apart for each in components.values()):
+            replies = yield partial(send, batch, clients=self._clients)
+            return replies
         groups = group_by_shard(batch, range(len(batch)), components)
         shards = {shard: (components[shard.component], shard.number) for shard in groups.shards}
         modes = {shard: self._of(*where) for shard, where in shards.items()}
         if not is_read(batch):
             try:
-                replies: Replies = yield _Send(batch, None)
+                replies = yield partial(send, batch, clients=self._clients)
                 return replies
             finally:
                 for shard, where in shards.items():
@@ -180,7 +163,7 @@ class LinkReads:
                             self._replicas, *where, mode, structure=self._structures, avoid=avoid
                         )
                 part = batch if attempt == 0 else [batch[position] for position in todo]
-                replies = yield _Send(part, choices)
+                replies = yield partial(send, part, clients=_ChosenClients(self._clients, choices))
             finally:
                 self._replicas.end(choices.values())
             if attempt == 0:
@@ -222,29 +205,17 @@ def _begun(replicas: Replicas, *where: Any, **how: Any) -> Generator[Pause, Any,
     return choice
 
 
-def _provide(need: Pause | Call) -> None:
+def _provide(need: Any) -> Any:
     if isinstance(need, Pause):
-        time.sleep(need.seconds)
-    else:
-        need.function(*need.args)
+        return time.sleep(need.seconds)
+    return need.function(*need.args) if isinstance(need, Call) else need()
 
 
-async def _aprovide(need: Pause | Call) -> None:
+async def _aprovide(need: Any) -> Any:
     if isinstance(need, Pause):
-        await asyncio.sleep(need.seconds)
-    else:
-        await asyncio.to_thread(need.function, *need.args)
-
-
-class _Send(NamedTuple):
-    """Needed: send a batch to servers that were chosen; to the masters if it writes."""
-
-    batch: Batch
-    choices: dict[Shard, ReadTarget] | None
-
-    def by(self, clients: Clients) -> Any:
-        """Return the clients that send it."""
-        return clients if self.choices is None else _ChosenClients(clients, self.choices)
+        return await asyncio.sleep(need.seconds)
+    is_call = isinstance(need, Call)
+    return await (asyncio.to_thread(need.function, *need.args) if is_call else need())
 
 
 def _names(batch: Batch) -> set[str]:
@@ -296,8 +267,6 @@ class ReaderClients:
 
 @dataclass(slots=True)
 class _ClientReads:
-    """Where the reads of one client go."""
-
     replicas: Replicas
     read_from: ReadFrom
     component: Component
@@ -305,12 +274,11 @@ class _ClientReads:
     get: Any
 
     def wrote(self) -> None:
-        """Note that something was written."""
         if self.read_from is not _MASTER:
             self.replicas.wrote(self.component, self.number)
 
-    def attempts(self) -> Generator[Any, Any, Any]:
-        """Yield what is needed, and clients to try; return the reply of the first that answers."""
+    def attempts(self, args: Any, options: Any) -> Generator[Any, Any, Any]:
+        """Execute a command on servers until one answers: yield what is needed."""
         where = self.component, self.number
         if self.read_from is not _MASTER and not self.replicas.is_known(*where):
             yield Call(self.replicas.ask, where)
@@ -322,7 +290,8 @@ class _ClientReads:
                 which = choice.which
                 if not isinstance(which, ReplicaOf):
                     which = reader_of(*where)
-                return (yield self.get(self.component, which, False))
+                client = self.get(self.component, which, False)
+                return (yield partial(client.execute_command, *args, **options))
             except _LOST as lost:
                 error = lost
             finally:
@@ -340,7 +309,6 @@ class _Reads:
     reads: _ClientReads
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return a pipeline of the master's."""
         found = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
         found.reads = self.reads
         return found
@@ -350,7 +318,6 @@ class _WritingPipeline(DirectPipeline):
     reads: _ClientReads
 
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Execute what was collected."""
         try:
             return super().execute(*args, **kwargs)
         finally:
@@ -373,19 +340,13 @@ class ReaderClient(_Reads, DirectClient):
             finally:
                 self.reads.wrote()
 
-        def provide(need: Any) -> Any:
-            if isinstance(need, Pause | Call):
-                return _provide(need)
-            return need.execute_command(*args, **options)
-
-        return run_steps(self.reads.attempts(), provide)
+        return run_steps(self.reads.attempts(args, options), _provide)
 
 
 class _AsyncWritingPipeline(MultiplexedPipeline):
     reads: _ClientReads
 
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Execute what was collected."""
         try:
             return await super().execute(*args, **kwargs)
         finally:
@@ -405,9 +366,4 @@ class AsyncReaderClient(_Reads, MultiplexedClient):  # type: ignore[misc]  # red
             finally:
                 self.reads.wrote()
 
-        async def provide(need: Any) -> Any:
-            if isinstance(need, Pause | Call):
-                return await _aprovide(need)
-            return await need.execute_command(*args, **options)
-
-        return await arun_steps(self.reads.attempts(), provide)
+        return await arun_steps(self.reads.attempts(args, options), _aprovide)

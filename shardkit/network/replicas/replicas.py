@@ -244,7 +244,6 @@ class Replicas:
         name: str,
         spread: bool,
     ) -> Entry | None:
-        """Return one of the usable replicas; None for the master."""
         candidates = [each.entry for each in usable]
         master = state.master.entry
         if read_from.mode == "nearest":
@@ -301,7 +300,6 @@ class Replicas:
         self._end.set()
 
     def _state(self, component: Component, shard: Shard) -> _ShardState:
-        """Return a shard's state, and have the thread keep it current."""
         state = self._shards.get(shard)
         if state is None or state.component is not component:
             with self._lock:
@@ -399,7 +397,6 @@ class Replicas:
                     _update_replica(state, server, answer)
 
     def _ask(self, state: _ShardState, replica: Entry | None) -> _Answer:
-        """Return a server's INFO replication, or the error."""
         number = state.shard.number
         began = time.monotonic()
         info: Mapping[str, Any] | Exception
@@ -547,5 +544,4 @@ def _new_state(component: Component, shard: Shard) -> _ShardState:
 
 
 def _server(entry: Entry) -> str:
-    """Return an entry's address without the database."""
     return entry.address.rpartition("/")[0] or entry.address

@@ -34,9 +34,8 @@ from typing import Any, TypeAlias
 from redis.exceptions import AuthenticationError, RedisError
 
 from shardkit import log_records
-from shardkit.config.component import Component
+from shardkit.config.component import EPOCH_KEY, Component
 from shardkit.config.problem import did_you_mean
-from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import (
     ClosedError,
     ConfigError,
@@ -420,7 +419,6 @@ class Topology:
     # ---- reading again, in the background
 
     def _refresh(self, name: str, cached: CacheEntry) -> None:
-        """Have the thread read a component again."""
         with self._lock:
             now = self._clock()
             if self._closed or now < cached.fresh_until:
@@ -453,7 +451,6 @@ class Topology:
                 logger.exception("%s cannot be read", self.source, extra=about)
 
     def _read_stale(self) -> None:
-        """Read stale components, except those that the next caller must read."""
         now = self._clock()
         stale = [
             name
@@ -827,7 +824,6 @@ class Topology:
             return self._away_until
 
     def _recovered(self, name: str) -> None:
-        """Note that the source, and a component, could be read."""
         with self._lock:
             self._failures, self._away_until, self._disk_error = 0, 0.0, None
             over = {"", self._problems.get(name, "")} & set(self._problems.values())

@@ -20,10 +20,16 @@ from contextlib import suppress
 from typing import Any
 
 import hiredis
-from redis.exceptions import ConnectionError, RedisError  # noqa: A004 - redis-py's own
+from redis.exceptions import ConnectionError, RedisError
 
-from shardkit.config.component import entry_key, pushed_key, removed_key, shards_key
-from shardkit.config.stored import EPOCH_KEY, epoch_number
+from shardkit.config.component import (
+    EPOCH_KEY,
+    entry_key,
+    epoch_number,
+    pushed_key,
+    removed_key,
+    shards_key,
+)
 from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.connections.slot_owner import plain
 
@@ -114,7 +120,6 @@ class ChangeFeed:
 
 
 def _component(key: bytes) -> str:
-    """Return a key's component, or the epoch's key."""
     text = key.decode(errors="replace")
     for prefix in _OF_COMPONENTS:
         if text.startswith(prefix):

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shardkit import log_records
+from shardkit.config.component import EPOCH_KEY, Stored
 from shardkit.config.regular_file import open_regular
-from shardkit.config.stored import EPOCH_KEY, Stored
 from shardkit.errors import ConfigServerError
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
@@ -153,7 +153,6 @@ class SavedEntries:
         return content
 
     def _report(self, problem: str) -> None:
-        """Log a problem once."""
         if problem != self._reported:
             self._reported = problem
             about = log_records.fields("saved-entries-doubtful", file=str(self.path))

@@ -24,28 +24,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
-    RedisError,
-    TimeoutError,  # noqa: A004 - redis-py's own
-)
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from shardkit import log_records
-from shardkit.config.component import Component, check_name, entry_key, shards_key
-from shardkit.config.entry import Entry
-from shardkit.config.history import HISTORY_KEY
-from shardkit.config.problem import did_you_mean, invalid
-from shardkit.config.shard_map import ShardMap, unreadable
-from shardkit.config.stored import (
+from shardkit.config.component import (
     EPOCH_KEY,
     EXPECTED_SHARDS,
     WITNESS_KEY,
+    Component,
     Stored,
+    check_name,
     component_of,
+    entry_key,
     epoch_number,
     head_keys,
     reading,
+    shards_key,
 )
+from shardkit.config.entry import Entry
+from shardkit.config.problem import did_you_mean, invalid
+from shardkit.config.shard_map import ShardMap, unreadable
+from shardkit.config.store import HISTORY_KEY
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, RetiredError
 from shardkit.network.connections.databases import ClientDatabase, connection_name
 from shardkit.network.topology.feed import ChangeFeed
@@ -213,7 +212,6 @@ class ConfigServer(Source):
         return self.saves.names() if self.saves is not None else []
 
     def _reading(self, name: str, known: Component | None) -> StoredReading:
-        """Read a component's stored values, and check config:epoch."""
         steps = reading(name, len(known.shards) if known else EXPECTED_SHARDS)
         keys = next(steps)
         while True:
@@ -457,7 +455,6 @@ class MapFile(Source):
         return unreadable(str(self._path), str(error.strerror))
 
     def _stamp(self) -> tuple[int, ...]:
-        """Return what identifies the content of the file."""
         try:
             stat = self._path.stat()
         except OSError as error:
@@ -520,6 +517,5 @@ _ASKED = [EPOCH_KEY, HISTORY_KEY]  # several keys: a cluster, where SCAN finds f
 
 
 def _names(keys: Iterable[bytes]) -> list[str]:
-    """Return the components that keys of entries belong to."""
     names = (key.decode(errors="replace").split(":", 2)[2] for key in keys)
     return sorted({re.sub(r":[0-9]+$", "", name) for name in names})

@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from shardkit.config.component import Component
+from shardkit.config.component import WITNESS_KEY, Component
 from shardkit.config.entry import Entry
-from shardkit.config.stored import WITNESS_KEY
 
 
 def witnesses(components: Iterable[Component]) -> dict[Entry, set[str]]:

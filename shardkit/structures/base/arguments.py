@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sized
 from datetime import UTC, date, datetime, timedelta
-from typing import TypeVar, cast
+from typing import TypedDict, TypeVar, cast
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import SINGLE, Seconds, in_seconds, shown
 from shardkit.routing.keys import key_bytes
-from shardkit.routing.partition import Partition, part_count, partition
+from shardkit.routing.placement import Partition, part_count, partition
 
 LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
 LONGEST_EXPIRY = 2**31 - 1  # seconds
@@ -93,10 +93,9 @@ def check_prefix(name: str) -> str:
 
 
 def check_some(owner: str, method: str, given: Sized, what: str) -> None:
-    """Check that a method with a redis-py name got at least one argument.
+    """Check that a method with a redis-py name got an argument: redis-py refuses none, too.
 
-    redis-py and the servers refuse the same calls (DataError, "wrong number of arguments"). Our own
-    methods, such as ``sadd_many`` and ``remove``, accept nothing and do nothing.
+    Our own methods, such as ``sadd_many`` and ``remove``, accept nothing and do nothing.
     """
     if not given:
         raise InvalidArgumentError(f"{owner}: {method} of nothing", f"pass at least one {what}")
@@ -126,8 +125,20 @@ def timestamp(owner: str, when: int | datetime, *, milliseconds: bool = False) -
     return when
 
 
-def expiry_condition(owner: str, **conditions: bool) -> tuple[str, ...]:
+class Conditions(TypedDict, total=False):
+    """When an expiry is set: if there is none, if there is one, if that is sooner, or later."""
+
+    nx: bool
+    xx: bool
+    gt: bool
+    lt: bool
+
+
+def expiry_condition(
+    owner: str, nx: bool = False, xx: bool = False, gt: bool = False, lt: bool = False
+) -> tuple[str, ...]:
     """Return the condition of an expiry, NX, XX, GT or LT, as it is sent."""
+    conditions = {"nx": nx, "xx": xx, "gt": gt, "lt": lt}
     given = [name for name, wanted in conditions.items() if wanted]
     if len(given) > 1:
         raise InvalidArgumentError(

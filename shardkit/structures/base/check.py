@@ -1,14 +1,8 @@
 """Find damage in stored data without changing anything.
 
-A structure's ``check()`` reads all of it, a page at a time, and yields data that differs from what
-was written::
-
-    for damage in ids.check():
-        print(damage.shard, damage.key, damage.found, damage.expected, damage.repair, damage.loses)
-
-Other clients may write in the meantime, so suspicious data is read a second time, and counts if it
-is the same again. Concurrent writes cause no wrong key types, numbers out of range or members in
-the wrong part; but they may change a count between two reads.
+A structure's ``check()`` reads all of it, a page at a time, and yields what differs from what was
+written. Other clients may write in the meantime, so suspicious data is read a second time, and
+counts if it is the same again.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, Page, Step, Stream
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.writes import PartRegistry
 
 # How many keys a check reads in one exchange.
 KEYS_CHECKED = 64
@@ -179,10 +173,7 @@ def lengths(
 def wrong_lengths(
     to: To, keys: Sequence[str], full: int, repair: str = "", loses: str = "", type_repair: str = ""
 ) -> Operation[Suspicions]:
-    """Return which of some STRINGs are there in another length than their only one.
-
-    Cost: one exchange.
-    """
+    """Return which STRINGs have another length than their only one. Cost: one exchange."""
     notes: Suspicions = []
     names = ("STRLEN", "EXISTS")
     commands = [Command(to, key, (name, key)) for name in names for key in keys]

@@ -1,7 +1,6 @@
-"""Encode and decode members of sets, fields of hashes and values of lists.
+"""Encode, decode and filter members of sets, fields of hashes and values of lists.
 
-``42``, ``"42"`` and ``b"42"`` are the same member, in the same part. The structure decides whether
-it is returned as int, str or bytes.
+``42``, ``"42"`` and ``b"42"`` are the same member; the structure decides as what it is returned.
 """
 
 from __future__ import annotations
@@ -17,6 +16,87 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Key, Partial, To
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import key_bytes
+
+
+def escaped(text: str) -> str:
+    """Return the pattern of a text."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)
+
+
+def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
+    """Return a function that tests whether a member matches a pattern of SCAN; None matches all.
+
+    Unfinished patterns mean what they mean to servers. Each piece between two stars matches texts
+    of one length, so its leftmost match is as good as any other: the time is linear in the length.
+    """
+    if pattern is None:
+        return lambda _: True
+    glob = key_bytes(pattern)
+    if len(glob) > 1 and not glob.strip(b"*"):
+        return bool  # servers match the empty member by one star only
+    texts = _pieces(glob)
+    pieces = [re.compile(b"".join(text), re.DOTALL) for text in texts]
+    if len(pieces) == 1:
+        match = pieces[0].fullmatch
+        return lambda member: match(member) is not None
+    first, *inner, last = pieces
+    length = len(texts[-1])
+
+    def matches(member: bytes) -> bool:
+        found = first.match(member)
+        for piece in inner:
+            if found is None:
+                return False
+            found = piece.search(member, found.end())
+        return found is not None and bool(
+            last.fullmatch(member, max(found.end(), len(member) - length))
+        )
+
+    return matches
+
+
+def _pieces(glob: bytes) -> list[list[bytes]]:
+    """Return what is between stars: a regular expression for each byte."""
+    pieces: list[list[bytes]] = [[]]
+    at = 0
+    while at < len(glob):
+        token = glob[at : at + 1]
+        if token == b"*":
+            if pieces[-1] or len(pieces) == 1:
+                pieces.append([])
+        elif token == b"?":
+            pieces[-1].append(b".")
+        elif token == b"[":
+            expression, at = _class(glob, at + 1)
+            pieces[-1].append(expression)
+        else:
+            if token == b"\\" and at + 1 < len(glob):
+                at += 1
+            pieces[-1].append(re.escape(glob[at : at + 1]))
+        at += 1
+    return pieces
+
+
+def _class(glob: bytes, at: int) -> tuple[bytes, int]:
+    """Return the regular expression of the class that begins here, and its end."""
+    negated = glob[at : at + 1] == b"^"
+    at += negated
+    ranges = b""
+    while at < len(glob) and glob[at : at + 1] != b"]":
+        if glob[at : at + 1] == b"\\" and at + 1 < len(glob):
+            at += 1
+            low = high = glob[at]
+        elif glob[at + 1 : at + 2] == b"-" and at + 2 < len(glob):
+            low, high = sorted((glob[at], glob[at + 2]))
+            at += 2
+        else:
+            low = high = glob[at]
+        ranges += b"\\x%02x-\\x%02x" % (low, high)
+        at += 1
+    if not ranges:
+        return (b"." if negated else b"(?!)"), at
+    return b"[%b%b]" % (b"^" if negated else b"", ranges), at
+
 
 M = TypeVar("M", bound="int | str | bytes")
 
@@ -50,7 +130,7 @@ def decoder(kind: type, name: str, noun: str, find: Find) -> Callable[[bytes], A
 
 
 def find(places: Iterable[Place], name: str, *args: Argument) -> Operation[Place | None]:
-    """Return the first of some keys of which a command returns something; None if there is none.
+    """Return the first key of which a command returns something; None if there is none.
 
     Cost: one command for each key, an exchange for every 1,000.
     """

@@ -1,9 +1,5 @@
 """The parameters that a structure was created with, stored beside its data.
 
-::
-
-    unique:2015-05-17:meta      HASH   kind=set total=2097152 part_size=512 partition=crc32 …
-
 They decide where data is. They are written with the first data, checked when a structure is opened,
 and never changed silently.
 
@@ -13,11 +9,10 @@ a new expiry before the parts get it, and ``deleting`` marks them before the fir
 They go last: they get their own expiry when all parts have it. A client that reads ``deleting`` or
 ``hint:due`` completes the step.
 
-A write may reach a part after the parameters that its client read were deleted. So the server that
-stores the part decides, by the part's expiry. The write carries the structure's expiry, and a part
-with another expiry refuses it. A part that a write creates expires in a minute, until its client
-*settles* it: the client opens the structure once more, which re-creates it if it was deleted, and
-then gives the part the structure's expiry. ::
+A write may reach a part after the parameters that its client read were deleted. So the write
+carries the structure's expiry, and a part with another expiry refuses it. A part that a write
+creates expires in a minute, until its client *settles* it: it opens the structure once more, which
+re-creates it if it was deleted, and then gives the part the structure's expiry. ::
 
     client 1                      parameters        part                     client 2
     write, end: never  ────────────────────────►  created, for a minute
@@ -26,41 +21,27 @@ then gives the part the structure's expiry. ::
     settle, end: never ────────────────────────►  never expires
                                                   is written to  ◄────────  opens, settles, writes
 
-A part whose client fails in between is gone a minute later, and no other client has relied on it.
 If the part is gone before it is settled, the structure was deleted: the client repeats the write.
 Groups of splitting parts are settled as one, and store their parameters' fingerprint.
 
 Other parts do not name their parameters, and a structure may be re-created with other parameters
 and the same expiry. So each *generation* of a structure gives its parts an expiry with a remainder
 of its own, modulo 16: 15 in the first generation, where never is -1, and 1 to 14 in later ones,
-where never is the year 6429. ::
+where never is the year 6429. A deletion stores the number of the next one for a minute at
+``{s:meta}:deleted`` (`LAST_WRITES`); so does an expiry within the next minute. Before a write to
+such parts the client reads the parameters again if that was more than a second ago (`LEASE`). So
+parts refuse every write of an older generation that was sent less than a minute ago. An unsettled
+part of another generation is removed, not settled. docs/decisions/0019-generations-by-expiry.md
+says why the number is not part of the key.
 
-    s:meta                  {s:meta}:deleted        s:0
-    kind=set total=8                                never expires
-                            3 (for a minute)                              deleted
-    kind=set total=9
-      hint:life=3           3                       expires in 6429       refuses: end: never
+A deletion or a change of the expiry may arrive late too. So both change only parts with an expiry
+of their own generation that the client has seen. For other parts the client first reads the
+parameters again. Groups of splitting parts keep the structure's expiry, and store in a field
+``life`` in which later generation they were settled; only changes of all groups compare it.
 
-A deletion stores the number of the next generation for a minute (`LAST_WRITES`); so does an expiry
-within the next minute. Before a write to such parts the client reads the parameters again if that
-was more than a second ago (`LEASE`). So parts refuse every write of an older generation that was
-sent less than a minute ago. An unsettled part of another generation is removed, not settled.
-docs/decisions/0019-generations-by-expiry.md says why the number is not part of the key.
-
-A deletion or a change of the expiry may arrive late too, when the structure was already re-created.
-So both change only parts of their own generation: those with an expiry of it that the client has
-seen. For other parts the client first reads the parameters again; if they still have its
-generation, so has the part. Groups of splitting parts keep the structure's expiry, and store in a
-field ``life`` in which later generation they were settled. Only changes of all groups compare it:
-writes go to any generation with the same parameters.
-
-**Two releases.** So that they can run side by side:
-
-* a parameter that has its default is not written, and an absent one has it;
-* a field ``hint:…`` changes neither place nor format: an older release ignores it (a release before
-  generations lets parts never expire again, and writes to them);
-* ``shard_size`` is the older name of ``part_size``;
-* ``format`` is the number of the data's format. Absent, it is 1.
+**Two releases.** A parameter that has its default is not written, and an absent one has it. A field
+``hint:…`` changes neither place nor format: an older release ignores it. ``shard_size`` is the
+older name of ``part_size``. ``format`` is the number of the data's format; absent, it is 1.
 """
 
 from __future__ import annotations
@@ -253,22 +234,13 @@ class Metadata:
 
     @property
     def end(self) -> int:
-        """When parts expire, in milliseconds since 1970; -1 for never.
-
-        Parts expire with the structure; in a later generation up to 16 ms earlier, or in the year
-        6429.
-        """
+        """When parts expire, in milliseconds since 1970; -1 for never. See the module's text."""
         return self._end_of(self.due, self.generation)
 
     def _end_of(self, due: int, generation: int) -> int:
         if generation == FIRST_GENERATION or not self.leased:
             return due or -1
         return (due // _GENERATIONS * _GENERATIONS - _GENERATIONS if due else _NEVER) + generation
-
-    @property
-    def group_name(self) -> str:
-        """What a write names to groups: the fingerprint, and if `coded`, the generation."""
-        return f"{self.fingerprint}:{self.generation}" if self.coded else self.fingerprint
 
     @property
     def expiry(self) -> tuple[str, *tuple[int, ...]]:
@@ -378,11 +350,7 @@ class Metadata:
         return {**self._defaults, **deciding(stored)}
 
     def fingerprint_of(self, number: int) -> str:
-        """Return the fingerprint of these parameters and a format, for groups of splitting parts.
-
-        It covers only written parameters: a release with a further parameter, left at its default,
-        has the same. A release that renames a parameter keeps its old name here.
-        """
+        """Return the fingerprint of the written parameters and a format, for groups of parts."""
         named = sorted(self._written.items())
         text = repr(named if number == 1 else [*named, ("format", number)])
         return f"{crc32(text.encode(errors='surrogatepass')):08x}"
@@ -435,14 +403,10 @@ def opened(steps: Operation[T], opening: Callable[[], Operation[None]]) -> Opera
 def open_all(
     metas: Iterable[Metadata], *, create: bool = False, anew: bool = False
 ) -> Operation[None]:
-    """Check the parameters of structures against those stored, each once.
+    """Check the parameters of structures against those stored, each once; refuses others.
 
-    With ``create``, store absent ones; with ``anew``, check them even if they were.
-
-    Raises:
-        ParameterMismatchError: a structure exists with other parameters.
-
-    Cost: one exchange; none once all have been compared.
+    With ``create``, store absent ones; with ``anew``, check them even if they were. Cost: one
+    exchange; none once all have been compared.
     """
     new = [meta for meta in metas if anew or not meta.is_checked(create=create)]
     held_since = None
@@ -545,16 +509,10 @@ def _data_of(meta: Metadata) -> Operation[str | None]:
 def send_opened(
     meta: Metadata, commands: Sequence[Command], *, partial: bool = False
 ) -> Operation[list[Reply]]:
-    """Send commands; check the parameters in the same exchange if needed.
+    """Send commands; check the parameters in the same exchange if needed, which refuses others.
 
     The commands run even if the parameters then turn out to differ, so they only read, or change
-    data that already exists. With ``partial``, return failures in place of replies.
-
-    Raises:
-        ParameterMismatchError: the structure exists with other parameters.
-        ShardErrors: a shard failed; with ``partial`` only if all did.
-
-    Cost: one exchange.
+    data that already exists. With ``partial``, return failures in place of replies, unless all are.
     """
     opening = [] if meta.checked else [meta.opening(create=False)]
     batch = [*opening, *commands]

@@ -1,8 +1,7 @@
 """The time and the ids of a kit's structures: those of the servers, or those that a test sets.
 
 Values that clients compare, such as the current day, must come from one clock: the server's. Its
-offset from the local monotonic clock is measured once a minute, so an operation that needs the time
-rarely costs an exchange. Each server has its own offset, so components can share a `ServerClock`.
+offset from the local monotonic clock is measured once a minute.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ class ServerClock:
         self._measured: Recent[tuple[To, Key], tuple[float, float]] = Recent()
 
     def seconds(self, to: To, key: Key) -> Operation[float]:
-        """Return the time in seconds since 1970, by the server that ``key`` lives on.
-
-        Cost: one exchange a minute.
-        """
+        """Return seconds since 1970 by the server of ``key``. Cost: one exchange a minute."""
         if self.fixed is not None:
             return self.fixed()
         before = self.monotonic()

@@ -1,27 +1,118 @@
-"""Writes to parts that are keys of their own; created parts are settled.
-
-`shardkit.structures.base.parameters` explains settling.
-"""
+"""Writes to parts that are keys of their own; created parts are settled (see `base.parameters`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from shardkit.errors import ParameterMismatchError, ShardErrors
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,
     Command,
     Replies,
     Reply,
+    To,
     raise_failures,
 )
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import ANY_GENERATION, ChangeScope, Metadata, open_all
-from shardkit.structures.base.part_registry import PartRegistry
+
+HIGHEST = 2**63 - 1
+LONGEST_NUMBER = 4300  # digits; Python reads no longer ones
+
+
+class PartRegistry:
+    """The registered ranges of one structure, where members are ids and any id is allowed.
+
+    The SET ``<name>:parts`` has the numbers of *ranges* of consecutive parts that were ever written
+    to: a visit to all parts needs to know which exist. A process registers a range before it first
+    writes to it, unless it has seen it registered. A crash can leave a range too many, never one
+    too few.
+    """
+
+    def __init__(self, to: To, name: str, parts_per_range: int = 1, highest: int = HIGHEST) -> None:
+        self.name = name
+        self.key = f"{name}:parts"
+        self.parts_per_range = parts_per_range
+        self._highest = highest  # part
+        self.to = to
+        self._seen: set[int] = set()
+
+    def add(self, parts: Iterable[int], due: int = 0) -> Operation[None]:
+        """Register the ranges of parts before a write; ``due`` is the structure's expiry.
+
+        Cost: one exchange; none if this process has seen them registered.
+        """
+        if new := self.unseen(parts):
+            yield self.adding(new, due)
+            self._seen |= new
+
+    def unseen(self, parts: Iterable[int]) -> set[int]:
+        """Return the ranges of parts that this process has not seen registered."""
+        return self.ranges(parts) - self._seen
+
+    def note(self, ranges: Iterable[int]) -> None:
+        """Note that ranges are registered."""
+        self._seen.update(ranges)
+
+    def ranges(self, parts: Iterable[int]) -> set[int]:
+        """Return the ranges of parts."""
+        return {part // self.parts_per_range for part in parts}
+
+    def adding(self, ranges: Iterable[int], due: int = 0) -> list[Command]:
+        """Return the commands that register ranges."""
+        sent: list[tuple[Argument, ...]] = [("SADD", self.key, *sorted(ranges))]
+        if due:
+            sent.append(("PEXPIREAT", self.key, due))
+        return [Command(self.to, self.key, args, idempotent=True) for args in sent]
+
+    def read(self) -> Operation[list[int]]:
+        """Return the registered ranges, in order. Cost: one exchange."""
+        [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key))]
+        for member in members:
+            if not self._is_range(member):
+                found = f"a member={shown(member)}"
+                raise damage(self.to, self.key, found, "the number of a range of parts")
+        ranges = sorted(map(int, members))
+        self._seen |= set(ranges)
+        return ranges
+
+    def unregistered(self, parts: Iterable[int]) -> Operation[list[int]]:
+        """Return which of some parts are not registered. Cost: one exchange."""
+        ranges = set((yield from self.read()))
+        return [part for part in parts if part // self.parts_per_range not in ranges]
+
+    def _is_range(self, member: bytes) -> bool:
+        if not member.isdigit() or len(member) > LONGEST_NUMBER:
+            return False
+        return int(member) * self.parts_per_range <= self._highest
+
+    def repair(self) -> Operation[None]:
+        """Remove everything but ranges from the stored set. Cost: two exchanges, or three."""
+        [kind] = yield [Command(self.to, self.key, ("TYPE", self.key))]
+        removal: tuple[Argument, ...] = ("UNLINK", self.key)
+        if kind == b"set":
+            [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key))]
+            wrong = [member for member in members if not self._is_range(member)]
+            removal = ("SREM", self.key, *wrong) if wrong else ("EXISTS", self.key)
+        yield [Command(self.to, self.key, removal, idempotent=True)]
+        self.reset()
+
+    def parts(self, ranges: Iterable[int]) -> Iterator[int]:
+        """Return the parts of ranges, in order."""
+        for number in ranges:
+            start = number * self.parts_per_range
+            yield from range(start, min(start + self.parts_per_range, self._highest + 1))
+
+    def reset(self) -> None:
+        """Drop cached state after the structure is deleted."""
+        self._seen.clear()
+
 
 # The first item of the reply of ``lua/write_part.lua``.
 CREATED, WRITTEN, REFUSED = range(3)
@@ -31,19 +122,13 @@ ATTEMPTS = 10
 
 
 class PlanChanged(Exception):
-    """The structure was replanned during a write.
-
-    Attributes:
-        results: the reply to each write that is done.
-        left: the writes that are not, whose members have other parts now.
-        replies: all replies, for failures.
-    """
+    """The structure was replanned during a write."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.results: dict[int, Reply] = {}
-        self.left: list[int] = []
-        self.replies = Replies()
+        self.results: dict[int, Reply] = {}  # the reply to each write that is done
+        self.left: list[int] = []  # the writes that are not, whose members have other parts now
+        self.replies = Replies()  # all, for failures
 
 
 class PartReply(NamedTuple):
@@ -64,20 +149,13 @@ def settled_writes(
     first: PartReply | None = None,
     plan: int = 1,
 ) -> Operation[dict[int, Reply]]:
-    """Write to parts; settle those that were created, and repeat refused writes.
+    """Write to parts; settle those that were created, repeat refused writes; return the replies.
 
     ``keys`` has the part of each write. ``send`` sends some writes with the structure's expiry; it
     returns all replies, and by write those that are no failures. With a ``registry``, the parts'
     ``numbers`` are registered first. ``first`` is the reply to the only write, if it was already
-    sent. ``plan`` is the number of the plan that has these parts.
-
-    Returns:
-        The reply to each write.
-
-    Raises:
-        ParameterMismatchError: the structure exists with other parameters.
-        PlanChanged: it has another plan.
-        ShardErrors: shards failed; writes to the others are settled.
+    sent. ``plan`` is the number of the plan that has these parts; PlanChanged if there is another.
+    If shards fail, writes to the others are settled.
 
     Cost: one exchange; two more if parts were created; one more if they were not registered.
     """
@@ -112,7 +190,11 @@ def settled_writes(
                 assert numbers is not None
                 again[registry.key] = sorted(registry.ranges(numbers[keys[at]] for at in created))
                 unsettled.setdefault(registry.key, meta.end)
-            undoing = [_removal(meta, keys[at], unsettled[keys[at]]) for at in created]
+            # Removes parts that this write created, unless they were settled since.
+            undoing = [
+                lua_call(meta.to, _SETTLE_PART, [key], [unsettled[key], ""], idempotent=True)
+                for key in map(keys.__getitem__, created)
+            ]
             known = not waiting and state != REFUSED
             try:
                 gone = yield from settle(
@@ -138,15 +220,10 @@ def settled_writes(
 def send_to_parts(
     meta: Metadata, generation: ChangeScope, name: str, keys: Sequence[str], *args: Argument
 ) -> Operation[int]:
-    """Send UNLINK, PERSIST or PEXPIREAT to parts that do not name their parameters.
+    """Send UNLINK, PERSIST or PEXPIREAT to parts of one generation; return how many changed.
 
-    It changes only parts of one generation. A part's expiry tells its generation; if it is none of
-    the known expiries, the parameters are read again, after the part.
-
-    Returns:
-        How many parts were changed.
-
-    Cost: one exchange; two more if parts have another expiry.
+    A part's expiry tells its generation; if it is none of the known ones, the parameters are read
+    again, after the part. Cost: one exchange; two more then.
     """
     changed = 0
     waiting = dict.fromkeys(keys, generation.ends)
@@ -179,11 +256,6 @@ def is_still(meta: Metadata, generation: ChangeScope) -> Operation[bool]:
     return bool(stored) and meta.generation_of(stored) == generation.number
 
 
-def _removal(meta: Metadata, key: str, expiry: int) -> Command:
-    """Return the command that removes a part that a write created, unless it was settled since."""
-    return lua_call(meta.to, _SETTLE_PART, [key], [expiry, ""], idempotent=True)
-
-
 def _register(
     registry: PartRegistry, ranges: set[int], end: int, unsettled: dict[str, int]
 ) -> Operation[int]:
@@ -208,21 +280,13 @@ def settle(
     *,
     known: bool = False,
 ) -> Operation[set[str]]:
-    """Open a structure once more, and give parts its expiry.
+    """Open a structure once more, and give parts its expiry; return the keys that are gone.
 
     ``keys`` has the parts that a write created or that refused it, with their expiry (empty: any).
-    ``undo`` removes the write if the structure now has other parameters. ``added`` has more to add
-    to some parts. If opening fails, the failures in ``written`` are raised first; without any,
-    ``known`` says that what was checked before is enough: no part has another expiry.
-
-    Returns:
-        The keys that no longer exist: other clients removed the write to them.
-
-    Raises:
-        ParameterMismatchError: it has other parameters; the write was undone.
-        PlanChanged: it has another plan; nothing was done.
-
-    Cost: two exchanges.
+    ``undo`` removes the write if the structure now has other parameters (not if it has another
+    plan). ``added`` has more to add to some parts. If opening fails, the failures in ``written``
+    are raised first; without any, ``known`` says that what was checked before is enough: no part
+    has another expiry. Cost: two exchanges.
     """
     gone: set[str] = set()
     waiting = dict(keys)

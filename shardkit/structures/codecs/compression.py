@@ -1,76 +1,45 @@
 """Codecs that compress what another codec writes, with dictionaries trained on a sample.
 
 A short record compresses little by itself: it repeats other records, not itself. So a dictionary is
-trained once, on a sample of the values, and stored beside the structure (see
-`codecs.trained_values`). Another one may be trained later: a value says which dictionary it was
-written with, and older ones are kept for reading::
-
-    ┌──────────────┐
-    │ packed …     │                first byte below 0xF8: with dictionary 1, the usual case
-    └──────────────┘
-    ┌────┬─────────┐
-    │ F8 │ plain … │                as the inner codec wrote it: there was no dictionary, or
-    └────┴─────────┘                packing made it no shorter
-    ┌────┬─────────┐
-    │ Fn │ packed … │               with dictionary n - 8: F9 is the first, FF the seventh
-    └────┴─────────┘
+trained once, on a sample of the values, and stored beside the structure (`codecs.trained_values`).
+Another one may be trained later: the first byte of a value says which dictionary it was written
+with, and older ones are kept for reading (docs/codecs.md).
 
 There are two ways of packing: `Zstd`, fast and best from a hundred bytes on; and `Tokens`, for
-values of a few dozen bytes, which it makes much smaller (see `codecs.token_table`). Of a zstd frame
-only the content of its block is stored. The frame's header is constant, and the block's header only
-repeats what is known: the last block, compressed, of this length. That, and the format without a
-magic number, saves 9 bytes per value.
+values of a few dozen bytes (`codecs.token_table`). Of a zstd frame only the content of its block is
+stored: the frame's header is constant, and the block's only repeats what is known.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from shardkit.errors import InvalidArgumentError, StructureError, extra
-from shardkit.structures.codecs.plain import GROWTH, Codec, check_growth, most_made, unreadable
+from shardkit.operations.commands import Command, To
+from shardkit.operations.lua import lua_call
+from shardkit.operations.operation import Operation
+from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.parameters import LEASE
+from shardkit.structures.codecs.plain import (
+    GROWTH,
+    Codec,
+    Raw,
+    V,
+    check_growth,
+    most_made,
+    unreadable,
+)
 from shardkit.structures.codecs.token_table import TokenTable, train
 
 MOST_DICTIONARIES = 7
 _MARKS = 0xF8
 _PLAIN = b"\xf8"
-
-
-class Coder(Protocol):
-    """Packs and unpacks with one dictionary. Pure and thread-safe."""
-
-    def pack(self, value: bytes) -> bytes | None:
-        """Return the value packed, at least one byte; None if it cannot be packed."""
-
-    def unpack(self, packed: bytes) -> bytes:
-        """Return the value.
-
-        Raises:
-            ValueError: the bytes were not written by `pack`.
-            StructureError: the value is too large.
-        """
-
-
-class Packing(Protocol):
-    """A way of packing values with a dictionary."""
-
-    @property
-    def name(self) -> str:
-        """Its part of a codec's name."""
-
-    def build_dictionary(self, samples: list[bytes]) -> bytes:
-        """Return a dictionary for values like the samples, as it is stored."""
-
-    def coder(self, dictionary: bytes) -> Coder:
-        """Return the coder of a dictionary.
-
-        Raises:
-            StructureError: the dictionary is damaged.
-        """
 
 
 class Compressed:
@@ -79,9 +48,6 @@ class Compressed:
     Args:
         packing: the compression, such as ``Zstd()`` or ``Tokens()``.
         inner: the other codec.
-
-    Attributes:
-        coders: the dictionaries' coders by number. Replaced, never changed.
 
     Without a dictionary, a value is stored as the other codec writes it, behind one byte.
     """
@@ -117,12 +83,7 @@ class Compressed:
         return True
 
     def decode(self, stored: bytes) -> Any:
-        """Return the value.
-
-        Raises:
-            StructureError: the bytes were not written by this codec, or were written with a
-                dictionary that this process does not have.
-        """
+        """Return the value; StructureError if this codec, and what is here, did not write it."""
         number = dictionary_of(stored)
         if number == 0:
             return self.inner.decode(stored[1:])
@@ -152,9 +113,6 @@ class Tokens:
             bytes per token on the server, 300 in a process.
         growth: how many times its stored bytes a value may have, beyond 128 KiB. One that would
             have more is written as it is, and not read.
-
-    City records of 24 bytes take some 6.5 microseconds to decode and 25 to encode (2.7 and 4.5 with
-    zstd, in the same run), and a quarter of a millisecond each to train.
     """
 
     name = "tokens"
@@ -175,15 +133,11 @@ class Tokens:
 
 
 class Zstd:
-    """Packing by zstd, with a dictionary.
+    """Packing by zstd, with a dictionary. Needs zstandard, or Python 3.14.
 
     Args:
         level: the compression level, 1 to 22.
         size: the dictionary's largest size in bytes. It is stored compressed, in about 40% of that.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range, or Python (before 3.14) has no zstd and
-            zstandard is not installed.
 
     Values of more than 128 KiB are stored as they are.
     """
@@ -328,3 +282,179 @@ class _ZstdCoder(threading.local):
 def _block_header(size: int) -> bytes:
     """Return the header of the last block, compressed, of a size."""
     return (size << 3 | 0b10_1).to_bytes(3, "little")
+
+
+# Ways of packing values with a dictionary, and what packs with one: both are pure and thread-safe.
+Packing: TypeAlias = Tokens | Zstd
+Coder: TypeAlias = TokenTable | _ZstdCoder
+
+
+T = TypeVar("T")
+
+
+class CodedValues(Generic[V]):
+    """The values of one structure, coded; shared by all its faces, like its `Metadata`.
+
+    A dictionary in the HASH ``<name>:dictionary`` is written once and never changed: with HSETNX
+    the first of several trainers wins, and the others read what it wrote. So every dictionary that
+    a value refers to exists as long as the structure does. Others may delete the structure and
+    train again. So a process compares a digest of its dictionaries with the server's at most once a
+    second, before it encodes and after it has read values. Within that second, parts refuse a write
+    of an earlier generation, and the write is encoded again.
+    """
+
+    def __init__(self, to: To, name: str, codec: Codec[V]) -> None:
+        self.key = f"{name}:dictionary"
+        self.codec: Codec[V] = codec
+        self._to = to
+        self._name = name
+        self.raw = isinstance(codec, Raw)
+        self._compared: float | None = None  # when; None if nothing was read
+        self._digest: bytes | None = None
+        self._generation: int | None = None
+        self._compressed: Compressed | None = None
+        if isinstance(codec, Compressed):
+            self.codec = self._compressed = Compressed(codec.packing, codec.inner)
+
+    @property
+    def inner(self) -> Codec[V]:
+        """The codec of values that are not compressed."""
+        return self.codec if self._compressed is None else self._compressed.inner
+
+    def load(self) -> Operation[None]:
+        """Read the dictionaries, if there are others than at the last comparison.
+
+        Cost: an exchange a second, and one to read them; none for a codec without dictionaries.
+        """
+        compressed, now = self._compressed, time.monotonic()
+        if compressed is None or (self._compared is not None and now - self._compared < LEASE):
+            return
+        if self._compared is not None:
+            [digest] = yield [self._digest_query]
+            if digest == self._digest:
+                self._compared = now
+                return
+        yield from self._read(compressed, anew=True)
+
+    def load_missing(self, stored: Iterable[bytes | None]) -> Operation[None]:
+        """Read the dictionaries again if those that are here do not decode these values.
+
+        Cost: an exchange a second; one if another process has trained, or deleted the structure.
+        """
+        compressed = self._compressed
+        if compressed is None:
+            return
+        needed = {dictionary_of(value): value for value in stored if value}
+        needed.pop(0, None)
+        if needed:
+            yield from self.load()
+        replaced = not all(map(compressed.can_decode, needed.values()))
+        if replaced or needed.keys() - compressed.coders.keys():
+            yield from self._read(compressed, anew=replaced)
+            missing = needed.keys() - compressed.coders.keys()
+            # Numbers beyond those that are there are the values' damage.
+            if missing and min(missing) < max(compressed.coders, default=MOST_DICTIONARIES + 1):
+                found = f"no dictionary {min(missing)}"
+                raise damage(self._to, self.key, found, "that of stored values")
+
+    def decode_with(self, stored: Iterable[bytes | None], decode: Callable[[], T]) -> Operation[T]:
+        """Decode values; again with the dictionaries of now if that fails.
+
+        Cost: see `load_missing`; one exchange if values are damaged.
+        """
+        yield from self.load_missing(stored)
+        try:
+            return decode()
+        except StructureError:
+            before = self._digest
+            self._compared = -LEASE if self._compared is not None else None
+            yield from self.load()
+            if self._digest == before:
+                raise
+            return decode()
+
+    def of_generation(
+        self, generation: int, pairs: Sequence[tuple[bytes, Any]]
+    ) -> Operation[Sequence[tuple[bytes, Any]]]:
+        """Return fields and values, encoded again if others have created the structure again.
+
+        Cost: none; one exchange then.
+        """
+        known, self._generation = self._generation, generation
+        if known in (None, generation) or self._compressed is None:
+            return pairs
+        values = [self._compressed.decode(value) for _, value in pairs]
+        self.reset()
+        yield from self.load()
+        encoded = map(self._compressed.encode, values)
+        return [(field, value) for (field, _), value in zip(pairs, encoded, strict=True)]
+
+    def build_dictionary(self, samples: Iterable[Any]) -> bytes:
+        """Return a dictionary for values like these, for `add_dictionary`. Pure, but slow."""
+        compressed = self._with_dictionaries()
+        return compressed.packing.build_dictionary(
+            [compressed.inner.encode(value) for value in samples]
+        )
+
+    def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:
+        """Train a dictionary in this process; see `ShardedHash.train`. Three exchanges at most."""
+        compressed = self._with_dictionaries()
+        yield from self._read(compressed)
+        if compressed.coders and not again:
+            return False
+        return (yield from self.add_dictionary(self.build_dictionary(samples), again=again))
+
+    def add_dictionary(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
+        """Store a dictionary; see `train`. Two exchanges, three when another process was first."""
+        compressed = self._with_dictionaries()
+        yield from self._read(compressed)
+        coder = compressed.packing.coder(dictionary)
+        if compressed.coders and not again:
+            return False
+        number = max(compressed.coders, default=0) + 1
+        if number > MOST_DICTIONARIES:
+            raise InvalidArgumentError(
+                f"{self._name}: there are {MOST_DICTIONARIES} dictionaries, the most that values "
+                "can refer to",
+                "copy the values into a new structure",
+            )
+        [stored] = yield [Command(self._to, self.key, ("HSETNX", self.key, number, dictionary))]
+        if not stored:
+            yield from self._read(compressed)
+            return False
+        compressed.coders, self._digest = {**compressed.coders, number: coder}, None
+        return True
+
+    def reset(self) -> None:
+        """Drop cached state after the structure is deleted, and this key with it."""
+        self._compared = None
+        if self._compressed is not None:
+            self._compressed.coders = {}
+
+    def _with_dictionaries(self) -> Compressed:
+        if self._compressed is None:
+            raise InvalidArgumentError(
+                f"{self._name}: codec {self.codec.name!r} has no dictionary",
+                "make the structure with codec='tokens' or 'zstd'",
+            )
+        return self._compressed
+
+    def _read(self, compressed: Compressed, *, anew: bool = False) -> Operation[None]:
+        now = time.monotonic()
+        read = Command(self._to, self.key, ("HGETALL", self.key))
+        [self._digest, flat] = yield [self._digest_query, read]
+        coders: dict[int, Coder] = {} if anew else dict(compressed.coders)
+        for field, dictionary in zip(flat[::2], flat[1::2], strict=True):
+            number = stored_integer(self._to, self.key, "a field", field, 1, MOST_DICTIONARIES)
+            if number not in coders:
+                try:
+                    coders[number] = compressed.packing.coder(dictionary)
+                except StructureError as error:
+                    raise damage(
+                        self._to, self.key, f"{number}: {error.message}", "a dictionary"
+                    ) from None
+        compressed.coders, self._compared = coders, now
+
+    @property
+    def _digest_query(self) -> Command:
+        return lua_call(self._to, "structures/base/dictionaries", [self.key])

@@ -2,20 +2,157 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, overload
+import bz2
+import gzip
+import zlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, overload
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, extra
 from shardkit.operations.arguments import shown
 from shardkit.structures.codecs.compression import Compressed, Packing, Tokens, Zstd
-from shardkit.structures.codecs.plain import Codec, Json, MessagePack, Raw, Text, V
-from shardkit.structures.codecs.whole_value import COMPRESSORS, WholeValue
+from shardkit.structures.codecs.plain import (
+    GROWTH,
+    Codec,
+    Json,
+    MessagePack,
+    Raw,
+    Text,
+    V,
+    check_growth,
+    inflated,
+    most_made,
+    unreadable,
+)
+
+_PLAIN, _PACKED = b"\0", b"\1"
+
+
+class Compressor(NamedTuple):
+    """A compression: a function, what makes decompressors, and their errors."""
+
+    compress: Callable[[bytes], bytes]
+    decompressor: Callable[[], Any]
+    errors: tuple[type[Exception], ...]
+
+
+def _lz4() -> Compressor:
+    with extra("codecs", "values compressed by lz4"):
+        frame = import_module("lz4.frame")
+    errors = (RuntimeError, ValueError, EOFError)
+    return Compressor(frame.compress, frame.LZ4FrameDecompressor, errors)
+
+
+_BROKEN = (OSError, EOFError, ValueError, zlib.error)
+
+COMPRESSORS: dict[str, Callable[[], Compressor]] = {
+    "lz4": _lz4,
+    "gzip": lambda: Compressor(
+        partial(gzip.compress, compresslevel=6, mtime=0), partial(zlib.decompressobj, 31), _BROKEN
+    ),
+    "bz2": lambda: Compressor(bz2.compress, bz2.BZ2Decompressor, _BROKEN),
+}
+
+
+class WholeValue:
+    """A codec that compresses the output of another one, each value by itself.
+
+    For values of some kilobytes, which repeat themselves and need no dictionary. Behind a byte 01
+    one is stored as the compressor wrote it, behind 00 as the other codec did, if that is no
+    longer.
+
+    Args:
+        compressor: ``lz4``, the fastest, which needs its library; ``gzip``; or ``bz2``, the
+            smallest for long text.
+        inner: the other codec.
+        growth: how many times its stored bytes a value may have, beyond 128 KiB. One that would
+            have more is written as it is, and not read.
+    """
+
+    integers = False
+
+    def __init__(self, compressor: str, inner: Codec[Any], growth: int = GROWTH) -> None:
+        if compressor not in COMPRESSORS:
+            raise InvalidArgumentError(
+                f"compressor={compressor!r}", f"give one of {', '.join(COMPRESSORS)}"
+            )
+        self._compressor = COMPRESSORS[compressor]()
+        self.inner = inner
+        self.name = f"{compressor}-{inner.name}"
+        self.growth = check_growth(self.name, growth)
+
+    def encode(self, value: Any) -> bytes:
+        """See `Codec.encode`; packed, if that is shorter, and can be read."""
+        plain = self.inner.encode(value)
+        packed = self._compressor.compress(plain)
+        if len(packed) < len(plain) <= most_made(len(packed), self.growth):
+            return _PACKED + packed
+        return _PLAIN + plain
+
+    def decode(self, stored: bytes) -> Any:
+        """See `Codec.decode`."""
+        mark, content = stored[:1], stored[1:]
+        if mark == _PLAIN:
+            return self.inner.decode(content)
+        try:
+            if mark != _PACKED:
+                raise ValueError
+            plain = inflated(self._compressor.decompressor(), content, self.growth)
+        except self._compressor.errors:
+            raise unreadable(stored, self.name) from None
+        return self.inner.decode(plain)
+
+
+class CodecResult(NamedTuple):
+    """The measurements of a codec with sample values.
+
+    Attributes:
+        name: the codec's name.
+        size: the mean bytes of a stored value.
+        encode: the mean microseconds to encode a value.
+        decode: the mean microseconds to decode a value.
+    """
+
+    name: str
+    size: float
+    encode: float
+    decode: float
+
+
+def compare_codecs(values: Iterable[Any], codecs: Iterable[Codec[Any]]) -> list[CodecResult]:
+    """Measure codecs on values of your own; return the results, smallest first.
+
+    Args:
+        values: some hundred sample values.
+        codecs: what to compare, as `codec` makes them. One with a dictionary has to have it: take
+            the ``codec`` of a hash that was trained.
+    """
+    sample = list(values)
+    if not sample:
+        raise InvalidArgumentError("codecs compared on no values", "give a sample of them")
+    results = []
+    for one in codecs:
+        start = perf_counter()
+        stored = [one.encode(value) for value in sample]
+        encoded = perf_counter()
+        for value in stored:
+            one.decode(value)
+        decoded = perf_counter()
+        scale = 1e6 / len(sample)
+        mean = sum(map(len, stored)) / len(sample)
+        times = (encoded - start) * scale, (decoded - encoded) * scale
+        results.append(CodecResult(one.name, mean, *times))
+    return sorted(results, key=lambda result: result.size)
+
 
 RAW = Raw()
 TEXT = Text()
 JSON = Json()
 
-_PLAIN: dict[str, Callable[[], Codec[Any]]] = {
+_INNER: dict[str, Callable[[], Codec[Any]]] = {
     "text": lambda: TEXT,
     "json": lambda: JSON,
     "msgpack": MessagePack,
@@ -34,41 +171,29 @@ def codec(given: str) -> Codec[Any]: ...
 @overload
 def codec(given: str | Codec[V] | None) -> Codec[Any]: ...
 def codec(given: str | Codec[Any] | None) -> Codec[Any]:
-    """Return the codec for a structure's ``codec=``.
-
-    Args:
-        given: a name, a codec, or None.
-
-    Raises:
-        InvalidArgumentError: there is no such codec, or a library that it needs is missing.
-    """
+    """Return the codec for a structure's ``codec=``: a name, a codec, or None; refuses others."""
     if given is None:
         return RAW
     if isinstance(given, str):
         packing, _, inner = given.partition("-")
-        if packing in _PLAIN and not inner:
-            return _PLAIN[packing]()
-        if packing in _PACKINGS and (inner or "json") in _PLAIN:
-            return Compressed(_PACKINGS[packing](), _PLAIN[inner or "json"]())
-        if packing in COMPRESSORS and (inner or "json") in _PLAIN:
-            return WholeValue(packing, _PLAIN[inner or "json"]())
+        if packing in _INNER and not inner:
+            return _INNER[packing]()
+        if packing in _PACKINGS and (inner or "json") in _INNER:
+            return Compressed(_PACKINGS[packing](), _INNER[inner or "json"]())
+        if packing in COMPRESSORS and (inner or "json") in _INNER:
+            return WholeValue(packing, _INNER[inner or "json"]())
     elif all(hasattr(given, name) for name in ("name", "integers", "encode", "decode")):
         return given
     raise InvalidArgumentError(
         f"codec={shown(given)}",
-        f"give None, one of {', '.join(_PLAIN)}, {', '.join(_PACKINGS)}, "
+        f"give None, one of {', '.join(_INNER)}, {', '.join(_PACKINGS)}, "
         f"{', '.join(COMPRESSORS)}, or two joined "
         "(tokens-text), or a Codec",
     )
 
 
 def encode_json(what: str, value: Any) -> bytes:
-    """Return the JSON of a value, as `Json` encodes it.
-
-    Args:
-        what: the thing concerned, for the error.
-        value: the value.
-    """
+    """Return the JSON of a value, as `Json` encodes it; ``what`` is the thing, for the error."""
     try:
         return JSON.encode(value)
     except InvalidArgumentError as error:

@@ -1,8 +1,7 @@
 """Codecs without a dictionary: none, text, JSON and MessagePack.
 
-A codec accepts only what it returns unchanged. A value that would come back as another one (in JSON
-an infinite number, a number as a dict's key, a date) is refused when it is written, by reading back
-what was encoded. Tuples are the one exception: they come back as lists.
+A codec accepts only what it returns unchanged: what would come back as another value is refused
+when it is written, by reading back what was encoded. Only tuples come back as lists.
 """
 
 from __future__ import annotations
@@ -32,18 +31,10 @@ class Codec(Protocol[V]):
         """Whether numbers are stored as text, on which HINCRBY and HINCRBYFLOAT work."""
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes to store.
-
-        Raises:
-            InvalidArgumentError: the value does not fit the codec.
-        """
+        """Return the bytes to store; InvalidArgumentError if the value does not fit the codec."""
 
     def decode(self, stored: bytes) -> V:
-        """Return the value.
-
-        Raises:
-            StructureError: the bytes were not written by this codec.
-        """
+        """Return the value; StructureError if the bytes were not written by this codec."""
 
 
 class Raw:
@@ -183,11 +174,7 @@ class Json(Serialized):
 
 
 class MessagePack(Serialized):
-    """``codec="msgpack"``: JSON values, bytes, and dict keys of other types.
-
-    Raises:
-        InvalidArgumentError: msgspec is not installed.
-    """
+    """``codec="msgpack"``: JSON values, bytes, and dict keys of other types. It needs msgspec."""
 
     name = "msgpack"
     integers = False

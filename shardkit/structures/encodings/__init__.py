@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.structures.encodings.inspection import inspect_keys as inspect_keys
     from shardkit.structures.encodings.limits import (
         check as check,
+        inspect_keys as inspect_keys,
         limits_at as limits_at,
         recommend as recommend,
     )

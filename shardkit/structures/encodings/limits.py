@@ -3,51 +3,35 @@
 A server stores a small HASH, SET or ZSET as one block of bytes, its entries one after the other,
 and a large one as a table of pointers. The block takes a fraction of the memory, and is searched
 from its beginning. Two limits decide, and both must hold: the number of entries, and the bytes of
-the longest one, fields as well as values::
+the longest one, fields as well as values (`FORMS`). Before Redis 7.0 the settings use ``ziplist``
+for ``listpack``; messages use the server's own names.
 
-    {"7": "NYC"} as a listpack: 14 bytes
-    ┌──────────┬─────────┬───┬───┬───┬─────────┬───┬─────┐
-    │ bytes 14 │ count 2 │ 7 │ 1 │ 3 │ N  Y  C │ 4 │ end │   a small integer takes a byte, text its
-    │ 4        │ 2       │ 1 │ 1 │ 1 │ 3       │ 1 │ 1   │   length and itself; then its size once
-    └──────────┴─────────┴───┴───┴───┴─────────┴───┴─────┘   more, for reading backwards
-
-    as a hash table, with pointers, entries and strings: twice to four times as much
-
-=========  =====================================  ======================================  =========
-form       compact encodings                      limits                                  usually
-=========  =====================================  ======================================  =========
-HASH       listpack, listpackex; before: ziplist  hash-max-listpack-entries, -value       512, 64
-ZSET       listpack; before Redis 7.0 ziplist     zset-max-listpack-entries, -value       128, 64
-SET, ints  intset                                 set-max-intset-entries                  512
-SET, text  listpack; before Redis 7.2 none        set-max-listpack-entries, -value        128, 64
-LIST       listpack, quicklist; before: ziplist   list-max-listpack-size: of its nodes    -2: 8 KB
-=========  =====================================  ======================================  =========
-
-Before Redis 7.0 the settings use ``ziplist`` for ``listpack``; messages use the server's own names.
 A LIST is a chain of packed nodes at any length, so it is always compact. A HASH, SET or ZSET that
-was converted once stays so, even if it shrinks, until it is rewritten. OBJECT ENCODING and MEMORY
-USAGE are enough to see this (`shardkit.structures.encodings.inspection`); DEBUG is not needed.
-
-Example: parts of 1,024 fields under a limit of 512 take twice the memory that they take under
-1,024::
-
-    limits = kit.driver.run(limits_at("geo", "cityid2city:0"))
-    [key] = kit.driver.run(inspect_keys("geo", ["cityid2city:0"]))
-    check(key, limits).excesses              # hash-max-listpack-entries is 512: there are 1,024 …
-    recommend("hash", 1024, 150, limits)     # {'hash-max-listpack-entries': 1024, …-value: 150}
+was converted once stays so, even if it shrinks, until it is rewritten.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from shardkit import log_records
-from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.operations.commands import Command, Key, Partial, Reply, To
-from shardkit.operations.operation import Operation
+from shardkit.errors import InvalidArgumentError, ShardFailure, ShardUnavailable
+from shardkit.operations.commands import (
+    Columns,
+    Command,
+    Key,
+    Partial,
+    Replies,
+    Reply,
+    To,
+    raise_failures,
+)
+from shardkit.operations.operation import Operation, pages
+from shardkit.routing.keys import key_bytes
 
 logger = logging.getLogger("shardkit")
 
@@ -102,11 +86,7 @@ class Limit(NamedTuple):
 
 
 class Limits:
-    """The limits of one server.
-
-    Args:
-        settings: the reply to CONFIG GET, or a superset.
-    """
+    """The limits of one server: ``settings`` is the reply to CONFIG GET, or a superset."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         known = {name for form in FORMS.values() for name in (*form.entries, *form.longest)}
@@ -137,32 +117,23 @@ class Limits:
 # ---- rules
 
 
-def form_of(name: str) -> Form:
-    """Return a form by its name."""
-    if name not in FORMS:
-        raise InvalidArgumentError(f"type={name!r} has no compact form", f"use one of {[*FORMS]}")
-    return FORMS[name]
-
-
 def recommend(
     form: str, part_size: int, longest: int | None = None, limits: Limits | None = None
 ) -> dict[str, int]:
     """Return the settings with which parts stay compact: never lower ones than there are.
+
+    Empty if there is nothing to set: for lists, and for text in sets on a server that has no
+    compact form for it.
 
     Args:
         form: the name of a form.
         part_size: how many entries a part may have.
         longest: the bytes of the longest field, member or value; None if unknown.
         limits: the server's limits, for their names and values; None for a new server's defaults.
-
-    Returns:
-        Values by setting. Empty if there is nothing to set: for lists, and for text in sets on a
-        server that has no compact form for it.
-
-    Raises:
-        InvalidArgumentError: there is no such form.
     """
-    wanted = form_of(form)
+    if form not in FORMS:
+        raise InvalidArgumentError(f"type={form!r} has no compact form", f"use one of {[*FORMS]}")
+    wanted = FORMS[form]
     if limits is None:
         usual = zip((wanted.entries, wanted.longest), wanted.usual, strict=False)
         limits = Limits({names[0]: str(value) for names, value in usual if names})
@@ -177,8 +148,7 @@ class Excess(NamedTuple):
     """A limit that a key exceeds.
 
     Attributes:
-        setting: the setting, as the server names it.
-        limit: its value.
+        setting, limit: the setting, as the server names it, and its value.
         found: the number of entries, or the bytes of the longest entry.
         entry: what an entry is called: ``field``.
         of_bytes: whether it is a limit of bytes.
@@ -201,9 +171,7 @@ class KeyEncoding:
     """A key as its server stores it.
 
     Attributes:
-        key: the key.
-        type: its TYPE.
-        encoding: its OBJECT ENCODING.
+        key, type, encoding: the key, its TYPE and its OBJECT ENCODING.
         length: the number of entries, or the bytes of a string.
         bytes: its memory including the key (MEMORY USAGE, which estimates large keys from a few
             entries); None if that is not permitted.
@@ -245,12 +213,7 @@ class Verdict:
 
 
 def check(seen: KeyEncoding, limits: Limits | None) -> Verdict:
-    """Check whether a key is compact, and which limits it exceeds.
-
-    Args:
-        seen: the key.
-        limits: its server's limits; None if unknown.
-    """
+    """Check whether a key is compact, and which of its server's limits (if known) it exceeds."""
     form = seen.form
     if form is None or seen.encoding in form.compact:
         return Verdict(True)
@@ -282,11 +245,7 @@ def beyond(
 def limits_at(to: To, key: Key) -> Operation[Limits | None]:
     """Return the limits of the server where a key lives; None if it does not show them.
 
-    Args:
-        to: the key's component, or a shard.
-        key: decides the shard, and on a cluster the node.
-
-    Cost: one exchange.
+    ``to`` is the key's component, or a shard. Cost: one exchange.
     """
     asking = Command(to, key, ("CONFIG", "GET", LIMITS_PATTERN), idempotent=True)
     [reply] = yield Partial([asking])  # CONFIG may not be permitted
@@ -306,13 +265,10 @@ def read_limits(reply: Reply) -> Limits | None:
 def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) -> Operation[None]:
     """Log a warning if parts of the planned size are not compact on the server of a key.
 
-    Structures call it once, at their first write. There is no warning if the server does not show
-    its limits, or has no compact form.
-
-    Cost: one exchange.
+    There is none if the server does not show its limits, or has no compact form. Cost: one
+    exchange.
     """
-    wanted = form_of(form)
-    limits = yield from limits_at(to, key)
+    wanted, limits = FORMS[form], (yield from limits_at(to, key))
     for excess in beyond(wanted, part_size, None, limits):
         if not _warned.first(name, str(to), excess, part_size):
             continue
@@ -326,3 +282,111 @@ def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) 
             excess.limit,
             extra=log_records.fields("parts-not-compact", structure=name, setting=excess.setting),
         )
+
+
+KEYS_AT_ONCE: Final = 250  # three commands each
+# How many entries of a key that is not compact are read to find the longest one.
+_ENTRIES_READ: Final = 5_000
+_PAGE: Final = 1_000
+_SCANNED_AT_ONCE: Final = 10
+
+_LENGTHS: Final = {
+    "string": "STRLEN",
+    "hash": "HLEN",
+    "set": "SCARD",
+    "zset": "ZCARD",
+    "list": "LLEN",
+    "stream": "XLEN",
+}
+
+
+class _EntryScan(NamedTuple):
+    """The command that pages through a type's entries."""
+
+    command: str
+    width: int  # values that it returns for each entry
+    texts: int  # how many of them have a limit; a score has none
+
+
+_SCANS: Final = {
+    "hash": _EntryScan("HSCAN", 2, 2),
+    "set": _EntryScan("SSCAN", 1, 1),
+    "zset": _EntryScan("ZSCAN", 2, 1),
+}
+_INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+
+def inspect_keys(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
+    """Return how keys of a component, or of a shard, are stored; missing ones are left out.
+
+    Cost: two exchanges for every 250 keys, and for a key that is not compact one for each 1,000 of
+    its entries, of which at most 5,000 are read.
+    """
+    encodings: list[KeyEncoding] = []
+    for page in pages(keys, KEYS_AT_ONCE):
+        encodings += yield from _inspect_page(to, page)
+    return encodings
+
+
+def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
+    types = yield Columns(to, "TYPE", keys)
+    kinds = {key: t.decode() for key, t in zip(keys, types, strict=True) if t != b"none"}
+    batch = Partial()
+    for key, kind in kinds.items():
+        batch.append(Command(to, key, ("OBJECT", "ENCODING", key)))
+        batch.append(Command(to, key, ("MEMORY", "USAGE", key)))
+        length = (_LENGTHS.get(kind, "EXISTS"), key)
+        batch.append(Command(to, key, length))
+    if not batch:
+        return []
+    replies = yield batch
+    raise_failures(Replies(reply for reply in replies if isinstance(reply, ShardUnavailable)))
+    results: list[KeyEncoding] = []
+    for (key, kind), n in zip(kinds.items(), range(0, len(replies), 3), strict=True):
+        encoding, taken, length = replies[n : n + 3]
+        if not isinstance(encoding, bytes) or not isinstance(length, int):
+            continue  # deleted in between, or of another type now
+        taken = taken if isinstance(taken, int) else None
+        results.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, taken))
+    loose = [
+        n for n, seen in enumerate(results) if seen.type in _SCANS and not check(seen, None).compact
+    ]
+    for some in pages(loose, _SCANNED_AT_ONCE):
+        measured = yield from _with_entries(to, [results[n] for n in some])
+        for n, seen in zip(some, measured, strict=True):
+            results[n] = seen
+    return results
+
+
+def _with_entries(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEncoding]]:
+    """Return keys with the properties of the entries that are read."""
+    entries: dict[bytes, list[bytes]] = {seen.key: [] for seen in keys}
+    types = {seen.key: seen.type for seen in keys}
+    cursors = dict.fromkeys(entries, b"0")
+    while cursors:
+        replies = yield Partial(
+            Command(to, key, (_SCANS[types[key]].command, key, cursor, "COUNT", _PAGE))
+            for key, cursor in cursors.items()
+        )
+        again = {}
+        for key, reply in zip(cursors, replies, strict=True):
+            if isinstance(reply, ShardFailure):
+                continue  # not permitted, or of another type now
+            scan = _SCANS[types[key]]
+            cursor, texts = reply
+            entries[key] += (text for n, text in enumerate(texts) if n % scan.width < scan.texts)
+            if cursor != b"0" and len(entries[key]) < _ENTRIES_READ:
+                again[key] = cursor
+        cursors = again
+    return [
+        replace(
+            seen,
+            longest=max(map(len, entries[seen.key]), default=None),
+            integers=seen.type == "set"  # all canonical, and within 64 bits
+            and all(
+                _INTEGER.fullmatch(text) and -(2**63) <= int(text) < 2**63
+                for text in entries[seen.key]
+            ),
+        )
+        for seen in keys
+    ]

@@ -1,32 +1,18 @@
-r"""A large HASH as many small ones, each compact on its server.
+"""A large HASH as many small ones, each compact on its server.
 
-A server keeps a HASH as a *listpack*, one block of bytes, as long as it has at most
-``hash-max-listpack-entries`` fields (512) and none longer than ``hash-max-listpack-value`` bytes
-(64), values included; a larger one becomes a hash table. So a hash is stored in parts. Fields that
-are numbers in sequence share a part with their neighbours, and are stored as the remainder
-(`shardkit.structures.layouts.numbered`); others are hashed, into parts that split as they fill
-(`shardkit.structures.layouts.growing`), or into a fixed number of parts::
+A server keeps a HASH as a *listpack*, one block of bytes, as long as it has few short fields. Those
+that are numbers in sequence share a part with their neighbours, and are stored as the remainder
+(`layouts.numbered`); others are hashed, into parts that split as they fill (`layouts.growing`), or
+into a fixed number of parts. docs/hash.md shows the keys::
 
-    cities:meta      HASH   kind=hash part_size=128 …
-    cities:parts     SET    {0, 1, … 45}                which ranges of parts were written to
     cities:2890      HASH   {80: …, 81: ["London", "H9", "GB"], …}        field 370001
 
-    field 81 of that part, in its listpack:
-    ┌─────────┬──────┬────────────┬──────────────────────┬──────┐
-    │ 81      │ size │ length: 20 │ ["London","H9","GB"] │ size │   2 + 22 bytes
-    │ 1 byte  │ 1    │ 1          │ 20                   │ 1    │
-    └─────────┴──────┴────────────┴──────────────────────┴──────┘
+A part is searched from its beginning, so its size trades bytes for the server's time: an HGET takes
+1.0 microseconds in parts of 128 and 7.1 in parts of 1,024 (docs/memory.md shows the curve).
 
-Values go through a codec (`shardkit.structures.codecs`).
-
-A part is searched from its beginning, so its size trades bytes for the server's time:
-an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for nearly the same bytes
-(0.9 in one large hash). docs/memory.md shows the curve.
-
-Fields can expire one by one. On Redis a part with such fields stays compact; Valkey turns it into a
-hash table. Where parts split as they fill, a field keeps its time to live in the new part. Expired
-fields are not subtracted from their group's count, which is only an upper bound from then on: it is
-recounted before the group would split.
+Fields can expire one by one. Where parts split as they fill, a field keeps its time to live in the
+new part. Expired fields are not subtracted from their group's count, which is only an upper bound
+from then on: it is recounted before the group would split.
 """
 
 from __future__ import annotations
@@ -38,7 +24,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from math import isfinite
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, StructureError
 from shardkit.operations.arguments import rows_of, shown
@@ -57,6 +43,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import (
     MOST_MEMBERS,
+    Conditions,
     check_integer,
     check_some,
     duration,
@@ -66,20 +53,16 @@ from shardkit.structures.base.arguments import (
 )
 from shardkit.structures.base.check import Damage, raised_twice
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.glob import glob_filter
-from shardkit.structures.base.members import Members
+from shardkit.structures.base.members import Members, glob_filter
 from shardkit.structures.base.parameters import opened
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.codecs.compression import Compressed
+from shardkit.structures.codecs.compression import CodedValues, Compressed
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
-from shardkit.structures.codecs.trained_values import CodedValues
-from shardkit.structures.layouts.base import Chunk, Layout, T, random_members
-from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.base import Chunk, FixedLayout, T
 from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
-from shardkit.structures.layouts.numbered import NumberedLayout
+from shardkit.structures.layouts.numbered import Layout, NumberedLayout
 from shardkit.structures.layouts.replan import plan_anew
-from shardkit.structures.layouts.structure import StructureWithLayout
+from shardkit.structures.layouts.structure import StructureWithLayout, random_members
 
 F = TypeVar("F", bound="int | str | bytes")
 V = TypeVar("V")
@@ -105,22 +88,16 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             None: they split as they fill.
         part_size: how many fields a part may have: at most the servers'
             ``hash-max-listpack-entries``. By default 128, and 256 where parts split as they fill.
-        codec: how values are stored: see `shardkit.structures.codecs`. None: as they are given,
-            and returned as bytes.
+        codec: how values are stored: see `shardkit.structures.codecs`. None: as they are given, and
+            returned as bytes.
         fields: str, int or bytes: the type in which fields are returned.
         rule: ``digits``: fields that are numbers are in sequence, and share a part with their
             neighbours; ``crc32``: they are in no order, and are hashed like others.
         groups: how many groups of parts grow independently, without a ``total``: a power of two, at
             least the number of shards.
 
-    Attributes:
-        total, part_size: the arguments, or the defaults.
-        codec: the codec.
-
-    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    hash exists with other parameters, and ShardErrors when shards fail. The first operation costs
-    one more exchange, to check the parameters; so does the first write of
-    this process to each range of 64 parts of numbers.
+    Errors and the first call: see `shardkit.structures`. The first write of this process to each
+    range of 64 parts of numbers costs one more exchange, too.
     """
 
     deferred: DeferredFace[ShardedHash[Deferred, F, V]]
@@ -180,23 +157,13 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         mapping: Mapping[Any, Any] | None = None,
         items: Sequence[Any] | None = None,
     ) -> Operation[int]:
-        """Set fields.
+        """Set fields; return how many are new. Cost: one exchange for 10,000, one command per part.
 
         Args:
             key: one field, with ``value``.
             value: a value that the codec takes.
             mapping: values by field.
             items: fields and values in turn: ``[field, value, field, value]``.
-
-        Returns:
-            How many fields are new.
-
-        Raises:
-            InvalidArgumentError: there is no field, or a field or value does not fit; nothing was
-                set.
-            ShardErrors: shards failed; fields of the others were set.
-
-        Cost: one exchange for 10,000 fields, one command per part.
         """
         if mapping is not None and not isinstance(mapping, Mapping):
             raise InvalidArgumentError(
@@ -222,13 +189,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hset_many(self, pairs: Iterable[tuple[Key, Any]]) -> Operation[int]:
         """Set any number of fields, 10,000 to 200,000 per exchange; return how many are new.
 
-        Args:
-            pairs: any iterable of fields with their values, such as a generator; it is read as they
-                are sent.
-
-        Raises:
-            InvalidArgumentError: a field or value does not fit; earlier pages were set.
-            ShardErrors: shards failed; fields of the others, and earlier pages, were set.
+        ``pairs`` is any iterable of fields with their values.
         """
         new = 0
         yield from self._values.load()
@@ -246,11 +207,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hget(self, key: Key) -> Operation[V | None]:
-        """Return a field's value; None if it does not exist. Cost: one exchange.
-
-        Raises:
-            StructureError: the stored value was not written through the codec.
-        """
+        """Return a field's value; None if it does not exist. Cost: one exchange."""
         sent = self._fields.encode(key)
         if not self.meta.checked or self.meta.follow is not None:
             yield from self._open()
@@ -264,11 +221,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hmget(self, keys: Key | Iterable[Key], *args: Key) -> Operation[list[V | None]]:
         """Return the values of fields, in their order; None for those that do not exist.
 
-        Args:
-            keys: a list of fields, or the first field.
-            args: further fields.
-
-        Cost: one exchange for 10,000 fields, one command per part.
+        ``keys`` is a list, or the first field. Cost: one exchange for 10,000, one command per part.
         """
         encode = self._fields.encode
         numbered = [(encode(field), n) for n, field in enumerate(list_or_args(keys, args))]
@@ -308,10 +261,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hstrlen(self, key: Key) -> Operation[int]:
-        """Return how many bytes are stored for a field; 0 if it does not exist.
-
-        Cost: one exchange.
-        """
+        """Return the stored bytes of a field; 0 if it does not exist. Cost: one exchange."""
         sent = self._fields.encode(key)
         yield from self._open()
         length: int = yield from self.layout.read_one("HSTRLEN", sent)
@@ -319,14 +269,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hincrby(self, key: Key, amount: int = 1) -> Operation[int]:
-        """Add to the integer in a field, 0 if it does not exist; return the sum.
+        """Add to the integer in a field, 0 if it does not exist; return the sum. One exchange.
 
         Raises:
-            InvalidArgumentError: the amount is not an integer of 64 bits, or the codec stores
-                numbers in a form of its own.
+            InvalidArgumentError: the amount is no integer of 64 bits, or the codec has a form of
+                its own.
             ShardErrors: the field does not hold an integer, or the sum exceeds 64 bits.
-
-        Cost: one exchange.
         """
         check_integer(f"{self.name}: field {shown(key)}", "amount", amount, _LOWEST, _HIGHEST)
         self._check_numbers("HINCRBY")
@@ -335,14 +283,11 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hincrbyfloat(self, key: Key, amount: float = 1.0) -> Operation[float]:
-        """Add to the number in a field, 0 if it does not exist; return the sum.
+        """Add to the number in a field, 0 if it does not exist; return the sum. One exchange.
 
         Raises:
-            InvalidArgumentError: the amount is not a finite number, or the codec stores numbers in
-                a form of its own.
+            InvalidArgumentError: the amount is not finite, or the codec has a form of its own.
             ShardErrors: the field does not hold a number.
-
-        Cost: one exchange.
         """
         if not isfinite(amount):
             raise InvalidArgumentError(
@@ -354,21 +299,11 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hlen(self) -> Operation[int]:
-        """Return the number of fields.
+        """Return the number of fields. Cost: one command per part, an exchange for every 1,000.
 
-        Cost: one command per part, an exchange for every 1,000; where parts split as they fill and
-        no field expires, one command per group.
+        Where parts split as they fill and no field expires, one command per group.
         """
-        yield from self._open()
-        count: int | None = None
-        if isinstance(self.layout, GrowingLayout):
-            count = yield from self.layout.count()
-        if count is None:
-            count = 0
-            for chunk in (yield from self._chunks(PARTS_AT_ONCE)):
-                lengths = yield from self.layout.read_parts(chunk, "HLEN")
-                count += sum(length for _, length in lengths)
-        return count
+        return (yield from self._count())
 
     @operation
     def hgetall(self) -> Operation[dict[F, V]]:
@@ -396,13 +331,10 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hscan_iter(
         self, match: Key | None = None, count: int | None = None, no_values: bool = False
     ) -> Stream[tuple[F, V] | Any]:  # with no_values F
-        """Iterate over the fields with their values, part by part; see `hgetall`.
-
-        A field is returned once at most.
+        """Iterate over the fields with their values, part by part, each once; see `hgetall`.
 
         Args:
-            match: only fields that match this pattern (``*``, ``?``, ``[a-z]``); they are filtered
-                here, after they were read.
+            match: only fields that match this pattern; filtered after they were read.
             count: about how many fields to have in memory at a time; by default those of 64 parts.
             no_values: iterate over the fields alone.
 
@@ -424,17 +356,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hrandfield(self, count: int | None = None, withvalues: bool = False) -> Operation[Any]:
-        """Return random fields, each with the same probability.
+        """Return a random field, each with the same probability; None if there is none.
 
         Args:
-            count: how many distinct ones, at most all; if negative, how many with repetition.
-            withvalues: return pairs of fields and values.
-
-        Returns:
-            A field, None if there is none; with ``count`` a list of fields, or of pairs.
-
-        Raises:
-            InvalidArgumentError: the count is not an integer, or values are wanted without one.
+            count: return a list of so many distinct ones, at most all; if negative, with
+                repetition.
+            withvalues: return pairs of fields and values; needs a count.
 
         Cost: one command per part, an exchange for every 1,000 parts, and a few for the fields.
         """
@@ -461,93 +388,69 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         self,
         seconds: int | timedelta,
         *fields: Key,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
+        **conditions: Unpack[Conditions],
     ) -> Operation[list[int]]:
-        """Set fields to expire after a time.
+        """Set fields to expire after a time; return a code for each.
+
+        It is 1 if its time was set, 0 if the condition was not met, -2 if it does not exist.
 
         Args:
             seconds: the time, at least one second.
             fields: the fields.
-            nx: only those that do not expire.
-            xx: only those that do.
-            gt: only those that would expire earlier.
-            lt: only those that would expire later.
-
-        Returns:
-            For each field 1 if its time was set, 0 if the condition was not met, -2 if it does not
-            exist.
+            conditions: ``nx=True``: only those that do not expire; ``xx``: only those that do;
+                ``gt``, ``lt``: only those that would expire earlier, later.
 
         Raises:
-            InvalidArgumentError: the time is out of range, or two conditions were given.
             StructureError: the servers cannot: Redis can from 7.4 on, Valkey from 9.0 on.
 
         Cost: one exchange, one command per part.
         """
         after = duration(self.name, seconds)
-        return (yield from self._expire_fields("HEXPIRE", fields, after, nx, xx, gt, lt))
+        return (yield from self._expire_fields("HEXPIRE", fields, after, **conditions))
 
     @operation
     def hpexpire(
         self,
         milliseconds: int | timedelta,
         *fields: Key,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
+        **conditions: Unpack[Conditions],
     ) -> Operation[list[int]]:
         """Set fields to expire after milliseconds; see `hexpire`."""
         after = duration(self.name, milliseconds, milliseconds=True)
-        return (yield from self._expire_fields("HPEXPIRE", fields, after, nx, xx, gt, lt))
+        return (yield from self._expire_fields("HPEXPIRE", fields, after, **conditions))
 
     @operation
     def hexpireat(
         self,
         unix_time_seconds: int | datetime,
         *fields: Key,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
+        **conditions: Unpack[Conditions],
     ) -> Operation[list[int]]:
         """Set fields to expire at a time: seconds since 1970, or a datetime with a timezone.
 
-        The conditions are those of `hexpire`.
-
-        Returns:
-            As `hexpire`; 2 if the time has passed and the field was removed.
+        Conditions and returned codes as `hexpire`; 2 if the time has passed and the field was
+        removed.
         """
         when = timestamp(self.name, unix_time_seconds)
-        return (yield from self._expire_fields("HEXPIREAT", fields, when, nx, xx, gt, lt))
+        return (yield from self._expire_fields("HEXPIREAT", fields, when, **conditions))
 
     @operation
     def hpexpireat(
         self,
         unix_time_milliseconds: int | datetime,
         *fields: Key,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
+        **conditions: Unpack[Conditions],
     ) -> Operation[list[int]]:
         """Set fields to expire at a time in milliseconds since 1970; see `hexpireat`."""
         when = timestamp(self.name, unix_time_milliseconds, milliseconds=True)
-        return (yield from self._expire_fields("HPEXPIREAT", fields, when, nx, xx, gt, lt))
+        return (yield from self._expire_fields("HPEXPIREAT", fields, when, **conditions))
 
     @operation
     def hpersist(self, *fields: Key) -> Operation[list[int]]:
-        """Remove the time to live of fields.
+        """Remove the time to live of fields. Cost and errors: as `hexpire`.
 
         Returns:
             For each field 1 if it had one, -1 if not, -2 if the field does not exist.
-
-        Raises:
-            StructureError: the servers cannot.
-
-        Cost: one exchange, one command per part.
         """
         return (yield from self._send_expiry("HPERSIST", fields))
 
@@ -555,10 +458,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def httl(self, *fields: Key) -> Operation[list[int]]:
         """Return the seconds to live of fields: -1 if one does not expire, -2 if it is missing.
 
-        Raises:
-            StructureError: the servers cannot.
-
-        Cost: one exchange, one command per part.
+        Cost and errors: as `hexpire`.
         """
         return (yield from self._send_expiry("HTTL", fields, writes=False))
 
@@ -603,7 +503,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             keepttl: keep the time to live that it has.
 
         Raises:
-            InvalidArgumentError: an argument is out of range, or several times were given.
             StructureError: the servers cannot: Redis can from 8.0 on, Valkey from 9.0 on.
 
         Cost: one exchange.
@@ -651,13 +550,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Repair the damage that `check` finds, where possible; return the number of fields.
+        """Repair what `check` finds, where possible; return the number of fields.
 
-        Fields move to their own parts, where they do not replace existing ones; see
-        `ShardedSet.rebuild`.
+        Moved fields do not replace existing ones; see `ShardedSet.rebuild`.
         """
         yield from self._rebuild()
-        return (yield from self.deferred.hlen())
+        return (yield from self._count())
 
     def _validate_member(self, member: bytes, value: Any) -> None:
         self._fields.decode(member)
@@ -670,18 +568,13 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:
         """Train a dictionary on some values, for a codec that compresses with one.
 
-        Values set afterwards are stored with it; values set before stay readable.
+        Values set afterwards are stored with it; values set before stay readable. Returns whether
+        it was stored: not if there is one already, or another process was first.
 
         Args:
             samples: values; some 20,000 at random make a good dictionary.
-            again: whether to train another one, for new values, if there is one.
-
-        Returns:
-            Whether it was stored: not if there is one already, or another process was first.
-
-        Raises:
-            InvalidArgumentError: the codec has no dictionary; there are no samples, or one does
-                not fit; or there are seven dictionaries.
+            again: whether to train another one, for new values, if there is one; there may be
+                seven.
 
         Cost: four exchanges at most. Training takes seconds, which would block an event loop: there
         call `build_dictionary` in a thread, then `add_dictionary`.
@@ -703,16 +596,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def copy_from(self, key: Key) -> Operation[int]:
         """Copy a plain HASH of the same component; return how many fields are new.
 
-        Its values must have the codec's format, uncompressed: with ``codec="json"`` JSON. The HASH
-        is not changed: compare, then remove it. Writes to it in the meantime may be missed: copy it
-        again.
-
-        Args:
-            key: the key of the HASH.
-
-        Raises:
-            InvalidArgumentError: a field or value does not fit; earlier ones were copied.
-            StructureError: a value does not have the codec's format.
+        Its values must have the codec's format, uncompressed (else StructureError). The HASH is not
+        changed: compare, then remove it. Writes to it in the meantime may be missed: copy it again.
 
         Cost: two exchanges for every 1,000 fields.
         """
@@ -724,9 +609,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         return (yield from self._copy("HSCAN", key, add))
 
     def _expire_fields(
-        self, command: str, fields: Iterable[Key], time: int, nx: bool, xx: bool, gt: bool, lt: bool
+        self, command: str, fields: Iterable[Key], time: int, **conditions: Unpack[Conditions]
     ) -> Operation[list[int]]:
-        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
+        condition = expiry_condition(self.name, **conditions)
         return (yield from self._send_expiry(command, fields, time, *condition))
 
     def _send_expiry(
@@ -783,16 +668,13 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def _read_values(self, chunk: Chunk) -> Operation[list[V]]:
         values: list[V] = []
         for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
-            decode = partial(self._decode_all, stored)
+            decode = partial(lambda some: list(map(self.codec.decode, some)), stored)
             try:
                 values += yield from self._values.decode_with(stored, decode)
             except StructureError:
                 yield from self._read_items(chunk)  # names the field
                 raise
         return values
-
-    def _decode_all(self, stored: Iterable[bytes]) -> list[V]:
-        return list(map(self.codec.decode, stored))
 
     def _read_fields(self, chunk: Chunk) -> Operation[list[F]]:
         replies = yield from self.layout.read_parts(chunk, "HKEYS")

@@ -1,19 +1,11 @@
 """Many short STRINGs of one namespace, as fields of a sharded hash.
 
-A STRING of its own costs the overhead of a key, 50 to 80 bytes, however short it is. The strings
-``user:1``, ``user:2``, … become the fields 1, 2, … of a `ShardedHash` named after the namespace::
+::
 
     SET user:139960 abc  ──►  user:strings:1093   HASH   {56: abc, …}    field 139960, 128 to a part
 
-Its keys differ from those of the strings it replaces, so both can exist while strings are copied,
-and a program that still sets the old ones overwrites nothing else.
-
-Of a million strings of 12 bytes, each takes 88 bytes as a key of Redis 7.0, and 12.7 as a field
-(57.7 and 11.6 on Valkey 9.1).
-
-Not available are the other commands of STRINGs (APPEND, GETRANGE, …), and LRU or LFU eviction of
-single strings. Those expire where servers expire fields: with EXPIRE from Redis 7.4 on, with the
-options of SET from Redis 8.0 on, with both from Valkey 9.0 on.
+Its keys differ from those of the strings it replaces, so both can exist while strings are copied.
+docs/hash.md has the figures, and the commands that are not available.
 """
 
 from __future__ import annotations
@@ -32,15 +24,9 @@ from shardkit.structures.hash.sharded_hash import ShardedHash, V
 class ShardedStrings(Structure[Face], Generic[Face, V]):
     """The strings of one namespace. Made by ``kit.strings``.
 
-    Its methods are those of redis-py; a ``name`` is a string's key without the namespace.
-
-    Args:
-        driver: what runs its operations.
-        name: the namespace.
-        fields: the hash that stores them.
-
-    Every operation costs one exchange, and one more the first time; errors are those of
-    `ShardedHash`.
+    Its methods are those of redis-py; a ``name`` is a string's key without the namespace,
+    ``fields`` the hash that stores them. Every operation costs one exchange, and one more the first
+    time; errors are those of `ShardedHash`.
     """
 
     def __init__(self, driver: Driver, name: str, fields: ShardedHash[Any, Any, V]) -> None:
@@ -61,25 +47,11 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
         exat: int | datetime | None = None,
         pxat: int | datetime | None = None,
     ) -> Operation[bool | None]:
-        """Set a string.
+        """Set a string; return True, or None if it was not set.
 
-        Args:
-            name: its key without the namespace.
-            value: a value that the codec takes.
-            ex: expire after seconds; of all times give at most one.
-            px: after milliseconds.
-            nx: only if it does not exist.
-            xx: only if it exists.
-            keepttl: keep the time to live that it has.
-            exat: expire at a time in seconds since 1970, or a datetime with a timezone.
-            pxat: the same in milliseconds.
-
-        Returns:
-            True, or None if it was not set.
-
-        Raises:
-            StructureError: the servers cannot set with a time to live or ``xx``: Redis can from 8.0
-                on, Valkey from 9.0 on.
+        With ``nx`` only if it does not exist, with ``xx`` only if it exists. The times, of which at
+        most one is given, and the servers that know them, are those of `ShardedHash.hsetex`; ``xx``
+        needs the same servers.
         """
         if nx and xx:
             raise InvalidArgumentError(f"{self.name}: nx and xx exclude each other", "give one")
@@ -117,9 +89,7 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
     def mget(self, keys: Key | Iterable[Key], *args: Key) -> Operation[list[V | None]]:
         """Return many strings, in the given order; None for those that do not exist.
 
-        Args:
-            keys: a list of names, or the first name. For an empty list an empty one is returned.
-            args: further names.
+        ``keys`` is a list of names, or the first name. For an empty list an empty one is returned.
         """
         names = list_or_args(keys, args)
         return (yield from self._fields.hmget(names)) if names else []

@@ -5,27 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
-from random import SystemRandom
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import (
     WRITE_PART,
     Argument,
+    Columns,
     Command,
     Partial,
     Replies,
     Reply,
+    raise_failures,
     script_call,
 )
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
-from shardkit.routing.partition import PartitionAll
+from shardkit.routing.placement import Partition, PartitionAll, part_count, partition_of_all
+from shardkit.structures.base.arguments import hashed_partition
 from shardkit.structures.base.parameters import ChangeScope, Metadata
-from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import REFUSED, WRITTEN, PartReply, PlanChanged, settled_writes
+from shardkit.structures.base.writes import (
+    REFUSED,
+    WRITTEN,
+    PartRegistry,
+    PartReply,
+    PlanChanged,
+    send_to_parts,
+    settled_writes,
+)
 
 T = TypeVar("T")
 
@@ -40,21 +50,27 @@ MOST_PAGE_BYTES = 32 * 2**20
 SIZED_AT_ONCE = 100
 # Builds a part's command, without the key, from its members as stored and the owned value of each.
 Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
+# Members with their owned values; the same by part, and by a part's key.
+Pairs: TypeAlias = Iterable[tuple[bytes, T]]
+ByPart: TypeAlias = dict[int, tuple[list[bytes], list[T]]]
+Group: TypeAlias = tuple[str, list[bytes], list[T]]
+# For each part that was sent to: the owned values of its members, and the reply.
+Done: TypeAlias = list[tuple[list[T], Reply]]
+# For each part the number that `member` needs, or None, and the reply.
+PartReplies: TypeAlias = list[tuple[int | None, Reply]]
 
 
 class BareMembers(list[Any]):
-    """Members without owned values, for `Layout.write`: those of a set.
+    """Members without owned values, for `FixedLayout.write`: those of a set.
 
-    A pair for each would double the memory, and keep the garbage collector busy for a quarter of
-    the time of a bulk load.
+    A pair for each would double the memory, and keep the garbage collector busy in a bulk load.
     """
 
 
-class Layout(ABC):
-    """The places of members, and how to read and write them there.
+class LayoutBase(ABC):
+    """What the layouts have in common. All have the methods that `FixedLayout` documents.
 
-    A caller may pass an owned value with each member, such as the field of a hash as the user wrote
-    it.
+    A caller may pass an owned value with each member, such as the field as the user wrote it.
     """
 
     component: str
@@ -68,36 +84,6 @@ class Layout(ABC):
         """Return a command for a key."""
         return Command(self.component, key, (name, key, *args))
 
-    @property
-    @abstractmethod
-    def first_key(self) -> str:
-        """The key of the first part."""
-
-    @abstractmethod
-    def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """Send a command that reads one member: ``name key member args…``.
-
-        Cost: one exchange, in nearly every case.
-        """
-
-    @abstractmethod
-    def read(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T]
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """Send a reading command to every part that has some of the members.
-
-        Returns:
-            For each part the owned values of its members, and the reply; in no order.
-
-        Cost: one exchange, in nearly every case; one command a part.
-        """
-
-    @abstractmethod
-    def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """Send a writing command to every part that has some of the members; see `read`."""
-
     @abstractmethod
     def part_count(self) -> int:
         """Return the number of parts that members fall into at random, as last read."""
@@ -105,11 +91,7 @@ class Layout(ABC):
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
     ) -> Iterator[list[Any]]:
-        """Cut many members into pages to `write`.
-
-        A page grows with the number of parts, so that a command carries dozens of members: each
-        costs a server little more than one with a single member.
-        """
+        """Cut many members into pages to `write`, which grow with the number of parts."""
         rest = iter(members)
         while True:
             page: list[Any] = BareMembers() if bare else []
@@ -128,51 +110,6 @@ class Layout(ABC):
 
     def _page_size(self) -> int:
         return max(PAGE, self.part_count() * MEMBERS_PER_PART)
-
-    @abstractmethod
-    def key_of(self, member: bytes) -> str:
-        """Return the key of a member's part, as last read."""
-
-    @abstractmethod
-    def part_keys(self) -> Iterator[str]:
-        """Return the keys of all parts, as last read."""
-
-    @abstractmethod
-    def data_keys(self) -> Iterable[str]:
-        """Return keys of which at least one exists if there are members, in nearly every case."""
-
-    @abstractmethod
-    def refresh(self) -> Operation[None]:
-        """Read which parts exist now, for `chunks`. Cost: at most one exchange."""
-
-    @abstractmethod
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        """Cut all parts into chunks of at most ``size``, in a fixed order."""
-
-    @abstractmethod
-    def read_parts(
-        self, chunk: Chunk, name: str, *args: Argument
-    ) -> Operation[list[tuple[int | None, Reply]]]:
-        """Send a reading command, ``name key args…``, to every part of a chunk.
-
-        If parts split at the same time, the replies are of all parts that then hold the members of
-        the chunk, each member once.
-
-        Returns:
-            For each part the number that `member` needs, or None, and the reply.
-
-        Cost: one exchange, in nearly every case.
-        """
-
-    @abstractmethod
-    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """Send UNLINK, PERSIST or PEXPIREAT to all parts and the keys of their state.
-
-        Returns:
-            The sum of the replies.
-
-        Cost: one command a part, an exchange for every 1,000.
-        """
 
     def member(self, part: int | None, stored: bytes) -> bytes:
         """Return the whole member that a part stores."""
@@ -193,20 +130,17 @@ class Layout(ABC):
 def write_parts(
     meta: Metadata,
     component: str,
-    groups: Iterable[tuple[str, list[bytes], list[T]]],
+    groups: Iterable[Group[T]],
     build: Build[T],
     registry: PartRegistry | None = None,
     numbers: Mapping[str, int] | None = None,
     plan: int = 1,
-) -> Operation[tuple[list[tuple[list[T], Reply]], list[tuple[str, list[bytes], list[T]]], Replies]]:
+) -> Operation[tuple[Done[T], list[Group[T]], Replies]]:
     """Write to parts that are keys of their own; settle those that were created.
 
-    With a ``registry``, the parts' ``numbers`` are registered before.
-
-    Returns:
-        For each part the owned values of its members, and the reply, in no order. Then the
-        ``groups`` that are not written, because the structure has another plan now; and in that
-        case all replies, for failures.
+    With a ``registry``, the parts' ``numbers`` are registered before. Returns also the ``groups``
+    that are not written, because the structure has another plan now; and then all replies, for
+    failures.
 
     Cost: one exchange; two more if parts were created.
     """
@@ -244,7 +178,7 @@ def write_parts(
         ]
 
     keys = {at: key for at, (key, *_) in enumerate(writes)}
-    left: list[tuple[str, list[bytes], list[T]]] = []
+    left: list[Group[T]] = []
     failures = Replies()
     try:
         results = yield from settled_writes(meta, keys, send, registry, numbers, first, plan)
@@ -254,18 +188,24 @@ def write_parts(
     return [(writes[at][2], reply) for at, reply in results.items()], left, failures
 
 
-def members_of(
-    groups: Iterable[tuple[str, list[bytes], list[T]]], *, bare: bool
-) -> list[tuple[bytes, T]]:
+def members_of(groups: Iterable[Group[T]], *, bare: bool) -> list[tuple[bytes, T]]:
     """Return the members of groups with their owned values; see `grouped`."""
     if bare:
         return BareMembers(member for _, members, _ in groups for member in members)
     return [pair for _, members, owned in groups for pair in zip(members, owned, strict=True)]
 
 
-def grouped(
-    members: Iterable[tuple[bytes, T]], parts_of: PartitionAll
-) -> dict[int, tuple[list[bytes], list[T]]]:
+def by_part(rows: Iterable[tuple[int, bytes, T]]) -> ByPart[T]:
+    """Return members and their owned values by part, from rows of a part and both."""
+    groups: ByPart[T] = {}
+    for part, member, owned in rows:
+        members, values = groups.setdefault(part, ([], []))
+        members.append(member)
+        values.append(owned)
+    return groups
+
+
+def grouped(members: Pairs[T], parts_of: PartitionAll) -> ByPart[T]:
     """Return members and their owned values by part; bare members have no values."""
     if isinstance(members, BareMembers):
         bare: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -282,48 +222,166 @@ def grouped(
     }
 
 
-# It has no state that forked processes would share.
-_RANDOM = SystemRandom()
+# A structure with members has one in these, unless it has fewer members than parts.
+PARTS_PROBED = 64
 
 
-def random_members(
-    layout: Layout, size: str, command: str, number: int, *args: Argument
-) -> Operation[list[tuple[int | None, Reply]]]:
-    """Draw random members: choose parts by their sizes, then members within each.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parts of a planned structure."""
 
-    ``size`` is the command for a part's size, such as SCARD; ``command`` draws from one part, such
-    as SRANDMEMBER. A negative ``number`` draws independently, so that members may repeat.
+    number: int  # how often it was planned
+    prefix: str  # of the keys of its parts
+    count: int  # of parts of members that are hashed
+    part_of: Partition  # returns the part of a member
+    parts_of: PartitionAll
 
-    Returns:
-        Parts, as `Layout.read_parts`, with the reply of the command.
 
-    Cost: one command per part, an exchange for every 1,000 parts; then an exchange or a few.
+class Parts(list[int]):
+    """Numbers of parts; ``plan`` has them."""
+
+    def __init__(self, numbers: Iterable[int], plan: Plan) -> None:
+        super().__init__(numbers)
+        self.plan = plan
+
+
+class FixedLayout(LayoutBase):
+    """Parts whose number, computed from ``total`` and ``part_size``, is planned.
+
+    They are ``<name>:0`` and so on; those of a second plan (`layouts.replan`) ``<name>:plan2:0``. A
+    method reads the plan once: another call may change it.
     """
-    sizes: list[int] = []
-    parts: list[Any] = []
-    yield from layout.refresh()
-    for chunk in layout.chunks(PARTS_AT_ONCE):
-        replies = yield from layout.read_parts(chunk, size)
-        if len(replies) == len(chunk):  # else parts split in between: start again
-            parts += chunk
-            sizes += (members for _, members in replies)
-        else:
-            return (yield from random_members(layout, size, command, number, *args))
-    total = sum(sizes)
-    if not total:
-        return []
-    if number < 0:
-        drawn = _RANDOM.choices(range(len(parts)), sizes, k=-number)
-    else:
-        drawn = _RANDOM.sample(range(len(parts)), min(number, total), counts=sizes)
-    times: defaultdict[int, int] = defaultdict(int)
-    for n in drawn:
-        times[n] += 1
-    alike: defaultdict[tuple[int, type], list[Any]] = defaultdict(list)
-    for n, count in times.items():
-        alike[count, type(parts[n])].append(parts[n])
-    results: list[tuple[int | None, Reply]] = []
-    for (count, _), chunk in alike.items():
-        sign = -count if number < 0 else count
-        results += yield from layout.read_parts(chunk, command, sign, *args)
-    return results
+
+    def __init__(self, component: str, name: str, rule: str, total: int, part_size: int) -> None:
+        self.component = component
+        self._name, self.rule, self.part_size = name, rule, part_size
+        self.plan = self.planned(1, total)
+
+    def planned(self, number: int, total: int) -> Plan:
+        """Return a plan for a total."""
+        part_of = hashed_partition(self._name, self.rule, total, self.part_size)  # checks them
+        prefix = self._name if number == 1 else f"{self._name}:plan{number}"
+        count = part_count(total, self.part_size)
+        parts_of = partition_of_all(self.rule, total, self.part_size)
+        return Plan(number, prefix, count, part_of, parts_of)
+
+    def follow(self, number: int, total: int) -> None:
+        """Have another plan from now on."""
+        self.plan = self.planned(number, total)
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return self.plan.count
+
+    def part_of(self, member: bytes) -> int:
+        """Return the number of a member's part."""
+        return self.plan.part_of(member)
+
+    def holds(self, part: int, stored: bytes) -> bool:
+        """Return whether a stored member belongs to a part."""
+        return self.plan.part_of(stored) == part
+
+    def key(self, part: int) -> str:
+        """Return the key of a part."""
+        return f"{self.plan.prefix}:{part}"
+
+    def command(self, part: int, name: str, *args: Argument) -> Command:
+        """Return a command for a part."""
+        return self.at(self.key(part), name, *args)
+
+    def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
+        """Send ``name key member args…``, which reads. Cost: one exchange, nearly always."""
+        plan = self.plan
+        key = f"{plan.prefix}:{plan.part_of(member)}"
+        [reply] = yield [self.at(key, name, member, *args)]
+        return reply
+
+    def read(self, members: Pairs[T], build: Build[T]) -> Operation[Done[T]]:
+        """Send a reading command to every part that has some of the members; in no order.
+
+        Cost: one exchange, in nearly every case; one command a part.
+        """
+        plan = self.plan
+        groups = grouped(members, plan.parts_of)
+        replies = yield [
+            self.at(f"{plan.prefix}:{part}", *build(stored, owned))
+            for part, (stored, owned) in groups.items()
+        ]
+        return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
+
+    def bind(self, meta: Metadata) -> None:
+        """See `LayoutBase.bind`."""
+        super().bind(meta)
+        meta.leased, meta.follow = True, self.follow
+
+    def write(self, members: Pairs[T], build: Build[T], *, adds: bool = True) -> Operation[Done[T]]:
+        """Send a writing command to every part that has some of the members; see `read`."""
+        assert self.meta is not None
+        done: Done[T] = []
+        bare = isinstance(members, BareMembers)
+        while True:
+            yield from self.meta.wait_for_plan()
+            plan = self.plan
+            groups = grouped(members, plan.parts_of).items()
+            sent = ((f"{plan.prefix}:{n}", stored, owned) for n, (stored, owned) in groups)
+            written, left, failures = yield from write_parts(
+                self.meta, self.component, sent, build, plan=plan.number
+            )
+            done += written
+            if not left:
+                raise_failures(failures)
+                return done
+            members = members_of(left, bare=bare)
+
+    def part_count(self) -> int:
+        """See `LayoutBase.part_count`."""
+        return self.count
+
+    def key_of(self, member: bytes) -> str:
+        """Return the key of a member's part, as last read."""
+        plan = self.plan
+        return f"{plan.prefix}:{plan.part_of(member)}"
+
+    def part_keys(self) -> Iterator[str]:
+        """Return the keys of all parts, as last read."""
+        return map(self.key, range(self.count))
+
+    def data_keys(self) -> Iterable[str]:
+        """Return keys of which at least one exists if there are members, nearly always."""
+        return map(self.key, range(0, self.count, -(-self.count // PARTS_PROBED)))
+
+    def refresh(self) -> Operation[None]:
+        """Read which parts exist now, for `chunks`. Cost: at most one exchange."""
+        yield from ()
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """Cut all parts into chunks of at most ``size``, in a fixed order."""
+        plan = self.plan
+        for start in range(0, plan.count, size):
+            yield Parts(range(start, min(start + size, plan.count)), plan)
+
+    def read_parts(
+        self, chunk: Sequence[int], name: str, *args: Argument
+    ) -> Operation[PartReplies]:
+        """Send a reading command, ``name key args…``, to every part of a chunk.
+
+        If parts split at the same time, the replies are of all parts that then hold the members of
+        the chunk, each member once. Cost: one exchange, in nearly every case.
+        """
+        prefix = getattr(chunk, "plan", self.plan).prefix
+        keys = [f"{prefix}:{part}" for part in chunk]
+        replies = yield Columns.each(self.component, name, keys, *args)
+        return [(None, reply) for reply in replies]
+
+    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
+        """Send UNLINK, PERSIST or PEXPIREAT to all parts and their state; return the replies' sum.
+
+        Cost: one command a part, an exchange for every 1,000.
+        """
+        assert self.meta is not None
+        total = 0
+        for chunk in self.chunks(PARTS_AT_ONCE):
+            keys = list(map(self.key, chunk))
+            total += yield from send_to_parts(self.meta, generation, name, keys, *args)
+        return total

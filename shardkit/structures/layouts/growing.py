@@ -15,12 +15,9 @@ one server; it grows on its own, by linear hashing::
 Before a script adds members, it splits parts in order until they average at most ``max_load``
 members. Part ``p`` keeps about half of its members, the others move to the new part ``p + 2^L``.
 Parts not yet split hold twice as many members as split ones, so ``max_load`` is half of a part's
-size, with a margin of six standard deviations: no part outgrows its size. Parts of at most 512 hold
-196 members on average, parts of at most 128 hold 37. SHA-1 is the fastest hash in a server's Lua.
-
-A write that needs no split is a script that only compares the group's state, writes and counts: 5
-to 7 microseconds of the server's time for a single member, of which the SADD or HSET takes 1. The
-longer script that splits is sent when a split is due or the state has changed.
+size, with a margin of six standard deviations: no part outgrows its size. SHA-1 is the fastest hash
+in a server's Lua. A write that needs no split is a script that only compares the group's state,
+writes and counts; the longer one that splits is sent when a split is due or the state has changed.
 
 A caller uses the number of parts that it last read. A script compares it first; if it has changed,
 the script only returns the new one. A read fetches the number after the read commands, on the same
@@ -63,7 +60,19 @@ from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
-from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, Layout, T
+from shardkit.structures.layouts.base import (
+    PAGE,
+    BareMembers,
+    Build,
+    ByPart,
+    Chunk,
+    Done,
+    LayoutBase,
+    Pairs,
+    PartReplies,
+    T,
+    by_part,
+)
 
 GROUPS = 64
 KEYS_PER_EXCHANGE = 100_000
@@ -75,6 +84,7 @@ ABSENT, CHANGED = 2, 3
 MOST_GROUPS = 4096
 SPLITS_PER_SCRIPT = 16
 _WRITE_UNSPLIT = "structures/layouts/write_unsplit"
+_REPLACE = "structures/layouts/replace_growing"
 _MANY = 1024  # more members than a script writes: its reply is _MANY * count + changed
 # Commands that reply with the number of members added or removed.
 _COUNTED = ("SADD", "SREM", "HSET", "HSETNX", "HDEL")
@@ -105,7 +115,7 @@ def _quickest_sha1() -> Any:
 _sha1 = _quickest_sha1()
 
 
-class GrowingLayout(Layout):
+class GrowingLayout(LayoutBase):
     """Groups whose parts split as they fill; ``total`` members to start with need no split."""
 
     def __init__(
@@ -136,12 +146,12 @@ class GrowingLayout(Layout):
         self._is_trial = False
 
     def bind(self, meta: Metadata) -> None:
-        """See `Layout.bind`."""
+        """See `LayoutBase.bind`."""
         super().bind(meta)
         meta.named = True
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """See `Layout.read_one`."""
+        """See `FixedLayout.read_one`."""
         group, q = self.place(member)
         component = self.component
         while True:
@@ -154,11 +164,9 @@ class GrowingLayout(Layout):
                     yield from self._check_new([group])
                 return reply
 
-    def read(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T]
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.read`."""
-        results: list[tuple[list[T], Reply]] = []
+    def read(self, members: Pairs[T], build: Build[T]) -> Operation[Done[T]]:
+        """See `FixedLayout.read`."""
+        results: Done[T] = []
         waiting = self._by_group(members)
         while waiting:
             plans = [
@@ -185,11 +193,9 @@ class GrowingLayout(Layout):
             yield from self._check_new(new)
         return results
 
-    def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.write`."""
-        results: list[tuple[list[T], Reply]] = []
+    def write(self, members: Pairs[T], build: Build[T], *, adds: bool = True) -> Operation[Done[T]]:
+        """See `FixedLayout.write`."""
+        results: Done[T] = []
         waiting: list[Any] = members if isinstance(members, list) else list(members)
         kind = BareMembers if isinstance(members, BareMembers) else list
         unsure = set[int]()  # groups that need the longer script
@@ -248,14 +254,11 @@ class GrowingLayout(Layout):
         others: Mapping[int, tuple[int, int]],
         written: Replies | None = None,
     ) -> Operation[set[int]]:
-        """Give groups the structure's expiry; see `shardkit.structures.base.writes`.
+        """Give groups the structure's expiry (`base.writes`); return those that do not exist.
 
         ``created`` has the expiry of the groups that a write created. ``others`` has the number of
         parts and the expiry of groups with another expiry, or of other parameters: the latter are
         removed.
-
-        Returns:
-            The groups that do not exist.
         """
         meta = self.meta
         if meta is None:
@@ -380,28 +383,31 @@ class GrowingLayout(Layout):
 
     @property
     def _write_terms(self) -> tuple[Argument, Argument]:
-        """When the structure expires (-1: never), and the fingerprint of its parameters."""
-        return (self._due, "") if self.meta is None else (self.meta.end, self.meta.group_name)
+        """When the structure expires (-1: never); its fingerprint, if coded with the generation."""
+        if self.meta is None:
+            return self._due, ""
+        life = f":{self.meta.generation}" if self.meta.coded else ""
+        return self.meta.end, self.meta.fingerprint + life
 
     def key_of(self, member: bytes) -> str:
-        """See `Layout.key_of`."""
+        """See `FixedLayout.key_of`."""
         group, q = self.place(member)
         return self.key(group, address(q, self.parts[group]))
 
     def part_keys(self) -> Iterator[str]:
-        """See `Layout.part_keys`."""
+        """See `FixedLayout.part_keys`."""
         return (self.key(g, part) for g, parts in enumerate(self.parts) for part in range(parts))
 
     def part_count(self) -> int:
-        """See `Layout.part_count`."""
+        """See `LayoutBase.part_count`."""
         return sum(self.parts)
 
     def data_keys(self) -> Iterable[str]:
-        """See `Layout.data_keys`: the states of all groups."""
+        """See `FixedLayout.data_keys`: the states of all groups."""
         return self._keys
 
     def refresh(self) -> Operation[None]:
-        """See `Layout.refresh`: read how many parts each group has.
+        """See `FixedLayout.refresh`: read how many parts each group has.
 
         Cost: one exchange; one more while some groups are empty.
         """
@@ -451,7 +457,7 @@ class GrowingLayout(Layout):
         return new
 
     def verify(self, found: int) -> Operation[None]:
-        """See `Layout.verify`: compare with the counts, and if they differ, group by group."""
+        """See `LayoutBase.verify`: compare with the counts, and if they differ, group by group."""
         if found != sum(self._counts):
             yield from self._verify_groups(range(self.groups))
 
@@ -473,41 +479,33 @@ class GrowingLayout(Layout):
         return damage(self.component, self._keys[group], found, expected)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """See `Layout.chunks`: group by group."""
+        """See `FixedLayout.chunks`: group by group."""
         return chunks_of(list(self.parts), size)
 
     def read_parts(
         self, chunk: Sequence[GroupPart], name: str, *args: Argument
-    ) -> Operation[list[tuple[int | None, Reply]]]:
-        """See `Layout.read_parts`."""
+    ) -> Operation[PartReplies]:
+        """See `FixedLayout.read_parts`."""
         [replies] = yield from read_parts_together([self], chunk, name, *args)
         return [(None, reply) for reply in replies]
 
     def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.send_to_all`; each group changes as one.
+        """See `FixedLayout.send_to_all`; each group changes as one.
 
-        Cost: one script per group, of one to two microseconds a part; an exchange for every
-        100,000 parts.
+        Cost: one script per group; an exchange for every 100,000 parts.
         """
         yield from self.refresh()
-        if name == "UNLINK":
-            yield from self._check_beyond()
+        if name == "UNLINK":  # parts beyond a group's number would be left behind
+            beyond = [
+                [self.key(group, number + n) for n in range(_PARTS_PROBED)]
+                for group, number in enumerate(self.parts)
+            ]
+            replies = yield [self.at(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
+            for group, more in enumerate(replies):
+                if more:
+                    found, there = f"parts={self.parts[group]}", beyond[group][0]
+                    raise self._damage(group, found, f"more, as {there} says")
         return (yield from self._to_all(range(self.groups), generation.number, name, *args))
-
-    def _check_beyond(self) -> Operation[None]:
-        """Check that groups have no parts beyond their number, as these would be left behind.
-
-        Cost: one exchange.
-        """
-        beyond = [
-            [self.key(group, number + n) for n in range(_PARTS_PROBED)]
-            for group, number in enumerate(self.parts)
-        ]
-        replies = yield [self.at(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
-        for group, more in enumerate(replies):
-            if more:
-                number = self.parts[group]
-                raise self._damage(group, f"parts={number}", f"more, as {beyond[group][0]} says")
 
     def _to_all(
         self,
@@ -563,37 +561,34 @@ class GrowingLayout(Layout):
         return [self._keys[group], *(self.key(group, n) for n in range(self.parts[group]))]
 
     def count(self) -> Operation[int | None]:
-        """Return the number of members; None if fields expire, which no counter follows.
-
-        Cost: one exchange.
-        """
+        """Return the number of members; None if fields expire. Cost: one exchange."""
         yield from self.refresh()
         return None if any(self._expiring) else sum(self._counts)
 
     def sibling(self, name: str, due: int) -> GrowingLayout:
-        """Return a layout with the same parameters whose groups live on the same servers.
-
-        They expire at ``due``, in milliseconds since 1970.
-        """
+        """Return a layout alike on the same servers, which expires at ``due``, in milliseconds."""
         size = self._part_size
         layout = GrowingLayout(self.component, name, self._kind, size, self.groups)
         layout._due = due
         return layout
 
     def replace_by(self, other: GrowingLayout) -> Operation[int]:
-        """Replace this layout's groups by those of another, each group atomically.
-
-        ``other``, made by `sibling`, is empty afterwards.
-
-        Returns:
-            The number of members afterwards.
+        """Replace groups by those of a `sibling`, each atomically; return the number of members.
 
         Cost: one exchange, in nearly every case.
         """
         yield from self.refresh()
         waiting = list(range(self.groups))
         while waiting:
-            replies = yield [self._replace_command(group, other) for group in waiting]
+            commands = []
+            for group in waiting:
+                ours, theirs = self.parts[group], other.parts[group]
+                keys = [self._keys[group], other._keys[group]]
+                keys += [self.key(group, part) for part in range(max(ours, theirs))]
+                keys += [other.key(group, part) for part in range(theirs)]
+                args = (ours, theirs, self.initial, *self._write_terms)
+                commands.append(lua_call(self.component, _REPLACE, keys, args))
+            replies = yield commands
             created, others = dict[int, int](), dict[int, tuple[int, int]]()
             for group, (done, parts, number, *due) in zip(waiting, replies, strict=True):
                 if done == OTHERS:
@@ -608,16 +603,8 @@ class GrowingLayout(Layout):
         other.reset()
         return sum(self._counts)
 
-    def _replace_command(self, group: int, other: GrowingLayout) -> Command:
-        ours, theirs = self.parts[group], other.parts[group]
-        keys = [self._keys[group], other._keys[group]]
-        keys += [self.key(group, part) for part in range(max(ours, theirs))]
-        keys += [other.key(group, part) for part in range(theirs)]
-        args = (ours, theirs, self.initial, *self._write_terms)
-        return lua_call(self.component, "structures/layouts/replace_growing", keys, args)
-
     def reset(self) -> None:
-        """See `Layout.reset`."""
+        """See `LayoutBase.reset`."""
         for group in range(self.groups):
             self._reset_group(group)
 
@@ -631,16 +618,11 @@ class GrowingLayout(Layout):
         h = int.from_bytes(_sha1(member).digest()[:4], "big")
         return h & (self.groups - 1), h >> self._bits
 
-    @property
-    def first_key(self) -> str:
-        """The key of the first part."""
-        return self.key(0, 0)
-
     def key(self, group: int, part: int) -> str:
         """Return the key of a part."""
         return f"{self._keys[group]}:{part}"
 
-    def _by_group(self, members: Iterable[tuple[bytes, T]]) -> dict[int, list[_Placed[T]]]:
+    def _by_group(self, members: Pairs[T]) -> dict[int, list[_Placed[T]]]:
         pairs = members if isinstance(members, list) else list(members)
         hashes = _hashes(pairs)
         groups: list[list[_Placed[T]]] = [[] for _ in range(self.groups)]
@@ -652,10 +634,10 @@ class GrowingLayout(Layout):
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
     ) -> Iterator[list[Any]]:
-        """See `Layout.pages`. Parts are made for all coming members, so that they split once.
+        """See `LayoutBase.pages`. Parts are made for all coming members, so that they split once.
 
-        Each page shows how many of the members are new. The first one is small, so that few members
-        move when parts are made for the rest.
+        Each page shows how many of the members are new; the first one is small, so that few members
+        move.
         """
         previous, sent, share = None, 0, 0.0
         self._is_trial = (total or 0) > PAGE and not any(self._counts)
@@ -678,8 +660,7 @@ class GrowingLayout(Layout):
     def _recount(self, groups: Iterable[int]) -> Operation[None]:
         """Recount groups whose fields expire, before they split for members long gone.
 
-        Of others, those that have outgrown their parts: concurrent writers do not see each other,
-        but many splits at once are more likely due to a damaged count.
+        Of others, those that have outgrown their parts, more likely due to a damaged count.
         """
         outgrown = [g for g in groups if self._counts[g] > 2 * self.parts[g] * self._load]
         if outgrown:
@@ -775,14 +756,9 @@ def chunks_of(numbers: Sequence[int], size: int) -> Iterator[list[GroupPart]]:
 def read_parts_together(
     layouts: Sequence[GrowingLayout], chunk: Sequence[GroupPart], name: str, *args: Argument
 ) -> Operation[list[list[Reply]]]:
-    """Send a reading command to the same chunk of several layouts; see `Layout.read_parts`.
+    """Send a reading command to the same chunk of several layouts; return the replies, by layout.
 
-    The layouts have the same groups, each with at least as many parts as the chunk was made for.
-
-    Returns:
-        The replies, by layout.
-
-    Cost: one exchange, in nearly every case.
+    They have the same groups, each with at least as many parts as the chunk was made for.
     """
     results: list[list[Reply]] = [[] for _ in layouts]
     groups: dict[int, list[GroupPart]] = {}
@@ -844,29 +820,20 @@ def _hashes(pairs: Sequence[tuple[bytes, Any]]) -> Sequence[int]:
     return hashes
 
 
-def _by_part(placed: Iterable[_Placed[T]], parts: int) -> dict[int, tuple[list[bytes], list[T]]]:
+def _by_part(placed: Iterable[_Placed[T]], parts: int) -> ByPart[T]:
     """Return members, and their owned values, by part; see `address`."""
     mask = (1 << parts.bit_length()) - 1
     half = mask >> 1
-    by_part: dict[int, tuple[list[bytes], list[T]]] = {}
-    for member, q, owned in placed:
-        part = q & mask
-        if part >= parts:
-            part &= half
-        some = by_part.get(part)
-        if some is None:
-            by_part[part] = [member], [owned]
-        else:
-            some[0].append(member)
-            some[1].append(owned)
-    return by_part
+    return by_part(
+        (part if (part := q & mask) < parts else part & half, member, owned)
+        for member, q, owned in placed
+    )
 
 
 def max_load(part_size: int) -> float:
     """Return how many members parts may average, so that none outgrows its size.
 
-    A part that has not split holds up to twice the average. Members fall to parts at random, so the
-    standard deviation of their number is its square root; six of these are kept free.
+    A part that has not split holds up to twice that; six standard deviations are kept free.
     """
     return max(1.0, (sqrt(9 + part_size) - 3) ** 2 / 2)
 

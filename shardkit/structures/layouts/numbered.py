@@ -3,39 +3,51 @@
 ::
 
     cities:parts     SET    {0, 45}                the ranges of 64 parts that were written to
-    cities:2890      HASH   {80: …, 81: …}         fields 369920 to 370047, in parts of 128
+    cities:2890      HASH   {80: …, 81: …}         field 370001 is stored as 370001 % 128 = 81
 
-    field 370001  ──►  part 370001 // 128 = 2890, stored as 370001 % 128 = 81
-
-A part's key contains the quotient, so a member is stored as the remainder: 2 bytes of a listpack in
-parts of 128, where the whole number takes up to 11. Digits with leading zeros (``007``) go to the
-part of their number, but are stored unchanged, and so stay members of their own.
-
-Another layout stores members that are not numbers. If that is a `FixedLayout`, the two share parts;
-a stored number shorter than ``part_size`` is always a remainder, which tells them apart.
+A remainder takes 2 bytes of a listpack in parts of 128, the whole number up to 11. Digits with
+leading zeros (``007``) go to the part of their number, but are stored unchanged. Another layout
+stores members that are not numbers. If that is a `FixedLayout`, the two share parts; a stored
+number shorter than ``part_size`` is always a remainder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import ChangeScope, Metadata
-from shardkit.structures.base.part_registry import LONGEST_NUMBER, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import send_to_parts
-from shardkit.structures.layouts.base import Build, Chunk, Layout, T, members_of, write_parts
-from shardkit.structures.layouts.fixed import FixedLayout, Parts
+from shardkit.structures.base.writes import LONGEST_NUMBER, PartRegistry, send_to_parts
+from shardkit.structures.layouts.base import (
+    Build,
+    Chunk,
+    Done,
+    FixedLayout,
+    LayoutBase,
+    Pairs,
+    PartReplies,
+    Parts,
+    T,
+    by_part,
+    members_of,
+    write_parts,
+)
+from shardkit.structures.layouts.growing import GrowingLayout
 
 PARTS_PER_RANGE = 64
 _DIGITS = [b"%d" % n for n in range(1024)]  # remainders' digits: four times as fast as formatting
 
 
-class NumberedLayout(Layout):
+Rest: TypeAlias = FixedLayout | GrowingLayout
+
+
+class NumberedLayout(LayoutBase):
     """Parts by number; the layout ``rest`` stores members that are not numbers."""
 
-    def __init__(self, component: str, name: str, part_size: int, rest: Layout) -> None:
+    def __init__(self, component: str, name: str, part_size: int, rest: Rest) -> None:
         self.component = component
         self._name = name
         self._size = part_size
@@ -56,11 +68,6 @@ class NumberedLayout(Layout):
         self._name = self.rest.plan.prefix
         self.registry = self.registry_at(self._name)
 
-    @property
-    def first_key(self) -> str:
-        """See `Layout.first_key`."""
-        return self.rest.first_key
-
     def place(self, member: bytes) -> tuple[int, bytes] | None:
         """Return a number's part and its stored form; None if it is not a number."""
         if not member.isdigit() or len(member) > LONGEST_NUMBER:
@@ -71,7 +78,7 @@ class NumberedLayout(Layout):
         return part, _DIGITS[left] if left < len(_DIGITS) else b"%d" % left
 
     def member(self, part: int | None, stored: bytes) -> bytes:
-        """See `Layout.member`."""
+        """See `LayoutBase.member`."""
         if part is None or len(stored) > self._digits or not stored.isdigit():
             return stored
         if stored[0] == 48 and len(stored) > 1:
@@ -79,7 +86,7 @@ class NumberedLayout(Layout):
         return b"%d" % (part * self._size + int(stored))
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """See `Layout.read_one`."""
+        """See `FixedLayout.read_one`."""
         place = self.place(member)
         if place is None:
             return (yield from self.rest.read_one(name, member, *args))
@@ -87,14 +94,12 @@ class NumberedLayout(Layout):
         sent = (name, key, place[1], *args) if args else (name, key, place[1])
         return (yield [Command(self.component, key, sent)])[0]
 
-    def read(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T]
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.read`."""
+    def read(self, members: Pairs[T], build: Build[T]) -> Operation[Done[T]]:
+        """See `FixedLayout.read`."""
         numbers, others = self._sorted(members)
-        results: list[tuple[list[T], Reply]] = []
+        results: Done[T] = []
         if numbers:
-            groups = _by_part(numbers)
+            groups = by_part(numbers)
             replies = yield [
                 self.at(self.key(part), *build(*group)) for part, group in groups.items()
             ]
@@ -103,16 +108,14 @@ class NumberedLayout(Layout):
             results += yield from self.rest.read(others, build)
         return results
 
-    def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.write`."""
+    def write(self, members: Pairs[T], build: Build[T], *, adds: bool = True) -> Operation[Done[T]]:
+        """See `FixedLayout.write`."""
         numbers, others = self._sorted(members)
-        results: list[tuple[list[T], Reply]] = []
+        results: Done[T] = []
         if numbers:
             assert self.meta is not None
             yield from self.meta.wait_for_plan()
-            groups = _by_part(numbers)
+            groups = by_part(numbers)
             plan, prefix = 1, self._name
             if isinstance(self.rest, FixedLayout):
                 plan, prefix = self.rest.plan.number, self.rest.plan.prefix
@@ -135,38 +138,38 @@ class NumberedLayout(Layout):
         return results
 
     def _sorted(
-        self, members: Iterable[tuple[bytes, T]]
-    ) -> tuple[list[tuple[tuple[int, bytes], T]], list[tuple[bytes, T]]]:
+        self, members: Pairs[T]
+    ) -> tuple[list[tuple[int, bytes, T]], list[tuple[bytes, T]]]:
         numbers, others = [], []
         for member, owned in members:
             place = self.place(member)
             if place is None:
                 others.append((member, owned))
             else:
-                numbers.append((place, owned))
+                numbers.append((*place, owned))
         return numbers, others
 
     def part_count(self) -> int:
-        """See `Layout.part_count`."""
+        """See `LayoutBase.part_count`."""
         return self.rest.part_count()
 
     def key_of(self, member: bytes) -> str:
-        """See `Layout.key_of`."""
+        """See `FixedLayout.key_of`."""
         place = self.place(member)
         return self.rest.key_of(member) if place is None else self.key(place[0])
 
     def part_keys(self) -> Iterator[str]:
-        """See `Layout.part_keys`."""
+        """See `FixedLayout.part_keys`."""
         yield from map(self.key, self._parts)
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.part_keys()
 
     def data_keys(self) -> Iterable[str]:
-        """See `Layout.data_keys`."""
+        """See `FixedLayout.data_keys`."""
         return (self.registry.key, self.key(0), *self.rest.data_keys())
 
     def refresh(self) -> Operation[None]:
-        """See `Layout.refresh`: reads the registered parts."""
+        """See `FixedLayout.refresh`: reads the registered parts."""
         yield from self.refresh_numbers()
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.refresh()
@@ -196,7 +199,7 @@ class NumberedLayout(Layout):
         return range(self.rest.count if isinstance(self.rest, FixedLayout) else 0, PARTS_PER_RANGE)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """See `Layout.chunks`: the parts of numbers in order, then the others."""
+        """See `FixedLayout.chunks`: the parts of numbers in order, then the others."""
         parts = self._parts
         for start in range(0, len(parts), size):
             some = parts[start : start + size]
@@ -204,10 +207,8 @@ class NumberedLayout(Layout):
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.chunks(size)
 
-    def read_parts(
-        self, chunk: Chunk, name: str, *args: Argument
-    ) -> Operation[list[tuple[int | None, Reply]]]:
-        """See `Layout.read_parts`."""
+    def read_parts(self, chunk: Chunk, name: str, *args: Argument) -> Operation[PartReplies]:
+        """See `FixedLayout.read_parts`."""
         if not isinstance(chunk[0], int):  # a part of the other layout
             return (yield from self.rest.read_parts(chunk, name, *args))
         prefix = chunk.plan.prefix if isinstance(chunk, Parts) else self._name
@@ -216,7 +217,7 @@ class NumberedLayout(Layout):
         return list(zip(chunk, replies, strict=True))
 
     def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.send_to_all`; the registry comes last."""
+        """See `FixedLayout.send_to_all`; the registry comes last."""
         assert self.meta is not None
         yield from self.refresh()
         parts = list(self._parts)
@@ -232,11 +233,11 @@ class NumberedLayout(Layout):
         return total + (yield from send_to_parts(self.meta, generation, name, keys, *args))
 
     def verify(self, found: int) -> Operation[None]:
-        """See `Layout.verify`: of members that are not numbers."""
+        """See `LayoutBase.verify`: of members that are not numbers."""
         return self.rest.verify(found)
 
     def bind(self, meta: Metadata) -> None:
-        """See `Layout.bind`."""
+        """See `LayoutBase.bind`."""
         super().bind(meta)
         meta.leased = True
         self.rest.bind(meta)
@@ -244,7 +245,7 @@ class NumberedLayout(Layout):
             meta.follow = self.follow
 
     def reset(self) -> None:
-        """See `Layout.reset`."""
+        """See `LayoutBase.reset`."""
         self.registry.reset()
         self.rest.reset()
 
@@ -253,12 +254,4 @@ class NumberedLayout(Layout):
         return f"{self._name}:{part}"
 
 
-def _by_part(
-    numbers: Iterable[tuple[tuple[int, bytes], T]],
-) -> dict[int, tuple[list[bytes], list[T]]]:
-    groups: dict[int, tuple[list[bytes], list[T]]] = {}
-    for (part, stored), owned in numbers:
-        group = groups.setdefault(part, ([], []))
-        group[0].append(stored)
-        group[1].append(owned)
-    return groups
+Layout: TypeAlias = FixedLayout | GrowingLayout | NumberedLayout

@@ -1,17 +1,10 @@
 """Replans a structure with a ``total``, while it is in use: its members get more parts.
 
-::
-
-    ids:meta        total=1000000                      planning=copying 2 4000000
-    ids:0           {17, 90210, …}  ─── copies ──►     ids:plan2:0, ids:plan2:3906, …
-      ⋮                                                  ⋮
-    ids:meta        total=4000000 plan=2
-
 A part of the present plan has the members of a few parts of the next one, whose number is a
 multiple. So a part is copied alone, and again if it has changed. Writers tell that: a part refuses
 a write if it has another expiry than the structure, until the client has read the parameters and
-gives it the right one (*settles* it: `shardkit.structures.base.parameters`). A part gets such an
-expiry, a *mark*, before it is read; if it still has the mark later, nobody has written to it. ::
+*settles* it (`base.parameters`). A part gets such an expiry, a *mark*, before it is read; if it
+still has the mark later, nobody has written to it. The field ``planning`` says how far it is::
 
     copying     each part is marked and copied; those that lost the mark again, until few have
     frozen      writers that read the parameters wait; all parts get a second mark, so that no write
@@ -40,9 +33,8 @@ from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import KEYS_CHECKED, contents
 from shardkit.structures.base.parameters import LAST_WRITES, LEASE, SHORT_LEASE, Metadata, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.layouts.base import Layout
-from shardkit.structures.layouts.fixed import FixedLayout, Plan
-from shardkit.structures.layouts.numbered import NumberedLayout
+from shardkit.structures.layouts.base import FixedLayout, Plan
+from shardkit.structures.layouts.numbered import Layout, NumberedLayout
 
 KEPT = LAST_WRITES / 1000  # seconds for which readers may still come to old parts
 _FEW = 64  # parts that are left when writers wait
@@ -192,7 +184,11 @@ class _Replan:
             gone = {part for part, end in ends.items() if end == -2}
             for some in pages(ends, KEYS_CHECKED):
                 yield from self._copy_parts(some, again=True, gone=gone.intersection(some))
-            yield from self._copy_registry()
+            if isinstance(self._layout, NumberedLayout):
+                ranges = yield from self._layout.registry.read()
+                registry = self._layout.registry_at(self._plan.prefix)
+                first = [n * registry.parts_per_range for n in ranges]
+                yield from registry.add(first, max(0, self._meta.end))
             total = self._meta.planning.split()[2]
             yield from self._step("published", total=total, plan=self._plan.number)
         except Exception:
@@ -335,14 +331,6 @@ class _Replan:
                 (part, f): end for f, end in zip(fields, reply or (), strict=False) if end > 0
             }
         return times
-
-    def _copy_registry(self) -> Operation[None]:
-        if isinstance(self._layout, NumberedLayout):
-            ranges = yield from self._layout.registry.read()
-            registry = self._layout.registry_at(self._plan.prefix)
-            if ranges:
-                due = max(0, self._meta.end)
-                yield from registry.add((n * registry.parts_per_range for n in ranges), due)
 
     # ---- the end
 

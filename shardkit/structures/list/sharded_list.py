@@ -1,42 +1,19 @@
-r"""A very long LIST in parts, on the server of its name.
-
-::
-
-    {jobs}:meta      HASH    kind=list part_size=1000 values=str
-    {jobs}:ends      HASH    first=-1 last=2 left=2 right=700 part_size=1000
-    {jobs}:-1        LIST                    998 │ 999       filled from the right
-    {jobs}:0         LIST    0 │ 1 │ 2 │ … │ 998 │ 999       full
-    {jobs}:1         LIST    0 │ 1 │ 2 │ … │ 998 │ 999       full
-    {jobs}:2         LIST    0 │ 1 │ 2 │ … │ 699             filled from the left
-    {jobs}:signal    LIST    "1"                             a token for a waiting consumer
+"""A very long LIST in parts, on the server of its name.
 
 LPUSH fills the first part and then opens the one before it, RPUSH the last and then the one after
 it; a pop that empties an end part moves that end inward. So parts between the ends are full at all
 times, and both the length and the part of an index are computed, not searched for (see
-`shardkit.structures.list.scripts`). All keys have the list's ``{tag}``, so they live on one server,
-and each operation is one script there. Parts are not among a script's KEYS, because only the ends
-say which exist.
-
-It saves no memory: a server packs a plain LIST as densely. One million values of 7 characters take
-9.1 bytes each plain; in parts of 1,000 they take 9.5 on Redis 7.0 and 9.3 on Valkey 9.1, in parts
-of 128 11.5 and 9.7. Its keys stay small however long the list grows: it is for reading from the
-middle, moving keys one by one, and inspection.
+`list.scripts`; docs/lists.md shows the keys and what they take). All keys have the list's
+``{tag}``, so they live on one server, and each operation is one script there. Parts are not among a
+script's KEYS, because only the ends say which exist.
 
 Waiting. ``blpop`` tries to pop; if the list is empty, it blocks on the signal and tries again. A
 push onto an empty list puts a token there. The consumer that receives it pops, and puts the token
 back for the next one if values are left; a pop that leaves none removes it. So there is at most one
 token, and while the list has values, either there is a token or a consumer is about to pop. Tokens
-are never among the values::
-
-    producer             {jobs}:signal         consumer 1                  consumer 2
-                                               (blocks)                    (blocks)
-    rpush a, b, c ─────► 1 ──────────────────► (wakes)
-                         1 ◄────────────────── lpop: a; b and c are left
-                         ────────────────────────────────────────────────► (wakes) lpop: b …
-
-The token is lost if a consumer dies between its token and its pop. So no consumer blocks for longer
-than a second without trying, and one that then pops a value passes a token on: the others are
-delayed by a second at most.
+are never among the values. The token is lost if a consumer dies between its token and its pop. So
+no consumer blocks for longer than a second without trying, and one that then pops a value passes a
+token on.
 """
 
 from __future__ import annotations
@@ -79,14 +56,22 @@ from shardkit.structures.base.arguments import (
 )
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M, Place, Values, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
-from shardkit.structures.base.partitioned import check_parameters, restore_parameters
+from shardkit.structures.base.partitioned import (
+    ExpirableStructure,
+    check_parameters,
+    restore_parameters,
+)
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.base.writes import unstable
-from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
-from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
+from shardkit.structures.list.scripts import (
+    ATTEMPTS,
+    ListScripts,
+    check_list,
+    rebuild_list,
+    restore_ends,
+)
 
 DEFAULT_PART_SIZE = 1000
 MOST_PART_SIZE = 10_000
@@ -96,33 +81,23 @@ VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
 LONGEST_BLOCK, SHORTEST_BLOCK = 1.0, 0.001  # seconds
 
-SIDES = ("LEFT", "RIGHT")
-
 
 class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     """A LIST in parts, on one server. Made by ``kit.list``.
 
-    Methods with redis-py's names have its arguments and results, without the key. Indexes count
-    from 0 on the left, from -1 on the right. Values pushed to a list that expires expire with it.
-    A change of many parts takes several exchanges and is atomic: other clients complete it before
-    they use the list (`shardkit.structures.list.scripts`). `delete`, `expire` and similar methods
+    Indexes count from 0 on the left, from -1 on the right. Values pushed to a list that expires
+    expire with it. A change of many parts takes several exchanges and is atomic: other clients
+    complete it before they use the list (`list.scripts`). `delete`, `expire` and similar methods
     take one exchange for 1,000 parts.
 
     Args:
-        driver: runs its operations.
-        component: where it lives: on the shard of its name.
+        driver, component: see `shardkit.operations.Structure`; it lives on the shard of its name.
         name: its name. Its keys begin with it if it has a ``{tag}``, else with ``{name}``.
         part_size: how many values a part holds, 1 to 10,000.
         values: int, str or bytes: the type in which its values are returned.
         clock: tells the time during waits.
 
-    Attributes:
-        name: the prefix of its keys.
-        part_size: how many values a part holds.
-
-    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    list exists with other parameters, and ShardErrors when the server fails, or refuses it. The
-    first operation costs one more exchange, which checks the parameters.
+    Errors and the first call: see `shardkit.structures`.
     """
 
     deferred: DeferredFace[ShardedList[Deferred, M]]
@@ -154,17 +129,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @operation
     def lpush(self, *values: Argument) -> Operation[int]:
-        """Push values on the left, one after the other; return the new length.
+        """Push values on the left, one after the other, atomically; return the new length.
 
-        Args:
-            values: text, bytes or numbers, as the list's ``values`` says; at most 10,000, which
-                are pushed atomically.
-
-        Raises:
-            InvalidArgumentError: a value is invalid, or there are none or too many; none was
-                pushed.
-
-        Cost: one exchange. O(1) per value.
+        ``values`` are text, bytes or numbers, as the list's ``values`` says; 1 to 10,000. Cost: one
+        exchange. O(1) per value.
         """
         return (yield from self._push("LPUSH", values))
 
@@ -175,19 +143,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @operation
     def lpush_many(self, values: Iterable[Argument]) -> Operation[int]:
-        """Push any number of values on the left, 10,000 per exchange.
+        """Push any number of values on the left, 10,000 per exchange; return the length then.
 
         Each 10,000 are pushed atomically, all of them are not.
-
-        Args:
-            values: any iterable of values, including generators: it is read as pages are sent.
-
-        Returns:
-            The length after the last of them.
-
-        Raises:
-            InvalidArgumentError: a value is invalid; earlier pages have been pushed.
-            ShardErrors: the server failed; earlier pages have been pushed.
         """
         return (yield from self._push_many("LPUSH", values))
 
@@ -198,18 +156,15 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @operation
     def lpop(self, count: int | None = None) -> Operation[Any]:
-        """Remove and return the first value, or the first values.
+        """Remove and return the first value; None if the list is empty.
 
         If the calling task is cancelled, the popped values are put back. If the connection breaks,
         or the process dies, after the server has popped, the values are lost, as with a plain LPOP:
         to prevent that, use `lmove`.
 
         Args:
-            count: how many at most, 0 to 10,000: then a list is returned, popped atomically.
-
-        Returns:
-            The value, or a list of values in the order in which single pops would return them; None
-            if the list is empty.
+            count: return a list of at most so many, 0 to 10,000, popped atomically, as single pops
+                would return them.
 
         Cost: one exchange, O(count).
         """
@@ -224,16 +179,11 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def blpop(self, timeout: Seconds | None = 0) -> Operation[M | None]:
         """Remove and return the first value; wait for one if the list is empty.
 
-        Unlike redis-py's, which waits for several lists, it returns the value without the key.
+        Unlike redis-py's, which waits for several lists, it returns the value without the key. If
+        the server fails, it does not wait for it to recover: call again.
 
         Args:
-            timeout: in seconds; 0 or None to wait for ever.
-
-        Returns:
-            The value; None after the timeout.
-
-        Raises:
-            ShardErrors: the server failed. The call does not wait for it to recover: call again.
+            timeout: in seconds; 0 or None to wait for ever. After it, None is returned.
 
         Cost: one exchange if there is a value. While it waits, a connection of its own, and two
         exchanges a second.
@@ -249,23 +199,15 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lmove(
         self, destination: ShardedList[Any, M], src: str = "LEFT", dest: str = "RIGHT"
     ) -> Operation[M | None]:
-        """Pop a value and push it onto another list, atomically.
+        """Pop a value and push it onto another list, atomically; return it, None if there is none.
 
         The value is always in one of the two, whatever fails: use it for work in progress.
 
         Args:
-            destination: a list on the same server: with the same tag, ``{jobs}:todo`` and
-                ``{jobs}:doing``. May be this one.
+            destination: a list of the same values on the same server (else CrossShardError): with
+                the same tag, ``{jobs}:todo`` and ``{jobs}:doing``. May be this one.
             src: where it is popped, LEFT or RIGHT.
             dest: where it is pushed.
-
-        Returns:
-            The value; None if the list is empty.
-
-        Raises:
-            InvalidArgumentError: a side is invalid, or the lists hold different types of values.
-            CrossShardError: the lists live on different servers, or in different slots of a
-                cluster.
 
         Cost: one exchange, O(1).
         """
@@ -307,14 +249,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lrange(self, start: int, end: int) -> Operation[list[M]]:
         """Return the values from ``start`` to ``end``, both included, read atomically.
 
-        Args:
-            start: the first index. What lies beyond an end is cut off, as with LRANGE.
-            end: the last one.
-
-        Raises:
-            InvalidArgumentError: that would be more than 10,000 values; see `items`.
-
-        Cost: one exchange, O(part_size) and the values.
+        What lies beyond an end is cut off, as with LRANGE. More than 10,000 values are refused; see
+        `items`. Cost: one exchange, O(part_size) and the values.
         """
         self._check_index("start", start)
         self._check_index("end", end)
@@ -345,13 +281,12 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Returns:
             The index, None if there is none; with ``count`` a list of indexes.
 
-        The search takes an atomic step for every 20,000 values or 500 parts; other clients can
-        write between two steps. The indexes are those at the last step, so pushes and pops at the
-        ends are taken into account. It ends with the parts that existed at the start. If other
-        clients insert or remove values in the middle (`linsert`, `lrem`), an index may be wrong, or
-        a value missed.
+        Other clients can write between two steps. The indexes are those at the last step, so pushes
+        and pops at the ends are taken into account. It ends with the parts that existed at the
+        start. If other clients insert or remove values in the middle (`linsert`, `lrem`), an index
+        may be wrong, or a value missed.
 
-        Cost: an exchange per step: 50 for 1,000,000 values in parts of 1,000. O(n).
+        Cost: an exchange, and an atomic step, for every 20,000 values or 500 parts. O(n).
         """
         first = 1 if rank is None else rank
         self._check_index("rank", first)
@@ -377,9 +312,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         once, in order; one that is pushed or popped in the meantime once or not at all. It ends
         with the parts that existed at the start. `linsert` and `lrem` shift values, so one per part
         may be returned twice or not at all.
-
-        Args:
-            reverse: whether to begin on the right.
 
         Cost: one exchange per part; if parts are small, per 1,000 values.
         """
@@ -425,11 +357,11 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Returns:
             The new length; -1 if ``refvalue`` was not found, 0 if the list is empty.
 
-        The search takes an atomic step for every 20,000 values or 500 parts. A ``refvalue`` that
-        another client adds behind the search is not found. The step that finds it also inserts.
+        A ``refvalue`` that another client adds behind the search is not found. The step that finds
+        it also inserts.
 
-        Cost: an exchange per step: 50 for 1,000,000 values in parts of 1,000. O(n) for the search,
-        and one move per part between there and the nearer end, an exchange per 1,000 parts.
+        Cost: an exchange for every 20,000 values or 500 parts, O(n) for the search, and one move
+        per part between there and the nearer end, an exchange per 1,000 parts.
         """
         side = where.upper() if isinstance(where, str) else where
         if side not in ("BEFORE", "AFTER"):
@@ -450,9 +382,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lrem(self, count: int, value: Argument) -> Operation[int]:
         """Remove occurrences of a value; return how many were removed.
 
-        Args:
-            count: how many at most: from the left, from the right if negative; 0 for all.
-            value: the value.
+        Removes ``count`` at most: from the left, from the right if negative; 0 for all.
 
         Cost: an exchange for 20,000 values or 500 parts, and for 2,500 removed values. O(n). The
         parts between there and the nearer end are filled from their neighbours: as many exchanges.
@@ -475,11 +405,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything and yield the damage; change nothing.
+        """Read everything and yield the damage: of the ends, each part's length and each value.
 
-        It checks the ends, each part's number of values, and that each value can be read.
-
-        Cost: three exchanges for 64 parts, whose values are in memory.
+        Changes nothing. Cost: three exchanges for 64 parts, whose values are in memory.
         """
         yield from check_parameters(self.meta)
         yield from check_list(self._scripts, self._values.decode)
@@ -668,7 +596,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         self, destination: ShardedList[Any, M], src: str, dest: str
     ) -> Operation[None]:
         for field, side in (("src", src), ("dest", dest)):
-            if side not in SIDES:
+            if side not in ("LEFT", "RIGHT"):
                 raise InvalidArgumentError(
                     f"{self.name}: {field}={shown(side)}", "give LEFT or RIGHT"
                 )

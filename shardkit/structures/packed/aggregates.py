@@ -1,9 +1,8 @@
 """Counts, sums, minima and maxima of packed records, all together or by some of their fields. Pure.
 
-An aggregator takes blocks of records as they were read, and ignores records that are all zeros:
-nothing was written there. With numpy (``pip install shardkit[arrays]``) records are aggregated as
-arrays, see `packed.numpy_aggregates`. The aggregator here gives the same results: it counts equal
-records first, so a repeated record costs little more than a dictionary look-up.
+An aggregator takes blocks of records as they were read, and ignores records that are all zeros.
+With numpy they are aggregated as arrays (`packed.numpy_aggregates`), with the same results. This
+one counts equal records first, so a repeated one costs little more than a dictionary look-up.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.packed.addressing import RecordLayout
+from shardkit.structures.packed.part_store import RecordLayout
 from shardkit.structures.packed.record_format import RecordFormat
 
 MAX_KEY_BITS = 64

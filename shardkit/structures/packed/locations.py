@@ -1,22 +1,10 @@
 """Country and region of users, in two bytes each; or the country alone, in one.
 
 Byte 1 is the country's position among the 249 officially assigned codes of ISO 3166-1 alpha-3, byte
-2 the region's in its country's table, both from 1; 0 is unknown, and what an unset user reads as::
-
-    location:8546    STRING
-    ┌─ … ─┬─────────────┬─────────────┬─────────────┬─ … ─┐
-    │     │   eb     09 │   28     09 │   00     00 │     │
-    └─ … ─┴─────────────┴─────────────┴─────────────┴─ … ─┘
-            USA    CA     CAN    ON      unknown
-
-There are regions for the USA (the 50 states, DC, and the postal codes of territories and of the
-forces: 62) and for Canada (13).
-
-Positions never change: ``tables/locations.json`` lists versions, each what was appended to the one
-before. Codes of a newer version than this program's come back as unknown.
-
-Ten million users in random order take 2.04 bytes each, on Redis 7.0 and on Valkey 9.1; as one key
-each 103 and 58, as one hash 57 and 44.
+2 the region's in its country's table, both from 1; 0 is unknown, and what an unset user reads as.
+There are regions for the USA (62) and for Canada (13). Positions never change:
+``tables/locations.json`` lists versions, each what was appended to the one before. Codes of a newer
+version than this program's come back as unknown.
 
 The layout is from Redis in Action (9.3), with smaller parts unless ``part_size=2**20`` is given,
 and without its ZSET of the highest id. This is a preset of `shardkit.structures.PackedRecords`.
@@ -92,11 +80,7 @@ def location_codes() -> LocationCodes:
 
 @lru_cache(maxsize=4096)
 def encode(country: str | None, region: str | None = None) -> bytes:
-    """Return a location as two bytes.
-
-    Raises:
-        InvalidArgumentError: a code is malformed, or there is a region without a country.
-    """
+    """Return a location as two bytes; refuses malformed codes, and a region without a country."""
     if country is None and region is None:
         return bytes(2)
     if not isinstance(country, str) or not _COUNTRY.fullmatch(country):
@@ -118,11 +102,7 @@ def encode(country: str | None, region: str | None = None) -> bytes:
 
 
 def decode(code: bytes) -> Location:
-    """Return the location in two bytes; positions beyond the tables are unknown.
-
-    Raises:
-        InvalidArgumentError: it is not two bytes.
-    """
+    """Return the location in two bytes; positions beyond the tables are unknown."""
     if not isinstance(code, bytes) or len(code) != 2:
         raise InvalidArgumentError(f"location {shown(code)}", "give two bytes")
     first, second = code
@@ -139,13 +119,12 @@ class Locations(Structure[Face]):
 
     Args:
         driver, component, name: see `shardkit.operations.Structure`.
-        part_size: how many users a part has: 16,376 by default, of one byte each twice as many;
-            the book's is 2**20.
+        part_size: how many users a part has: 16,376 by default, of one byte each twice as many; the
+            book's is 2**20.
         regions: whether regions are stored. Without them a user takes one byte.
 
     Attributes:
         records: the packed records, with fields ``country`` and ``region``.
-        regions: the argument.
 
     Ids, costs and errors: see `shardkit.structures.PackedRecords`.
     """
@@ -180,13 +159,7 @@ class Locations(Structure[Face]):
     ) -> Operation[None]:
         """Write where users are, 10,000 an exchange.
 
-        Args:
-            locations: country and region by id; or any iterable of pairs of an id and both.
-
-        Raises:
-            InvalidArgumentError: an id or a code is invalid; nothing of its 10,000 was written
-                then, but those before.
-            ShardErrors: shards failed; users on the others were written.
+        ``locations`` has country and region by id, or is any iterable of pairs of an id and both.
         """
         known: dict[Any, int] = {}
         for page in pages(self.records.store.pairs(locations), WRITES_AT_ONCE):
@@ -218,20 +191,15 @@ class Locations(Structure[Face]):
 
     @operation
     def remove(self, *ids: int) -> Operation[int]:
-        """Make users' locations unknown; return how many were known.
-
-        Cost: one exchange for 10,000 ids.
-        """
+        """Make locations unknown; return how many were known. Cost: one exchange for 10,000."""
         return (yield from self.records.deferred.remove(*ids))
 
     @operation
     def aggregate(self, ids: Iterable[int] | None = None) -> Operation[LocationCounts]:
         """Count the users with a known country, by country and region.
 
-        Args:
-            ids: only these users, any iterable; a repeated id counts again. By default all.
-
-        Cost: as `shardkit.structures.PackedRecords.aggregate`.
+        ``ids`` are the only users to count, any iterable; a repeated id counts again. Cost: as
+        `PackedRecords.aggregate`.
         """
         groups = yield from self.records.deferred.group_by(*self._fields, ids=ids)
         countries: dict[str, int] = defaultdict(int)

@@ -1,11 +1,9 @@
 """Packed records aggregated as numpy arrays: some nanoseconds a record.
 
-Adjacent fields are read as one number: a location's country and region, two bytes, are counted by
-one ``bincount`` over an array of big-endian 16-bit integers. Groups of up to 16 bits have a place
-each in arrays; groups with wider keys are found by sorting each block, and go into a dictionary.
-
-Sums of integers are exact: ``bincount`` adds doubles, so it is given at most 32 bits of a value at
-a time, and less than 2**21 of them.
+Adjacent fields are read as one number. Groups of up to 16 bits have a place each in arrays; groups
+with wider keys are found by sorting each block, and go into a dictionary. Sums of integers are
+exact: ``bincount`` adds doubles, so it is given at most 32 bits of a value at a time, and less than
+2**21 of them.
 """
 
 from __future__ import annotations
@@ -81,7 +79,10 @@ class ArrayAggregator(Aggregator):
     def _add(self, data: Array) -> None:
         records = self._rows(data)
         if not self._key_is_record:
-            records = records[_nonzero(records)]
+            width = records.shape[1]
+            one = width in (1, 2, 4, 8)  # number a record
+            whole = records.reshape(-1).view(f"u{width}") != 0 if one else records.any(axis=1)
+            records = records[whole]
         keys = self._key(records)
         if self._dense:
             groups = self._fold(keys.astype(np.uint16)).astype(np.intp)
@@ -110,8 +111,7 @@ class ArrayAggregator(Aggregator):
     def _fold(self, keys: Array) -> Array:
         """Return keys with their upper half folded into the lower; twice gives the keys again.
 
-        Keys that differ in their upper byte only, countries without regions, have counters 2 KiB
-        apart, which share so few lines of the CPU's cache that counting takes three times as long.
+        Counters of keys that differ in their upper byte only share few of the CPU's cache lines.
         """
         folded: Array = keys ^ (keys >> ((self.key_bits + 1) // 2))
         return folded
@@ -176,10 +176,3 @@ def _values(records: Array, field: PackedField) -> Array:
         shift = np.int64(64 - bits)
         return column.astype(np.uint64).view(np.int64) << shift >> shift
     return column.astype(np.int64)
-
-
-def _nonzero(records: Array) -> Array:
-    width = records.shape[1]
-    if width in (1, 2, 4, 8):
-        return np.asarray(records.reshape(-1).view(f"u{width}") != 0)
-    return np.asarray(records.any(axis=1))

@@ -10,20 +10,255 @@
     │ bits 0 to 7     │ bits 8 to 19           20│ │      │
     └─────────────────┴─────────────────┴─────────────────┘
 
-    country=5, score=-3, flag=1   →   05 ff d8                  BITFIELD key GET u8 #0 … GET i12 8
-
 A record of at most 4 bits takes 1, 2 or 4, so that several share a byte and none spans two; any
-other takes whole bytes. Pure: no I/O.
+other takes whole bytes. Integers are big-endian, negative ones in two's complement, degrees are the
+number of a cell. Pure: no I/O.
 """
 
 from __future__ import annotations
 
+import math
+import operator
+import re
+import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
-from shardkit.structures.packed.field_types import MAX_BYTES, Degrees, FieldType, Value, field_type
+
+Value: TypeAlias = int | float | bytes | str | None
+
+MAX_BYTES = 1024
+_SPEC = re.compile(r"(u|i|f|bytes|lat|lon)([1-9][0-9]{0,3})")
+
+
+class FieldType(ABC):
+    """The type of a field.
+
+    Args:
+        spec: its text in a declaration, which is stored beside the data.
+        bits: the number of bits.
+        expects: a description of valid values, for messages.
+
+    Attributes:
+        signed: whether its bits are an integer in two's complement.
+        is_integer: whether BITFIELD can increment it.
+        summable: whether sums, minima and maxima make sense.
+        groupable: whether equal values have equal bits, so that records can be grouped by it.
+    """
+
+    signed = False
+    is_integer = False
+    summable = False
+    groupable = True
+
+    def __init__(self, spec: str, bits: int, expects: str) -> None:
+        self.spec = spec
+        self.bits = bits
+        self.expects = expects
+
+    @abstractmethod
+    def encode(self, value: Any) -> int:
+        """Return a value's bits as an unsigned integer; TypeError or ValueError if none fit."""
+
+    @abstractmethod
+    def decode(self, code: int) -> Any:
+        """Return the value that bits encode."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec!r})"
+
+
+class Integer(FieldType):
+    """An integer, from the lowest on as many as its bits allow."""
+
+    is_integer = True
+    summable = True
+
+    def __init__(self, letter: str, bits: int, lowest: int) -> None:
+        self._lowest = lowest
+        self._highest = lowest + 2**bits - 1
+        super().__init__(f"{letter}{bits}", bits, f"an integer, {lowest:,} to {self._highest:,}")
+
+    def encode(self, value: Any) -> int:
+        """Return the integer modulo 2**bits."""
+        if isinstance(value, bool) and self.bits > 1:
+            raise TypeError
+        number = operator.index(value)
+        if not self._lowest <= number <= self._highest:
+            raise ValueError
+        return int(number) & ((1 << self.bits) - 1)
+
+    def decode(self, code: int) -> int:
+        """Return the integer."""
+        return code if code <= self._highest else code - (1 << self.bits)
+
+
+class Unsigned(Integer):
+    """An integer from 0."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__("u", bits, 0)
+
+    def decode(self, code: int) -> int:
+        """Return the integer."""
+        return code  # without the check of the sign: scans spend their time here
+
+
+class Signed(Integer):
+    """An integer in two's complement."""
+
+    signed = True
+
+    def __init__(self, bits: int) -> None:
+        super().__init__("i", bits, -(1 << (bits - 1)))
+
+
+class Float(FieldType):
+    """A number of IEEE 754, of half, single or double precision."""
+
+    summable = True
+    groupable = False  # equal numbers may have different bits
+
+    def __init__(self, bits: int) -> None:
+        self._format = struct.Struct({16: ">e", 32: ">f", 64: ">d"}[bits])
+        largest = {16: 65504.0, 32: 3.4028234663852886e38, 64: 1.7976931348623157e308}[bits]
+        super().__init__(
+            f"f{bits}", bits, f"a number, {-largest:.6g} to {largest:.6g}, or infinity"
+        )
+
+    def encode(self, value: Any) -> int:
+        """Return the bits of the nearest such number; of 0 for -0."""
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        try:
+            number = float(value) + 0.0
+            if not math.isnan(number):
+                return int.from_bytes(self._format.pack(number))
+        except (OverflowError, struct.error):
+            pass
+        raise ValueError
+
+    def decode(self, code: int) -> float:
+        """Return the number."""
+        number: float = self._format.unpack(code.to_bytes(self._format.size))[0]
+        return number
+
+
+class FixedBytes(FieldType):
+    """A fixed number of bytes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"bytes{size}", 8 * size, f"{size} bytes")
+        self._size = size
+
+    def encode(self, value: Any) -> int:
+        """Return the bytes as a big-endian integer."""
+        if not isinstance(value, bytes) or len(value) != self._size:
+            raise ValueError
+        return int.from_bytes(value)
+
+    def decode(self, code: int) -> bytes:
+        """Return the bytes."""
+        return code.to_bytes(self._size)
+
+
+class Degrees(FieldType):
+    """A latitude or longitude (``name`` is lat or lon) as the number of its cell; None is 0.
+
+    There are 2**bits - 1 cells, from 1; ``cell`` is the size of one in degrees.
+    """
+
+    def __init__(self, name: str, bits: int) -> None:
+        self._limit = 90 if name == "lat" else 180
+        expects = f"degrees, {-self._limit} to {self._limit}, or None"
+        super().__init__(f"{name}{bits}", bits, expects)
+        self._cells = (1 << bits) - 1
+        self.cell = 2 * self._limit / self._cells
+
+    def encode(self, value: Any) -> int:
+        """Return the number of the cell that holds it."""
+        if value is None:
+            return 0
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        if not -self._limit <= value <= self._limit:
+            raise ValueError
+        return min(int((value + self._limit) / self.cell), self._cells - 1) + 1
+
+    def decode(self, code: int) -> float | None:
+        """Return the middle of the cell."""
+        return (code - 0.5) * self.cell - self._limit if code else None
+
+
+class Choice(FieldType):
+    """One of some names, stored as its position among them, from 1; None is 0.
+
+    Args:
+        names: the names. Later versions of a program may append to them, but change nothing else:
+            only ``bits`` is stored beside the data.
+        bits: how many bits it takes: there is room for 2**bits - 1 names.
+
+    Example: ``fields={"size": Choice(["S", "M", "L"], bits=2)}``.
+    """
+
+    def __init__(self, names: Iterable[str], bits: int = 8) -> None:
+        self.names = tuple(names) if not isinstance(names, str) else ()
+        if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 32:
+            raise InvalidArgumentError(f"Choice: bits={shown(bits)}", "give an integer, 1 to 32")
+        if not self.names or not all(isinstance(name, str) for name in self.names):
+            raise InvalidArgumentError(
+                f"Choice: names={shown(names)}", "give a sequence of names, at least one"
+            )
+        self._positions = {name: n for n, name in enumerate(self.names, 1)}
+        if len(self._positions) < len(self.names) or len(self.names) >> bits:
+            raise InvalidArgumentError(
+                f"Choice: {counted(len(self.names), 'name')} in {counted(bits, 'bit')}",
+                f"give at most {2**bits - 1:,}, each once, or more bits",
+            )
+        super().__init__(f"choice{bits}", bits, f"one of {shown(self.names)}, or None")
+
+    def encode(self, value: Any) -> int:
+        """Return the position of a name."""
+        if value is None:
+            return 0
+        try:
+            return self._positions[value]
+        except KeyError:
+            raise ValueError from None
+
+    def decode(self, code: int) -> str | None:
+        """Return the name at a position; ``#`` and the position where this program has no name."""
+        if code > len(self.names):
+            return f"#{code}"
+        return self.names[code - 1] if code else None
+
+
+def field_type(owner: str, field: str, spec: str | FieldType) -> FieldType:
+    """Return the type that a field is declared with."""
+    if isinstance(spec, FieldType):
+        return spec
+    match = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
+    if match:
+        letter, size = match[1], int(match[2])
+        if letter == "u" and size <= 63:
+            return Unsigned(size)
+        if letter == "i" and 2 <= size <= 64:
+            return Signed(size)
+        if letter == "f" and size in (16, 32, 64):
+            return Float(size)
+        if letter == "bytes" and size <= MAX_BYTES:
+            return FixedBytes(size)
+        if letter in ("lat", "lon") and 2 <= size <= 32:
+            return Degrees(letter, size)
+    raise InvalidArgumentError(
+        f"{owner}: field {field!r} is declared as {shown(spec)}",
+        "use u1 to u63, i2 to i64, f16, f32, f64, bytes1 to bytes1024, lat2 to lat32, "
+        "lon2 to lon32, or a Choice",
+    )
+
 
 Record: TypeAlias = Mapping[str, Value]
 Fields: TypeAlias = str | Mapping[str, str | FieldType]

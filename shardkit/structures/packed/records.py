@@ -1,31 +1,14 @@
-r"""Fixed-width records by id, packed side by side in STRINGs: two bytes a user, say, and no keys.
+"""Fixed-width records by id, packed side by side in STRINGs: two bytes a user, say, and no keys.
 
-Record ``id`` is in part ``id // part_size``, at byte ``width * (id % part_size)``::
-
-    location:meta     HASH     kind=packed fields=country:u8,region:u8 part_size=16376
-    location:parts    SET      {0, 1, 8546}               the parts that exist
-    location:0        STRING   32,752 bytes: ids 0 to 16,375
-    location:1        STRING   ids 16,376 to 32,751
-    location:8546     STRING   ids 139,949,296 to 139,965,671
-
-    ┌────┬────┬────┬────┬────┬────┬─ … ─┐     id 1 is USA (235), CA (9):
-    │ 00   00 │ eb   09 │ 28   09 │     │     set(1, country=235, region=9)
-    └────┴────┴────┴────┴────┴────┴─ … ─┘       SETRANGE location:0 2 <eb 09>
-      id 0      id 1      id 2
-
-`packed.record_format` tells how a record is packed; narrow ones share a byte. What was never
-written reads as zeros, so **a record of zeros is no record**: iteration, counts and groups leave it
-out.
+Record ``id`` is in part ``id // part_size``, at byte ``width * (id % part_size)``; docs/packed.md
+shows the keys. `packed.record_format` tells how a record is packed. What was never written reads as
+zeros, so **a record of zeros is no record**: iteration, counts and groups leave it out.
 
 A part gets its full length with the first write into it, by a BITFIELD that adds 0 to its last bit
-and changes nothing in a part that exists. A server over-allocates a STRING that grows as ids
-arrive: ten million locations in random order take 3.10 bytes each when strings grow, and 2.04 this
-way (Redis 7.0; Valkey 9.1: 2.82 and 2.04; in sequential order 2.03).
-
-The size of parts follows the allocator: 2**14 records of two bytes and the string's header are just
-more than 32 KiB and take 40; 16,376 fit, so that is the default (2.52 and 2.02 bytes a record).
-Larger parts save nothing more; smaller ones cost more keys. A part costs its length even if it
-holds a single record: ids should be dense.
+and changes nothing in a part that exists: a server over-allocates a STRING that grows as ids
+arrive. The size of parts follows the allocator: 2**14 records of two bytes and the string's header
+are just more than 32 KiB and take 40; 16,376 fit, so that is the default. A part costs its length
+even if it holds a single record: ids should be dense.
 """
 
 from __future__ import annotations
@@ -51,12 +34,21 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.parameters import ChangeScope
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
-from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
+from shardkit.structures.base.partitioned import (
+    PARTS_AT_ONCE,
+    ExpirableStructure,
+    check_parameters,
+    restore_parameters,
+)
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
-from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
+from shardkit.structures.packed.part_store import (
+    IDS_AT_ONCE,
+    PartStore,
+    RecordLayout,
+    bitfields,
+    set_bits,
+)
 from shardkit.structures.packed.record_format import Fields, Record, RecordFormat, join_codes
 
 # 32 KiB less a string's header: the most that the allocator's 32 KiB have room for.
@@ -76,23 +68,17 @@ class PackedRecords(ExpirableStructure[Face]):
 
     Args:
         driver, component, name: see `shardkit.operations.Structure`.
-        fields: the type of each field of a record, in order, ``{"country": "u8", "score": "i32"}``;
-            see `packed.field_types`. Or the name of a preset: ``flag``, ``postal``,
-            ``position16``, ``position24``.
+        fields: the type of each field of a record, in order, ``{"country": "u8", "score": "i32"}``.
+            Or the name of a preset: ``flag``, ``postal``, ``position16``, ``position24``.
         part_size: the records of a part. By default as many as take 32 KiB with the header.
 
     Attributes:
         format: encodes and decodes records.
-        part_size: the argument, or the default.
-        part_bytes: the bytes of a part.
+        part_size, part_bytes: the records, and bytes, of a part.
         store: reads and writes packed records.
 
-    Ids are integers, 0 to 2**63 - 1. Operations raise InvalidArgumentError when an id, a field or a
-    value is invalid, ParameterMismatchError when the records exist with other parameters, and
-    ShardErrors when shards fail; records on the others are still read or written.
-
-    The first operation costs one more exchange, to check the parameters; the first write of this
-    object into a part one more, to register the part.
+    Ids are integers, 0 to 2**63 - 1. Errors and the first call: see `shardkit.structures`; the
+    first write of this object into a part costs one more exchange, to register the part.
     """
 
     deferred: DeferredFace[PackedRecords[Deferred]]
@@ -142,10 +128,7 @@ class PackedRecords(ExpirableStructure[Face]):
     ) -> Operation[None]:
         """Write a record, or some fields of it, in one step. Cost: one exchange; O(1).
 
-        Args:
-            record_id: the record's id.
-            record: values by field. Fields that are not given keep their values.
-            fields: the same as keywords.
+        ``record`` has values by field, ``fields`` the same as keywords. Others keep their values.
         """
         if isinstance(record, Mapping):
             fields = {**record, **fields}
@@ -159,15 +142,8 @@ class PackedRecords(ExpirableStructure[Face]):
     ) -> Operation[None]:
         """Write records, or some fields of each, 10,000 records an exchange.
 
-        Each record is written in one step, not all of them.
-
-        Args:
-            records: values by field, by id; or any iterable of pairs; it is read as
-                records are sent. If an id comes twice, later values replace earlier ones.
-
-        Raises:
-            InvalidArgumentError: an id, a field or a value is invalid; nothing of its 10,000 was
-                written then, but those before.
+        Each record is written in one step, not all of them. ``records`` has values by field, by id;
+        or is any iterable of pairs. If an id comes twice, later values replace earlier ones.
 
         Cost: one exchange for 10,000 records, or 8,000 fields where not all of a record are given;
         a command for each row of neighbours, and one for all others of a part.
@@ -248,13 +224,7 @@ class PackedRecords(ExpirableStructure[Face]):
     ) -> Operation[dict[int, int | None]]:
         """Add to an integer field of many records, each in one step; return new values by id.
 
-        Args:
-            amounts: the numbers to add, by id; or pairs of both.
-            field: an integer field.
-            overflow: see `increment`.
-
-        Raises:
-            InvalidArgumentError: an argument is invalid; nothing was changed then.
+        ``amounts`` has the numbers to add, by id, or pairs of both; for the others see `increment`.
 
         Cost: one exchange for 10,000 records, one command a part.
         """
@@ -334,8 +304,8 @@ class PackedRecords(ExpirableStructure[Face]):
     def highest(self) -> Operation[int | None]:
         """Return the highest id whose record is not zeros; None if there is none.
 
-        Cost: one exchange for the parts that exist, and one for each block of 256 KiB, from the
-        last, until one is found: usually one.
+        Cost: an exchange for the parts that exist, and one for each block of 256 KiB, from the
+        last.
         """
         layout = self.store.layout
         for [block] in reversed((yield from self.store.blocks(1))):
@@ -379,14 +349,13 @@ class PackedRecords(ExpirableStructure[Face]):
 
     @operation
     def aggregate(self, *totals: str, ids: Iterable[int] | None = None) -> Operation[RecordGroup]:
-        """Count the records that are not zeros, and total their fields.
+        """Count the records that are not zeros, and return the totals of their fields.
+
+        They are sum, minimum and maximum of each field, none without records.
 
         Args:
             totals: fields to total: integers (exact) or floats.
             ids: only these records; a repeated id counts again.
-
-        Returns:
-            How many there are, and sum, minimum and maximum of each field (none without records).
 
         Cost: everything is read, an exchange for every 2 MiB, in blocks of at most 256 KiB; for ids
         an exchange for every 1,000. With numpy some nanoseconds a record.
@@ -398,18 +367,14 @@ class PackedRecords(ExpirableStructure[Face]):
     def group_by(
         self, *by: str, totals: Sequence[str] = (), ids: Iterable[int] | None = None
     ) -> Operation[dict[Any, RecordGroup]]:
-        """Count records by the values of fields, and add up other fields of each group.
+        """Return counts by the values of fields (tuples of several), and totals of other fields.
 
         Args:
             by: one field, or several that have at most 64 bits together: no floats.
             totals: fields to add up, see `aggregate`.
             ids: take only these records.
 
-        Returns:
-            The groups, in the order of their bits, by the value; by tuples of values if several
-            fields are given.
-
-        Cost: as `aggregate`.
+        Cost: as `aggregate`. The groups are in the order of their bits.
         """
         if not by or isinstance(totals, str):
             raise InvalidArgumentError(
@@ -437,12 +402,9 @@ class PackedRecords(ExpirableStructure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Yield the damage of parts; change nothing.
+        """Yield the damage of the parts' lengths and of their register; change nothing.
 
-        It checks the lengths of all parts and the register of parts, but not the records: any bits
-        are a record.
-
-        Cost: one command per part, an exchange for every 1,000.
+        Any bits are a record. Cost: one command per part, an exchange for every 1,000.
         """
         yield from check_parameters(self.meta)
         yield from self.store.check()

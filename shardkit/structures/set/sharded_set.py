@@ -1,40 +1,17 @@
-r"""A large SET as many small ones, each compact on its server.
+"""A large SET as many small ones, each compact on its server.
 
-A server keeps a SET of integers as an *intset*, a sorted array, as long as it has at most
-``set-max-intset-entries`` members (512 by default); a larger one becomes a hash table. So a set is
-stored in parts, which split as they fill (`shardkit.structures.layouts.growing`)::
-
-    visitors:meta    HASH  kind=set groups=64 part_size=512 members=int
-    visitors:{37}    HASH  parts=9 count=2702          the state of one group of parts
-    visitors:{37}:0  SET   {17, 90210, …}              some 300 members, never more than 512
-      ⋮
-    visitors:{37}:8
-
-or, given the number of members to expect, in a fixed number of parts::
-
-    visitors:meta    HASH  kind=set total=1000000 part_size=512 partition=crc32 members=int
-    visitors:0       SET   {17, 90210, …}              each about half full: 2 * total // part_size
-      ⋮                                                parts, and CRC-32 of the member decides which
-    visitors:3905
-
-    an intset of 64-bit members, as the server holds it:
-    ┌──────────┬──────────┬────────┬────────┬───┬────────┐
-    │ width: 8 │ count: n │ m₁     │ m₂     │ … │ mₙ     │   8 + 8·n bytes
-    │ 4 bytes  │ 4 bytes  │ 8      │ 8      │   │ 8      │
-    └──────────┴──────────┴────────┴────────┴───┴────────┘
-
-One million ids of 60 bits take 72.4 bytes each in one SET of Redis 7.0, and 9.4 in parts of 512
-(42.5 and 8.4 on Valkey 9.1); larger parts save little more. Sets of text have parts of 128: Redis
-from 7.2 on, and Valkey, have a compact form for text too, with a limit of its own,
-``set-max-listpack-entries``.
-
-Members are always hashed, numbers too, because the integers of a set are rarely in sequence.
+A server keeps a small SET of integers as an *intset*, a sorted array of 8 bytes each; a larger one
+becomes a hash table. So a set is stored in parts, which split as they fill (`layouts.growing`), or,
+given the number of members to expect, in a fixed number of parts. docs/sets.md shows the keys, and
+what they take. Members are always hashed, numbers too, because the integers of a set are rarely in
+sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
-from functools import partial
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import partial, reduce
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.errors import (
@@ -45,7 +22,7 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import completed
-from shardkit.operations.commands import Argument, Key
+from shardkit.operations.commands import Argument, Command, Key, Locate, Transaction
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -55,20 +32,23 @@ from shardkit.operations.operation import (
     Page,
     Stream,
     operation,
+    pages,
     stream,
 )
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some, list_or_args
-from shardkit.structures.base.glob import glob_filter
-from shardkit.structures.base.members import M, Members
+from shardkit.structures.base.members import M, Members, glob_filter
 from shardkit.structures.base.parameters import differences, open_all
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import FORMS
-from shardkit.structures.layouts.base import random_members
-from shardkit.structures.layouts.fixed import FixedLayout
-from shardkit.structures.layouts.growing import GROUPS, GrowingLayout, check_groups
+from shardkit.structures.layouts.base import Chunk, FixedLayout
+from shardkit.structures.layouts.growing import (
+    GROUPS,
+    GrowingLayout,
+    check_groups,
+    chunks_of,
+    read_parts_together,
+)
 from shardkit.structures.layouts.replan import plan_anew
-from shardkit.structures.layouts.structure import StructureWithLayout
-from shardkit.structures.set import algebra
+from shardkit.structures.layouts.structure import StructureWithLayout, random_members
 
 DEFAULT_PART_SIZE = 512
 MEMBERS_AT_ONCE = 10_000
@@ -78,8 +58,6 @@ MOST_RANDOM = 100_000
 
 # The servers' compact form by the type of members.
 _FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
-
-
 _MOST_IN_VAIN = 10  # rounds in which nothing of what was drawn could be popped
 
 
@@ -97,18 +75,13 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             they fill.
         part_size: how many members a part may have to be compact: the servers'
             ``set-max-intset-entries``, 512, or for text ``set-max-listpack-entries``, 128, which
-            are the defaults. A part size above the server's limit is logged as a warning.
+            are the defaults. One above the server's limit is logged as a warning.
         members: int, str or bytes: the type of its members.
-        rule: the partition's name, with a ``total``; see `shardkit.routing.partition`.
+        rule: the partition's name, with a ``total``; see `shardkit.routing.placement`.
         groups: how many groups of parts grow independently, without a ``total``: a power of two, at
             least the number of shards. Small sets need few groups.
 
-    Attributes:
-        total, part_size: the arguments, or the defaults.
-
-    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    set exists with other parameters, and ShardErrors when shards fail. The first operation costs
-    one more exchange, to check the parameters.
+    Errors and the first call: see `shardkit.structures`.
     """
 
     deferred: DeferredFace[ShardedSet[Deferred, M]]
@@ -151,19 +124,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @property
     def parts(self) -> int:
-        """The number of parts.
-
-        Raises:
-            InvalidArgumentError: its parts split as they fill.
-        """
+        """The number of parts; refused if its parts split as they fill."""
         return self._fixed().count
 
     def part_of(self, member: Key) -> int:
-        """Return the number of a member's part. No exchange.
-
-        Raises:
-            InvalidArgumentError: the member does not fit, or the parts split as they fill.
-        """
+        """Return the number of a member's part; refused if parts split. No exchange."""
         return self._fixed().part_of(self._members.encode(member))
 
     def key_of(self, member: Key) -> str:
@@ -171,11 +136,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return self._fixed().key_of(self._members.encode(member))
 
     def by_key(self, members: Iterable[Key]) -> dict[str, list[bytes]]:
-        """Return members, encoded as they are sent, by the key that holds them. No exchange.
-
-        Raises:
-            InvalidArgumentError: a member does not fit, or the parts split as they fill.
-        """
+        """Return members, encoded as they are sent, by their key; see `part_of`. No exchange."""
         key_of, encode = self._fixed().key_of, self._members.encode
         groups: dict[str, list[bytes]] = {}
         for member in members:
@@ -185,20 +146,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sadd(self, *values: M) -> Operation[int]:
-        """Add members.
-
-        Args:
-            values: integers, text or bytes, as the set's ``members`` says.
-
-        Returns:
-            How many were new.
-
-        Raises:
-            InvalidArgumentError: there is no member, or one does not fit; nothing was added.
-            ShardErrors: shards failed; members of the others were added.
-
-        Cost: one exchange, one command per part. O(1) for a member.
-        """
+        """Add members; return how many were new. Cost: one exchange, one command per part."""
         sent = self._encoded(values)
         check_some(self.name, "sadd", sent, "member")
         yield from self._open(create=True)
@@ -207,22 +155,12 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sadd_many(self, members: Iterable[M]) -> Operation[int]:
-        """Add any number of members, 10,000 to 500,000 per exchange; return how many were new.
-
-        Args:
-            members: any iterable, such as a generator; it is read as they are sent.
-
-        Raises:
-            InvalidArgumentError: a member does not fit; earlier pages were added.
-            ShardErrors: shards failed; members of the others, and earlier pages, were added.
-        """
+        """Add any number of members, 10,000 to 500,000 per exchange; return how many were new."""
         if isinstance(members, str | bytes):
             raise InvalidArgumentError(
                 f"{self.name}: sadd_many({shown(members)}) would add its characters",
                 "give an iterable of members, or use sadd",
             )
-        if not isinstance(members, Iterable):
-            raise InvalidArgumentError(f"{self.name}: members={shown(members)}", "give a list")
         added = 0
         total = len(members) if isinstance(members, Sized) else None
         for page in self.layout.pages(self._members.encode_all(members), total, bare=True):
@@ -242,19 +180,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def spop(self, count: int | None = None) -> Operation[Any]:
-        """Remove and return random members, each with the same probability.
+        """Remove and return a random member, each with the same probability; None if there is none.
 
-        No member is returned to two callers.
-
-        Args:
-            count: how many; fewer are returned only if the set has fewer.
-
-        Returns:
-            A member, None if there is none; with ``count`` a set of members.
-
-        Raises:
-            ShardErrors: shards failed. Members on the others were removed, and are not returned:
-                where that matters, pop one at a time.
+        No member is returned to two callers. With ``count`` a set of so many is returned, fewer
+        only if there are fewer. If shards fail, members on the others were removed, and are not
+        returned: where that matters, pop one at a time.
 
         Cost: as `srandmember`, and an exchange.
         """
@@ -295,13 +225,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def srandmember(self, number: int | None = None) -> Operation[Any]:
-        """Return random members, each with the same probability.
+        """Return a random member, each with the same probability; None if there is none.
 
         Args:
-            number: how many distinct ones, at most all; if negative, how many with repetition.
-
-        Returns:
-            A member, None if there is none; with ``number`` a list of members.
+            number: return a list of so many distinct ones, at most all; if negative, with
+                repetition.
 
         Cost: one command per part, an exchange for every 1,000 parts, and a few for the members.
         """
@@ -321,9 +249,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def smismember(self, values: M | Iterable[M], *args: M) -> Operation[list[bool]]:
         """Return for each member whether it is in the set. Cost: one exchange.
 
-        Args:
-            values: a list of members, or the first member.
-            args: further members.
+        ``values`` is a list of members, or the first member.
         """
         encode = self._members.encode
         numbered = [(encode(member), n) for n, member in enumerate(list_or_args(values, args))]
@@ -338,18 +264,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def scard(self) -> Operation[int]:
-        """Return the number of members.
+        """Return the number of members. Cost: one exchange, one command per group.
 
-        Cost: one exchange, one command per group; with a ``total`` one command per part, an
-        exchange for every 1,000 parts.
+        With a ``total`` one command per part, an exchange for every 1,000 parts.
         """
-        yield from self._open()
-        if isinstance(self.layout, GrowingLayout):
-            return (yield from self.layout.count()) or 0
-        count = 0
-        for chunk in self.layout.chunks(PARTS_AT_ONCE):
-            count += sum(held for _, held in (yield from self.layout.read_parts(chunk, "SCARD")))
-        return count
+        return (yield from self._count())
 
     @operation
     def smembers(self) -> Operation[set[M]]:
@@ -375,8 +294,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Iterate over the members, part by part, each once; see `smembers`.
 
         Args:
-            match: only members that match this pattern (``*``, ``?``, ``[a-z]``); they are filtered
-                here, after they were read.
+            match: only members that match this pattern; filtered after they were read.
             count: about how many members to have in memory at a time; by default those of 256
                 parts.
 
@@ -395,13 +313,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Return the members that are in this set and in all others.
 
         Args:
-            keys: a list of sets, or the first other set. They have the same parameters, and belong
-                to any component of this kit. Without any, this set's members are returned.
+            keys: a list of sets, or the first other set: with the same parameters, of any component
+                of this kit. Without any, this set's members are returned.
             args: further sets.
-
-        Raises:
-            InvalidArgumentError: one is not a sharded set.
-            ParameterMismatchError: a set has other parameters.
 
         Cost: one command per part (one per part and set, where parts do not live together, or split
         as they fill), an exchange for every 256 parts. The result is in memory at once; for large
@@ -436,24 +350,16 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sinterstore(self, keys: Operands[M], *args: ShardedSet[Any, M]) -> Operation[int]:
-        """Replace this set by the intersection of others, of which it may be one.
+        """Replace this set by the intersection of others; return how many members it has then.
 
         Each part (each group of splitting parts) is replaced atomically, and no old part remains.
         In the meantime a reader may see old parts beside new ones, and members that are added to
-        this set may be lost.
+        this set may be lost. If shards fail, store it again: the result is the same.
 
         Args:
-            keys: a list of sets with this set's parameters, or the first set.
+            keys: a list of sets with this set's parameters, or the first set. This one may be among
+                them.
             args: further sets.
-
-        Returns:
-            How many members this set has then.
-
-        Raises:
-            InvalidArgumentError: no set was given, or one is not a sharded set.
-            ParameterMismatchError: a set has other parameters.
-            ShardErrors: shards failed; some parts were replaced. Store it again: the result is the
-                same.
 
         Cost: one command per part, or where parts do not live together two exchanges for every 256
         parts; where they split as they fill, that of reading and adding all members.
@@ -476,7 +382,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def replan(self, total: int) -> Operation[int]:
-        """Plan parts for another number of members, while clients use the set.
+        """Plan parts for another number of members, while clients use the set; return how many.
 
         Everything is copied into new parts, a multiple of the present number. Clients follow, even
         if their code has another total. Writers wait once, for some tenths of a second; readers do
@@ -484,9 +390,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Args:
             total: the expected number of members; rounded up to such a multiple.
-
-        Returns:
-            The number of parts.
 
         Raises:
             InvalidArgumentError: that needs no more parts; the parts split as they fill, or have
@@ -503,14 +406,14 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def rebuild(self) -> Operation[int]:
         """Repair the damage that `check` finds, where possible; return the number of members.
 
-        Members move to their own parts, and the states of groups are written as their parts have
-        them; a key of another type is removed. Lost parameters are stored as the set was opened. Do
-        not write to it at the same time.
+        Members move to their own parts, and groups are counted again; a key of another type is
+        removed. Lost parameters are stored as the set was opened. Do not write to it at the same
+        time.
 
         Cost: as `check`, and an exchange for each member that moves.
         """
         yield from self._rebuild()
-        return (yield from self.deferred.scard())
+        return (yield from self._count())
 
     def _validate_member(self, member: bytes, value: Any) -> None:
         self._members.decode(member)
@@ -528,17 +431,17 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
         layouts = yield from self._compatible([self, *others])
         combined, seen = set[M](), [0] * len(layouts)
-        for chunk in (yield from algebra.chunks(layouts)):
-            combined.update(self._page((yield from algebra.combine(verb, layouts, chunk, seen))))
-        yield from algebra.verify(layouts, seen)
+        for chunk in (yield from corresponding_chunks(layouts)):
+            combined.update(self._page((yield from combine_chunk(verb, layouts, chunk, seen))))
+        yield from verify_counts(layouts, seen)
         return combined
 
     def _iterate(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Stream[M]:
         layouts = yield from self._compatible([self, *others])
         seen = [0] * len(layouts)
-        for chunk in (yield from algebra.chunks(layouts)):
-            yield self._page((yield from algebra.combine(verb, layouts, chunk, seen)))
-        yield from algebra.verify(layouts, seen)
+        for chunk in (yield from corresponding_chunks(layouts)):
+            yield self._page((yield from combine_chunk(verb, layouts, chunk, seen)))
+        yield from verify_counts(layouts, seen)
 
     def _compatible(
         self, sets: Sequence[ShardedSet[Any, M]]
@@ -572,7 +475,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             )
         layouts = yield from self._compatible(sources)
         yield from self._open(create=True)
-        return (yield from algebra.store(verb, self.layout, layouts))
+        return (yield from store_combined(verb, self.layout, layouts))
 
     def _encoded(self, members: Iterable[Key]) -> list[tuple[bytes, None]]:
         encode = self._members.encode
@@ -592,3 +495,166 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
 # Other sets, as redis-py takes keys: one, or a list of them.
 Operands: TypeAlias = ShardedSet[Any, M] | Iterable[ShardedSet[Any, M]]
+
+
+# How many parts of every operand are in memory at a time.
+PARTS_COMBINED = 256
+# Seconds after which the incomplete result of a process that died expires.
+_UNFINISHED = 24 * 3600
+
+_ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
+    "SINTER": operator.and_,
+    "SUNION": operator.or_,
+    "SDIFF": operator.sub,
+}
+
+
+def corresponding_chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chunk]]:
+    """Return the corresponding parts of sets in chunks. Cost: at most one exchange per set.
+
+    Sets with the same parameters have the same members in corresponding parts. With a fixed number
+    of parts, part 7 of one corresponds to part 7 of another: where these live on one server, it
+    combines them. Where parts split as they fill, a part of the set that was split least
+    corresponds to the parts that the same part was split into in the others.
+    """
+    growing = _growing(layouts)
+    for layout in growing:
+        yield from layout.refresh()
+    return list(_corresponding(growing) if growing else layouts[0].chunks(PARTS_COMBINED))
+
+
+def combine_chunk(
+    verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk, seen: list[int]
+) -> Operation[list[bytes]]:
+    """Return the members of a combined chunk; ``seen`` counts what was read of each set."""
+    fixed = _fixed(layouts)
+    if not fixed:
+        return list((yield from _combined_growing(verb, _growing(layouts), chunk, seen)))
+    together = yield from _live_together(fixed, chunk)
+    replies = iter((yield _fetch(verb, fixed, chunk, together)))
+    members: list[bytes] = []
+    for there in together:
+        members += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
+    return members
+
+
+def verify_counts(
+    layouts: Sequence[FixedLayout | GrowingLayout], seen: Sequence[int]
+) -> Operation[None]:
+    """Compare what was read of each set with its count; see `LayoutBase.verify`."""
+    for layout, found in zip(layouts, seen, strict=True):
+        yield from layout.verify(found)
+
+
+def store_combined(
+    verb: str, target: FixedLayout | GrowingLayout, sources: Sequence[FixedLayout | GrowingLayout]
+) -> Operation[int]:
+    """Replace a set by the combination of others, of one kind of layout; return its size."""
+    if isinstance(target, FixedLayout):
+        return (yield from _store_fixed(verb, target, _fixed(sources)))
+    return (yield from _store_growing(verb, target, _growing(sources)))
+
+
+def _fixed(layouts: Iterable[FixedLayout | GrowingLayout]) -> list[FixedLayout]:
+    return [layout for layout in layouts if isinstance(layout, FixedLayout)]
+
+
+def _growing(layouts: Iterable[FixedLayout | GrowingLayout]) -> list[GrowingLayout]:
+    return [layout for layout in layouts if isinstance(layout, GrowingLayout)]
+
+
+# ---- where the number of parts is fixed
+
+
+def _store_fixed(verb: str, target: FixedLayout, sources: Sequence[FixedLayout]) -> Operation[int]:
+    stored = 0
+    for parts in target.chunks(PARTS_COMBINED):
+        together = yield from _live_together((target, *sources), parts)
+        apart = [part for part, there in zip(parts, together, strict=True) if not there]
+        fetched = iter((yield _fetch(verb, sources, apart, [False] * len(apart))) if apart else ())
+        batch: list[Command | Transaction] = []
+        for part, there in zip(parts, together, strict=True):
+            if there:
+                keys = [source.key(part) for source in sources]
+                batch.append(target.command(part, f"{verb}STORE", *keys))
+            else:
+                members = _combine(verb, _next(fetched, len(sources)))
+                commands = [target.command(part, "DEL")]
+                commands += [
+                    target.command(part, "SADD", *page) for page in pages(members, MEMBERS_AT_ONCE)
+                ]
+                batch.append(Transaction(target.component, target.key(part), tuple(commands)))
+        replies = yield batch
+        stored += sum(r if isinstance(r, int) else sum(r[1:]) for r in replies)
+    return stored
+
+
+def _live_together(layouts: Sequence[FixedLayout], parts: Sequence[int]) -> Operation[list[bool]]:
+    """Return for each part whether all sets' keys of it can be used in one command."""
+    commands = [layout.command(part, "") for part in parts for layout in layouts]
+    places = yield Locate([(command.to, command.key) for command in commands])
+    width = len(layouts)
+    return [len(set(places[n * width : (n + 1) * width])) == 1 for n in range(len(parts))]
+
+
+def _fetch(
+    verb: str, layouts: Sequence[FixedLayout], parts: Sequence[int], together: Sequence[bool]
+) -> list[Command]:
+    """Return the commands that combine parts on their server, or fetch those that are apart."""
+    batch = []
+    for part, there in zip(parts, together, strict=True):
+        if there:
+            first, *rest = layouts
+            keys = [other.key(part) for other in rest]
+            batch.append(first.command(part, verb, *keys))
+        else:
+            batch += [layout.command(part, "SMEMBERS") for layout in layouts]
+    return batch
+
+
+# ---- where parts split as they fill
+
+
+def _corresponding(layouts: Sequence[GrowingLayout]) -> Iterator[Any]:
+    """Return chunks of the parts of the set that has fewest, group by group."""
+    numbers = [min(parts) for parts in zip(*(layout.parts for layout in layouts), strict=True)]
+    return chunks_of(numbers, PARTS_COMBINED)
+
+
+def _combined_growing(
+    verb: str, layouts: Sequence[GrowingLayout], chunk: Any, seen: list[int]
+) -> Operation[set[bytes]]:
+    replies = yield from read_parts_together(layouts, chunk, "SMEMBERS")
+    for n, parts in enumerate(replies):
+        seen[n] += sum(map(len, parts))
+    return _combine(verb, ([m for part in parts for m in part] for parts in replies))
+
+
+def _store_growing(
+    verb: str, target: GrowingLayout, sources: Sequence[GrowingLayout]
+) -> Operation[int]:
+    counter = f"{target.name}:storing"
+    number, _, ends = yield [
+        Command(target.component, counter, ("INCR", counter)),
+        Command(target.component, counter, ("EXPIRE", counter, 2 * _UNFINISHED)),
+        Command(target.component, counter, ("PEXPIRETIME", counter)),
+    ]
+    result = target.sibling(f"{counter}:{number}", ends - 1000 * _UNFINISHED)
+    for layout in sources:
+        yield from layout.refresh()
+    seen = [0] * len(sources)
+    for chunk in _corresponding(sources):
+        members = yield from _combined_growing(verb, sources, chunk, seen)
+        for page in pages(members, MEMBERS_AT_ONCE):
+            sent = [(member, None) for member in page]
+            yield from result.write(sent, lambda some, _: ("SADD", *some))
+    yield from verify_counts(sources, seen)
+    return (yield from target.replace_by(result))
+
+
+def _combine(verb: str, operands: Iterable[Iterable[bytes]]) -> set[bytes]:
+    return reduce(_ALGEBRA[verb], map(set, operands))
+
+
+def _next(replies: Iterator[Any], count: int) -> list[Any]:
+    return [next(replies) for _ in range(count)]

@@ -1,24 +1,15 @@
 """Groups of parts of a sorted set, each with a ZSET of its highest and one of its lowest members.
 
-::
-
-    scores:{4}           HASH   parts=7 count=170         the state of one group
-    scores:{4}:0 … 6     ZSET   its members               see `shardkit.structures.layouts.growing`
-    scores:{4}:top       ZSET   its highest members       ┐ at least ``bound_size`` of them, or all;
-    scores:{4}:bottom    ZSET   its lowest members        ┘ at most twice as many
-
 The highest members of the whole set are among the highest of each group. Members fall to groups at
-random: of the first 1,000, each of 64 groups has 16, seldom more than 28 and hardly ever more than
-36. So a group caches not 1,000 but 36 to 72, which stay compact. A reader fetches 28 from each
-group, and more from those whose last one is still among the first 1,000. If it needs more than a
-group caches, it reads the parts: the result is exact however members fall.
-
+random: of the first 1,000, each of 64 groups has 16, hardly ever more than 36. So a group caches
+not 1,000 but 36 to 72, which stay compact: at least ``bound_size`` of them, or all. A reader
+fetches 28 from each group, and more from those whose last one is still among the first 1,000. If it
+needs more than a group caches, it reads the parts: the result is exact however members fall.
 ``lua/bounds.lua`` updates top and bottom with every change, and proves that they stay correct.
 
 **Ranges** are read page by page. A page is a script per group that visits its parts and returns the
 first members after a score and member. So a page costs the same wherever it begins, and nothing is
-kept between pages. Because each page visits all parts, pages grow until eight hold everything:
-reading all of a sorted set visits each part about a dozen times, however many members there are.
+kept between pages. Pages grow until eight hold everything, which visits each part a dozen times.
 
 To start at a rank far inside, a row somewhat before it is guessed from a sample, its exact rank is
 counted, and reading begins there::
@@ -72,12 +63,8 @@ class OrderedRange(NamedTuple):
         return self._replace(start=repr(score) if beyond else self.start, after=row)
 
 
-def full_range(*, desc: bool) -> OrderedRange:
-    """Return the range of all members."""
-    return _FULL[desc]
-
-
-_FULL = (OrderedRange("-inf", "inf"), OrderedRange("inf", "-inf", desc=True))
+# The ranges of all members, from the lowest, and from the highest.
+FULL_RANGES = (OrderedRange("-inf", "inf"), OrderedRange("inf", "-inf", desc=True))
 
 
 class ScoredGroups(GrowingLayout):
@@ -98,11 +85,7 @@ class ScoredGroups(GrowingLayout):
     def _write_command(
         self, plan: WritePlan, build: Build[Any], *, adds: bool, unsure: bool
     ) -> Command:
-        """Make the command of a plan; see `GrowingLayout.write`.
-
-        ``build`` returns a verb, its number of options, the options and the arguments: see
-        ``lua/write.lua``.
-        """
+        """See `GrowingLayout.write`; ``build`` returns a command as ``lua/write.lua`` has it."""
         group = plan.group
         if not unsure and (one := self._one(plan, build, adds)) is not None:
             return one
@@ -148,24 +131,24 @@ class ScoredGroups(GrowingLayout):
 
     def remove_range(self, low: str, high: str) -> Operation[int]:
         """Remove the members with a score within a range; return how many. Cost: as `rebuild`."""
-        replies = yield from self._to_groups("structures/sorted_set/remove_range", low, high)
+        replies = yield from self._to_groups(low, high)
         return sum(removed for [removed] in replies)
 
     def rebuild(self) -> Operation[int]:
-        """Recount all members and rebuild tops and bottoms; return how many members there are.
+        """Recount all members, rebuild tops and bottoms; return how many members there are.
 
         Cost: one script per group, which visits its parts; one exchange per 100,000 parts.
         """
-        yield from self._to_groups("structures/sorted_set/rebuild")
+        yield from self._to_groups()
         return sum(self._counts)
 
     def part_keys(self) -> Iterator[str]:
-        """See `Layout.part_keys`: also tops and bottoms, which hold members again."""
+        """See `FixedLayout.part_keys`: also tops and bottoms, which hold members again."""
         return chain(super().part_keys(), self._tops, self._bottoms)
 
     def rebuild_beside(self) -> Operation[None]:
         """Rebuild tops and bottoms; see `rebuild`."""
-        yield from self._to_groups("structures/sorted_set/rebuild")
+        yield from self._to_groups()
 
     def check_beside(self, group: int, held: Sequence[tuple[bytes, Any]]) -> Operation[Suspicions]:
         """Check a group's top and bottom against its members. Cost: one exchange."""
@@ -200,15 +183,15 @@ class ScoredGroups(GrowingLayout):
                 notes.append(Suspicion(damage(self.component, key, what, wanted), repair))
         return notes
 
-    def _to_groups(self, name: str, *args: Argument) -> Operation[list[list[Any]]]:
-        """Run a script with all keys of each group; return the replies without the states."""
+    def _to_groups(self, *args: Argument) -> Operation[list[list[Any]]]:
+        """Run ``lua/rebuild.lua`` for each group; return the replies without the states."""
         yield from self.refresh()
         waiting, results = list(range(self.groups)), []
         while waiting:
             calls = (
                 lua_call(
                     self.component,
-                    name,
+                    "structures/sorted_set/rebuild",
                     self._all_keys(group),
                     (self.initial, self.bound_size, self._write_terms[1], *args),
                 )
@@ -269,7 +252,7 @@ class ScoredGroups(GrowingLayout):
 
         A group caches at least ``bound_size`` members, or all that it has.
         """
-        if not (wanted in _FULL and size <= self.bound_size):
+        if not (wanted in FULL_RANGES and size <= self.bound_size):
             return (yield from self._first_of_parts(groups, wanted, size))
         if wanted.desc:
             name, keys = "ZREVRANGE", self._tops
@@ -332,10 +315,7 @@ class ScoredGroups(GrowingLayout):
         return (yield from self.count_between("ZCOUNT", *ends, score, member, int(desc)))
 
     def sample(self, size: int) -> Operation[list[Row]]:
-        """Return the members of some parts of each group, at random with regard to their scores.
-
-        Cost: one exchange.
-        """
+        """Return the members of some parts of each group, at random scores. One exchange."""
         parts = ceil(size / self.groups / self._load)
         keys = [
             self.key(group, part)
@@ -382,13 +362,8 @@ class ScoredGroups(GrowingLayout):
             waiting = list(changed)
         return by_group
 
-    def cache_of(self, member: bytes, desc: bool) -> str:
-        """Return the key of the top, or the bottom, that has a member if it is among the first."""
-        [group] = self._by_group([(member, None)])
-        return (self._tops if desc else self._bottoms)[group]
-
     def reset(self) -> None:
-        """See `Layout.reset`."""
+        """See `LayoutBase.reset`."""
         super().reset()
         self._needs_all_parts.clear()
 
@@ -506,7 +481,7 @@ def read_ranks(
     part and some hundredths of all members.
     """
     if -LARGEST_PAGE <= start <= stop < 0:
-        rows = yield from groups.first(full_range(desc=not desc), -start)
+        rows = yield from groups.first(FULL_RANGES[not desc], -start)
         return rows[-1 - stop :][::-1]
     total = None
     if start < 0 or stop < 0 or start > LARGEST_PAGE:
@@ -516,7 +491,7 @@ def read_ranks(
     if stop < start:
         return []
     limit = stop - start + 1
-    wanted, offset = full_range(desc=desc), start
+    wanted, offset = FULL_RANGES[desc], start
     if total is not None and start > LARGEST_PAGE:
         wanted, offset = yield from _seek(groups, start, total, desc=desc)
     return (yield from read_range(groups, wanted, offset, limit))
@@ -539,7 +514,7 @@ def _seek(
         pivot = sample[position]
         before = yield from groups.rank(pivot, desc=desc)
         if before < rank:
-            return full_range(desc=desc).resume_after(pivot), rank - before - 1
+            return FULL_RANGES[desc].resume_after(pivot), rank - before - 1
         margin *= 2
         position -= margin
-    return full_range(desc=desc), rank
+    return FULL_RANGES[desc], rank

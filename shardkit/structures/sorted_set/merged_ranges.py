@@ -1,23 +1,13 @@
 """Ranges of scores over many ZSETs: what ZRANGEBYSCORE returns, merged into one order.
 
-A sorted set in parts, one on each shard, is read as if it were one: each part returns its first
-members of the range, and these are merged by score, and by member where scores are equal::
-
-    part 0    1 ann   3 eve   3 ivo   7 pat ┐
-    part 1    2 bob   3 dan                 ├─►  1 ann   2 bob   3 cal   3 dan   3 eve  …
-    part 2    3 cal   9 zoe                 ┘    the first five of them all
-
 The next page begins after the last row of the previous one: that row, a member and its score, is
-the cursor. The cursor is exclusive, so nothing comes twice, and total, so nothing is left out
-however many scores are equal. A script finds its rank in each part, by bisecting the members with
-that score, so a page costs the same wherever it begins, and the cursor's member need not exist any
-more, nor ever have been in that part::
-
-    after (dan, 3)    part 0: rank 1      part 1: rank 2, the end      part 2: rank 1
+the cursor. It is exclusive, so nothing comes twice, and total, so nothing is left out however many
+scores are equal. A script finds its rank in each part, by bisecting the members with that score, so
+a page costs the same wherever it begins, and the cursor's member need not exist.
 
 Of n parts each has about an nth of a page. So a reader fetches somewhat more than its share from
-each, and more only where that was too little: a page of 1,000 over 16 parts reads some 1,400
-members, not 16,000. After Redis in Action, section 10.3.4, where each shard returns a whole page.
+each, and more only where that was too little. After Redis in Action, section 10.3.4, where each
+shard returns a whole page.
 """
 
 from __future__ import annotations
@@ -46,7 +36,7 @@ from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.members import M, Members, Place, find
 from shardkit.structures.sorted_set.groups import Row
-from shardkit.structures.sorted_set.scores import (
+from shardkit.structures.sorted_set.sharded_sorted_set import (
     CastScore,
     Score,
     ScoreBound,
@@ -87,10 +77,6 @@ def range_over(
     Returns:
         Pairs (member, score), in order of score, and of their bytes where scores are equal; with
         ``desc`` in the opposite order, as the servers have it.
-
-    Raises:
-        InvalidArgumentError: an argument is invalid.
-        ShardErrors: a shard failed.
 
     Cost: one exchange with all shards concerned, O(log n + limit / places) per ZSET of n members,
     O(log² n) after a cursor whose member is gone; one more exchange for ZSETs that hold much more
@@ -179,9 +165,7 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
     It only reads: which member goes to which part is up to the application that writes.
 
     Args:
-        driver: runs its operations.
-        component: where the parts live.
-        name: the name that their keys are derived from.
+        driver, component, name: see `shardkit.operations.Structure`.
         shards: how many parts there are: as many as the component has shards. Over an unsharded
             component or a cluster, any number.
         members: int, str or bytes: the type in which members are returned.

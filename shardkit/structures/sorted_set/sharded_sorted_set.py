@@ -1,46 +1,26 @@
-r"""A large ZSET as many small ones, its highest and lowest members at hand.
+"""A large ZSET as many small ones, its highest and lowest members at hand.
 
-A server keeps a ZSET as a *listpack*, one block of bytes, as long as it has at most
-``zset-max-listpack-entries`` members (128) and none longer than ``zset-max-listpack-value`` bytes
-(64); a larger one becomes a hash table and a skip list. So a sorted set is kept in parts, by the
-hash of the member, that split as they fill (`shardkit.structures.layouts.growing`)::
-
-    scores:meta          HASH  kind=sorted-set groups=64 part_size=128 bound=100 members=str
-    scores:{4}           HASH  parts=413 count=15622 …       one group of 64
-    scores:{4}:0         ZSET  {"user:17": 4096.5, …}        in its parts some 40 members each
-      ⋮
-    scores:{4}:412
-    scores:{4}:top       ZSET  the group's highest 11 to 22 members
-    scores:{4}:bottom    ZSET  its lowest
-
-    "user:17" with 4096.5 in the listpack of a part:
-    ┌───────────┬─────────┬──────┬───────────┬────────┬──────┐
-    │ length: 7 │ user:17 │ size │ length: 6 │ 4096.5 │ size │   9 + 8 bytes
-    │ 1 byte    │ 7       │ 1    │ 1         │ 6      │ 1    │   (whole numbers take 2 to 10)
-    └───────────┴─────────┴──────┴───────────┴────────┴──────┘
+A server keeps a ZSET as a *listpack*, one block of bytes, as long as it has few short members; a
+larger one becomes a hash table and a skip list. So a sorted set is kept in parts, by the hash of
+the member, that split as they fill (`layouts.growing`). docs/sorted-sets.md shows the keys, what
+they take, and what calls cost.
 
 The most frequent reads, of the first or last members, would otherwise visit every part. So every
-script that changes members also updates top and bottom of their group
-(`shardkit.structures.sorted_set.groups`, ``lua/bounds.lua``): they are exact at all times. All
-other reads in order, ranges of scores, pages and ranks, visit all parts, some 400 per script, and
-merge the results (`shardkit.structures.sorted_set.groups`).
-
-One million members of 7 characters with whole scores take 17.9 bytes each on Redis 7.0, and 109.9
-in one ZSET (16.5 and 79.9 on Valkey 9.1); 0.1 of them are for tops and bottoms. A change takes two
-to three times the processor time of a plain ZADD, server and caller together, in bulk three to four
-times; a page, out of some 26,400 parts, 0.15 to 0.18 seconds of the server's. Measured on a busy
-machine of two cores by ``benchmarks/sorted_set.py``.
+script that changes members also updates top and bottom of their group (`sorted_set.groups`,
+``lua/bounds.lua``): they are exact at all times. All other reads in order, ranges of scores, pages
+and ranks, visit all parts, some 400 per script, and merge the results.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Generic
+from math import isnan
+from typing import Any, ClassVar, Generic, TypeAlias
 
-from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.arguments import shown
+from shardkit.errors import InvalidArgumentError, InvalidKeyError, counted
+from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
@@ -51,41 +31,171 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
+    Structure,
     operation,
     pages,
     stream,
 )
+from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.layouts.growing import GROUPS, check_groups
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.sorted_set.groups import (
+    FULL_RANGES,
     OrderedRange,
     RangeReader,
     Row,
     ScoredGroups,
-    full_range,
     read_range,
     read_ranks,
     removing,
     scored,
 )
-from shardkit.structures.sorted_set.scores import (
-    HIGHEST_RANK,
-    CastScore,
-    Score,
-    ScoreBound,
-    Scored,
-    ScoreQueries,
-    as_pairs,
-    check_cursor,
-    check_score,
-    lex_bound,
-    offset_and_limit,
-    score_bound,
-    zadd_options,
-)
+
+HIGHEST_RANK = 2**63 - 1
+
+Score: TypeAlias = int | float
+# Members with scores. (A mapping's keys are invariant: hence Any.)
+Scored: TypeAlias = Mapping[Any, Score] | Iterable[tuple[Key, Score]]
+# The bound of a range: a score, or text as in Redis: "(1.5", "-inf".
+ScoreBound: TypeAlias = Score | str
+# redis-py's score_cast_func.
+CastScore: TypeAlias = Callable[[float], Any]
+
+
+def check_score(owner: str, field: str, value: object) -> float:
+    """Return a score as a float."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            score = float(value)
+        except OverflowError:
+            pass
+        else:
+            if not isnan(score):
+                return score
+    raise InvalidArgumentError(f"{owner}: {field}={shown(value)}", "give a number, not NaN")
+
+
+def score_bound(owner: str, field: str, value: ScoreBound) -> str:
+    """Return the bound of a range of scores as it is sent: the shortest exact text of a double."""
+    if not isinstance(value, str):
+        return repr(check_score(owner, field, value))
+    outside = value[:1] == "("
+    try:
+        score = float(value[outside:])
+    except ValueError:
+        score = float("nan")
+    if isnan(score):
+        raise InvalidArgumentError(
+            f"{owner}: {field}={shown(value)}",
+            'give a score, "-inf", "+inf", or "(1.5" to exclude it',
+        )
+    return "(" * outside + repr(score)
+
+
+def lex_bound(owner: str, field: str, value: str | bytes) -> bytes:
+    """Return the bound of a range of members as it is sent."""
+    try:
+        sent = key_bytes(value) if isinstance(value, str | bytes) else b""
+    except InvalidKeyError:
+        sent = b""
+    if sent in (b"-", b"+") or sent[:1] in (b"[", b"("):
+        return sent
+    raise InvalidArgumentError(
+        f"{owner}: {field}={shown(value)}", 'give "-", "+", "[member", or "(member" to exclude it'
+    )
+
+
+def zadd_options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool) -> list[Argument]:
+    """Return the options of a ZADD."""
+    given = {"NX": nx, "XX": xx, "GT": gt, "LT": lt, "CH": ch}
+    options: list[Argument] = [name for name, wanted in given.items() if wanted]
+    if (gt and lt) or (nx and (xx or gt or lt)):
+        names = ", ".join(f"{str(name).lower()}=True" for name in options if name != "CH")
+        raise InvalidArgumentError(
+            f"{owner}: {names} are mutually exclusive",
+            "give nx alone, or at most one of gt and lt, with or without xx",
+        )
+    return options
+
+
+def offset_and_limit(owner: str, start: int | None, num: int | None) -> tuple[int, int | None]:
+    """Return a LIMIT as the rows to skip and the rows to return, None for all."""
+    if start is None or num is None:
+        if start is not num:
+            raise InvalidArgumentError(
+                f"{owner}: only one of start (offset) and num", "give both or neither"
+            )
+        return 0, None
+    check_integer(owner, "start", start, 0, HIGHEST_RANK)
+    check_integer(owner, "num", num, -HIGHEST_RANK, HIGHEST_RANK)
+    return start, None if num < 0 else num
+
+
+def check_cursor(owner: str, cursor: object) -> tuple[Key, float]:
+    """Return the member and score of a cursor."""
+    if not isinstance(cursor, tuple | list) or len(cursor) != 2:
+        raise InvalidArgumentError(
+            f"{owner}: cursor={shown(cursor)}", "give a member and its score: a page's last row"
+        )
+    return cursor[0], check_score(f"{owner}: cursor {shown(cursor[0])}", "score", cursor[1])
+
+
+def as_pairs(owner: str, given: Scored) -> Iterable[tuple[Key, Score]]:
+    """Return members with scores, from a mapping or from pairs, which are read one by one."""
+    if isinstance(given, Mapping):
+        return given.items()
+    return rows_of(owner, "pairs", given, "(member, score)", 2, 2)
+
+
+class ScoreQueries(Structure[Face]):
+    """ZRANGEBYSCORE and ZREVRANGEBYSCORE with redis-py's arguments."""
+
+    # Returns the members with scores within a range; with ``cast``, pairs with the scores.
+    _scores: Callable[..., Operation[list[Any]]]
+
+    @operation
+    def zrangebyscore(
+        self,
+        min: ScoreBound,
+        max: ScoreBound,
+        start: int | None = None,
+        num: int | None = None,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range, lowest first.
+
+        Args:
+            min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
+            max: the highest score, in the same forms.
+            start: how many members to skip; `page` skips without reading them.
+            num: how many to return, given with ``start``; negative for all.
+            withscores: whether to return pairs ``(member, score)``.
+            score_cast_func: converts each score.
+
+        Cost: as `page` for every 10,000 members, skipped ones included; of a `ShardedSortedSet` for
+        an eighth of all if that is more.
+        """
+        cast = score_cast_func if withscores else None
+        return (yield from self._scores(min, max, start, num, cast, desc=False))
+
+    @operation
+    def zrevrangebyscore(
+        self,
+        max: ScoreBound,
+        min: ScoreBound,
+        start: int | None = None,
+        num: int | None = None,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range, highest first; see `zrangebyscore`."""
+        cast = score_cast_func if withscores else None
+        return (yield from self._scores(min, max, start, num, cast, desc=True))
+
 
 DEFAULT_PART_SIZE = 128
 DEFAULT_BOUND = 100
@@ -101,8 +211,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     """A ZSET in parts, over one server or many. Made by ``kit.sorted_set``.
 
     Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores
-    are doubles, including infinite ones. Methods with redis-py's names have its arguments and
-    results.
+    are doubles, including infinite ones.
 
     Args:
         driver, component, name: see `shardkit.operations.Structure`.
@@ -115,15 +224,9 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         groups: how many groups of parts grow independently: a power of two, at least the number of
             shards. Small sorted sets need few.
 
-    Attributes:
-        part_size, bound: see the arguments.
-
-    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    sorted set exists with other parameters, and ShardErrors when shards fail.
-
-    The first operation costs one more exchange, which compares the parameters. A call that changes
-    members sends one script per group, with up to 500 members each: changes within a group are
-    atomic, changes of several groups are not.
+    Errors and the first call: see `shardkit.structures`. A call that changes members sends one
+    script per group, with up to 500 members each: changes within a group are atomic, of several are
+    not.
     """
 
     deferred: DeferredFace[ShardedSortedSet[Deferred, M]]
@@ -170,7 +273,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         gt: bool = False,
         lt: bool = False,
     ) -> Operation[Any]:
-        """Add members, or change their scores.
+        """Add members, or change their scores; return how many were added.
 
         Args:
             mapping: scores by member; or pairs ``(member, score)``.
@@ -181,14 +284,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
                 other options prevented it.
             gt: change a score only to a higher one; new members are still added.
             lt: change a score only to a lower one; new members are still added.
-
-        Returns:
-            How many were added.
-
-        Raises:
-            InvalidArgumentError: there is no member, a member or score is invalid, or options are
-                mutually exclusive; nothing was changed.
-            ShardErrors: shards failed; members of the others were changed.
 
         Cost: one exchange per 10,000 members, one script per group.
         """
@@ -220,11 +315,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[int]:
         """Add any number of members, 10,000 per exchange; return how many were added.
 
-        ``pairs`` is any iterable of ``(member, score)``, such as a generator; it is read as pages
-        are sent. The options are those of `zadd`.
-
-        Raises:
-            InvalidArgumentError: a member or score is invalid; earlier pages have been added.
+        ``pairs`` is any iterable of ``(member, score)``. The options are those of `zadd`.
         """
         options = zadd_options(self.name, nx=nx, xx=xx, gt=gt, lt=lt, ch=ch)
         added = 0
@@ -234,13 +325,9 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def zincrby(self, amount: Score, value: Key) -> Operation[float]:
-        """Add to the score of a member, 0 if it is new; return its new score.
+        """Add to the score of a member, 0 if it is new; return its new score. Cost: one exchange.
 
-        Raises:
-            InvalidArgumentError: the member or amount is invalid.
-            ShardErrors: the sum is not a number (infinity minus infinity).
-
-        Cost: one exchange.
+        ShardErrors if the sum is not a number (infinity minus infinity).
         """
         added = check_score(f"{self.name}: member {shown(value)}", "amount", amount)
         sent = [(self._members.encode(value), repr(added))]
@@ -265,14 +352,11 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         No member is returned to two callers. The members were the lowest when they were read; a
         lower one that is added just then stays. If another client pops one of them, or changes its
-        score, the next lowest is read instead.
+        score, the next lowest is read instead. If shards fail, members on the others were removed
+        but are not returned: where that matters, pop one at a time.
 
         Args:
             count: how many, at most 10,000; one unless given.
-
-        Raises:
-            ShardErrors: shards failed. Members on the others were removed but are not returned:
-                where that matters, pop one at a time.
 
         Cost: two exchanges or more; the first as `bottom`.
         """
@@ -289,10 +373,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Args:
             min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
-            max: the highest score, ``"(2.5"`` to exclude that score itself, or ``"inf"``.
-
-        Raises:
-            ShardErrors: shards failed; members on the others were removed.
+            max: the highest score, in the same forms.
 
         Cost: one script per group, which visits its parts; two exchanges, more above 100,000 parts.
         """
@@ -302,9 +383,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def zremrangebyrank(self, min: int, max: int) -> Operation[int]:
-        """Remove the members of some ranks; return how many.
-
-        They are read first, then removed if their scores are unchanged.
+        """Remove the members of some ranks whose scores do not change meanwhile; return how many.
 
         Args:
             min: the lowest rank, from 0; negative ones count from the highest: -1 is the last.
@@ -325,15 +404,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         """Add the members of a plain ZSET of the same component; return how many are new.
 
         The ZSET is not changed: check the result, then remove it. Changes made to it in between may
-        be missed; repeat the call to pick them up.
-
-        Args:
-            key: the key of the ZSET.
-
-        Raises:
-            InvalidArgumentError: a member is invalid; earlier ones have been added.
-
-        Cost: two exchanges per 1,000 members.
+        be missed; repeat the call. Cost: two exchanges per 1,000 members.
         """
 
         def add(flat: list[bytes]) -> Operation[int]:
@@ -344,12 +415,10 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Recount all members and rebuild each group's top and bottom; return the count.
+        """Repair what `check` finds, and rebuild each group's top and bottom; return the count.
 
-        Normal use never needs it. It repairs changes by other programs: see
-        `check`, and `ShardedSet.rebuild`.
-
-        Cost: as `check`, and `zremrangebyscore`.
+        Normal use never needs it. Cost: as `check`, and `zremrangebyscore`. See
+        `ShardedSet.rebuild`.
         """
         yield from self._rebuild()
         return (yield from self.layout.rebuild())
@@ -375,10 +444,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Cost: one exchange per 10,000 members, one command per part.
         """
-        if isinstance(members, str | bytes) or not isinstance(members, Iterable):
-            raise InvalidArgumentError(
-                f"{self.name}: zmscore of {shown(members)}", "give a list of members"
-            )
         asked = [(self._members.encode(member), n) for n, member in enumerate(members)]
         check_some(self.name, "zmscore", asked, "member")
         results: list[float | None] = [None] * len(asked)
@@ -404,8 +469,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             count: about how many members to read per exchange; a hint, as for SCAN.
             score_cast_func: converts each score.
 
-        Cost: one command per part, 256 parts per exchange unless ``count`` is given; their
-        members are in memory. Much cheaper than `range_iter`.
+        Cost: one command per part, 256 parts per exchange unless ``count`` is given; their members
+        are in memory. Much cheaper than `range_iter`.
         """
         decode = self._members.decode
         command: tuple[Argument, ...] = ("ZRANGE", 0, -1, "WITHSCORES")
@@ -453,14 +518,13 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[Any]:
         """Return how many members are lower than one; None if it does not exist.
 
-        Expensive: it visits all parts. Concurrent changes may be counted or not.
+        Expensive: it visits all parts. Concurrent changes may be counted or not. Cost: one
+        exchange, and then as `zcount`.
 
         Args:
             value: the member.
             withscore: whether to return ``[rank, score]``.
             score_cast_func: converts the score.
-
-        Cost: one exchange, and then as `zcount`.
         """
         return (yield from self._rank(value, withscore, score_cast_func, desc=False))
 
@@ -475,20 +539,17 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def top(self, limit: int) -> Operation[list[tuple[M, float]]]:
-        """Return the highest members with their scores, highest first.
+        """Return the highest members with their scores, highest first, at most 10,000.
 
-        Args:
-            limit: how many; at most 10,000. Up to ``bound`` they are cached; more are found by
-                visiting parts.
-
-        Cost: one or two exchanges, one command per group; beyond ``bound`` as `page`.
+        Up to ``bound`` they are cached. Cost: one or two exchanges, one command per group; beyond
+        ``bound`` as `page`.
         """
-        return (yield from self._first(limit, full_range(desc=True)))
+        return (yield from self._first(limit, FULL_RANGES[True]))
 
     @operation
     def bottom(self, limit: int) -> Operation[list[tuple[M, float]]]:
         """Return the lowest members with their scores, lowest first; see `top`."""
-        return (yield from self._first(limit, full_range(desc=False)))
+        return (yield from self._first(limit, FULL_RANGES[False]))
 
     @operation
     def page(
@@ -558,7 +619,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         if byscore or bylex:
             low, high = (end, start) if desc else (start, end)
             if bylex:
-                return (yield from self._lex(low, high, offset, num, desc=desc))
+                rows = yield from self._rows(self._by_lex(low, high, desc=desc), offset, num)
+                return self._only_members(rows)
             cast = score_cast_func if withscores else None
             return (yield from self._scores(low, high, offset, num, cast, desc=desc))
         if offset is not None or num is not None:
@@ -591,14 +653,16 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Cost: as `zrangebyscore`.
         """
-        return (yield from self._lex(min, max, start, num, desc=False))
+        rows = yield from self._rows(self._by_lex(min, max, desc=False), start, num)
+        return self._only_members(rows)
 
     @operation
     def zrevrangebylex(
         self, max: str | bytes, min: str | bytes, start: int | None = None, num: int | None = None
     ) -> Operation[list[M]]:
         """Return the members within a range, last first; see `zrangebylex`."""
-        return (yield from self._lex(min, max, start, num, desc=True))
+        rows = yield from self._rows(self._by_lex(min, max, desc=True), start, num)
+        return self._only_members(rows)
 
     @stream
     def range_iter(
@@ -606,13 +670,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Stream[tuple[M, float]]:
         """Iterate over the members with scores within a range, in order, with their scores.
 
-        The sorted set may change in the meantime: a member whose score changes may be returned
-        twice or not at all; all others are returned once.
-
-        Args:
-            min: the lowest score, see `zrangebyscore`.
-            max: the highest score.
-            desc: whether to go from the highest to the lowest.
+        A member whose score changes in the meantime may be returned twice or not at all; all others
+        are returned once. For the arguments see `page`.
 
         Cost: as `page`, for 1,000 members, then four times as many each time, until a page has
         10,000 members, or an eighth of all if that is more. A page is in memory.
@@ -669,7 +728,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         before: list[Row] = []
         in_vain = 0
         while len(popped) < wanted:
-            best = yield from self.layout.first(full_range(desc=desc), wanted - len(popped))
+            best = yield from self.layout.first(FULL_RANGES[desc], wanted - len(popped))
             if not best:
                 break
             removed = yield from self._remove_unchanged(best)
@@ -677,7 +736,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             in_vain = in_vain + 1 if best == before and not removed else 0
             if in_vain == SAME_IN_VAIN:  # others would have changed them by now
                 score, member = best[0]
-                found, key = f"{shown(member)} at {score:g}", self.layout.cache_of(member, desc)
+                caches = self.layout._tops if desc else self.layout._bottoms
+                key, found = caches[self.layout.place(member)[0]], f"{shown(member)} at {score:g}"
                 raise damage(self.component, key, found, "its score", "rebuild() corrects it")
             before = best
         return self._page(popped)
@@ -702,7 +762,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         self._check_ranks(start=start, end=end)
         yield from self._open()
         rows = yield from read_ranks(self.layout, start, end, desc=desc)
-        return self._with_scores(rows, cast) if withscores else self._only_members(rows)
+        return self._page(rows, cast) if withscores else self._only_members(rows)
 
     def _scores(
         self,
@@ -715,19 +775,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         desc: bool,
     ) -> Operation[list[Any]]:
         rows = yield from self._rows(self._by_score(low, high, desc=desc), offset, num)
-        return self._only_members(rows) if cast is None else self._with_scores(rows, cast)
-
-    def _lex(
-        self,
-        low: str | bytes,
-        high: str | bytes,
-        offset: int | None,
-        num: int | None,
-        *,
-        desc: bool,
-    ) -> Operation[list[M]]:
-        rows = yield from self._rows(self._by_lex(low, high, desc=desc), offset, num)
-        return self._only_members(rows)
+        return self._only_members(rows) if cast is None else self._page(rows, cast)
 
     def _rows(
         self, wanted: OrderedRange, offset: int | None, num: int | None
@@ -757,13 +805,9 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         for field, rank in ranks.items():
             check_integer(self.name, field, rank, -HIGHEST_RANK, HIGHEST_RANK)
 
-    def _page(self, rows: Iterable[Row]) -> Page[tuple[M, float]]:
+    def _page(self, rows: Iterable[Row], cast: CastScore = float) -> Page[tuple[M, Any]]:
         decode = self._members.decode
-        return Page((decode(member), score) for score, member in rows)
-
-    def _with_scores(self, rows: Iterable[Row], cast: CastScore) -> list[tuple[M, Any]]:
-        decode = self._members.decode
-        return [(decode(member), cast(score)) for score, member in rows]
+        return Page((decode(member), cast(score)) for score, member in rows)
 
     def _only_members(self, rows: Iterable[Row]) -> Page[M]:
         decode = self._members.decode

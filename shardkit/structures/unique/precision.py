@@ -1,55 +1,34 @@
 """The stored part of a visitor: six precisions, their parameters, and their odds of a mistake.
 
-::
-
-    session "550e8400-e29b-41d4-a716-446655440000"
-
-    exact         55 0e 84 00 e2 9b 41 d4 a7 16 44 66 55 44 00 00      all 16 bytes of a UUID;
-                                                                       other text as it is
-    60-bit        550e8400e29b41d ──► 383061330139657245               its first 15 digits
-
-    64-bit        550e8400e29b41d4 ──► 6128981282234515924             its first 16 digits, signed
-
-    compact       BLAKE2b of the 16 bytes, modulo parts * 2**32:
-                  ┌───────────────┬───────────────────────────┐        as many bits as the day
-                  │ part          │ member: 32 bits, signed   │        has parts for
-                  └───────────────┴───────────────────────────┘
-    hyperloglog   the 16 bytes; all visitors together take 12 KB
-    bitmap        a user's number, one bit of a bitmap
-
-``exact``, ``compact`` and ``hyperloglog`` take any text as a session. A UUID is one session however
-it is spelled. Only a UUID is stored as 16 bytes: text of 16 bytes and more gets a zero byte
+docs/unique.md says what each stores. ``60-bit`` and ``64-bit`` ids are a session's first
+hexadecimal digits as an integer, ``compact`` ones a BLAKE2b, modulo parts * 2**32: the part, and a
+signed member of 32 bits. It hashes, because it has no bits to spare: six bits of a version 4 UUID
+are constant, versions 1 and 7 begin with the time. ``exact``, ``compact`` and ``hyperloglog`` take
+any text as a session. Only a UUID is stored as 16 bytes: text of 16 bytes and more gets a zero byte
 appended, so two sessions are never stored alike.
-
-``60-bit`` and ``64-bit`` take hexadecimal digits as they are, so they had better be random. A
-server's integers are signed, so digits from 8000… on make a negative one. ``compact`` hashes,
-because it has no bits to spare: six bits of a version 4 UUID are constant (its 13th digit, and half
-of its 17th), versions 1 and 7 begin with the time, and names are not random at all.
-
-The odds: two sessions with the same id count as one. Among n visitors with ids of b random bits,
-n² / 2^(b+1) are missed on average.
 
 **The plan of a day**: a part is as full as is safe when as many visitors come as expected: five
 standard deviations of chance below its limit, 410 of 512, so that one part in two million outgrows
-its compact form.
-
-The number of parts is rounded up by at most an eighth, to a unit times a power of two (5, 10, 20, …
-for parts of 512). So the number of one day's parts divides another's, and days can be compared part
-by part (`set_operations`).
+its compact form. The number of parts is rounded up by at most an eighth, to a unit times a power of
+two (5, 10, 20, … for parts of 512). So the number of one day's parts divides another's, and days
+can be compared part by part (`count_days`).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
+from shardkit.operations.commands import To
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.damage import damage
 
 
 def expected_after(visitors: int) -> int:
@@ -63,8 +42,8 @@ def expected_after(visitors: int) -> int:
 def average_fill(part_size: int) -> float:
     """Return how many members a part has on average when as many come as expected.
 
-    Chance varies a part's size by its square root: n + 5 * sqrt(n) = part_size. Small parts are
-    half full, as in every other set.
+    Chance varies a part's size by its square root: n + 5 * sqrt(n) = part_size. Small ones are half
+    full.
     """
     return max(part_size / 2, ((math.sqrt(25 + 4 * part_size) - 5) / 2) ** 2)
 
@@ -73,7 +52,7 @@ def parts_for(expected: int, part_size: int) -> int:
     """Return how many parts a day with ``expected`` visitors has.
 
     One, or a unit times a power of two. The unit is odd, below 16, and depends on the part size
-    alone: 5 for 512, 13 for 128.
+    alone.
     """
     average = average_fill(part_size)
     if expected <= average:
@@ -162,6 +141,7 @@ class CounterSettings:
         self.owner = owner
         self.precision = precision
         defaults = _DEFAULTS[precision]
+        self.usual_size = int(defaults.get("part_size", 0))  # what the servers' own limits allow
 
         def choose(name: str, value: Any, *bounds: int) -> Any:
             if value is not None and name not in defaults:
@@ -190,7 +170,10 @@ class CounterSettings:
             "60-bit": lambda session: self._first_digits(session, self.digits or MAX_DIGITS),
             "64-bit": self._first_bits,
             "bitmap": self._user_number,
-            "compact": lambda session: _hash(self.session_bytes(session)),
+            # 128 bits, of which a day stores as many as it has room for.
+            "compact": lambda session: int.from_bytes(
+                blake2b(self.session_bytes(session), digest_size=16).digest()
+            ),
         }
         # From a session to its stored form; raises InvalidArgumentError if it does not fit.
         self.encode = encoders.get(precision, self.session_bytes)
@@ -198,10 +181,6 @@ class CounterSettings:
     def refusal(self, problem: str, remedy: str) -> InvalidArgumentError:
         """Return the error for a feature that the precision lacks."""
         return InvalidArgumentError(f"{self.owner}: precision={self.precision!r} {problem}", remedy)
-
-    def part_size_is_default(self) -> bool:
-        """Return whether parts are no larger than the servers' own defaults allow."""
-        return (self.part_size or 0) <= int(_DEFAULTS[self.precision].get("part_size", 0))
 
     def session_bytes(self, session: Session) -> bytes:
         """Return the bytes that are stored of a session: never the same for two sessions."""
@@ -284,6 +263,97 @@ def odds(visitors: int, bits: float) -> Odds:
     return Odds(bits, missed, -math.expm1(-missed))
 
 
-def _hash(raw: bytes) -> int:
-    """Return 128 bits, of which ``compact`` stores as many as a day has room for."""
-    return int.from_bytes(blake2b(raw, digest_size=16).digest())
+REGISTERS = 16_384
+_HEADER = 16
+_HIGHEST = 51  # what a register can hold: 64 - 14 bits, plus one
+_MOST = 2**64  # values that are hashed differ in no more ways
+_ALPHA = 0.5 / math.log(2)
+
+
+def registers(stored: bytes, to: To = "", key: str = "") -> bytes:
+    """Return the 16,384 registers of a stored HyperLogLog, a byte each.
+
+    ::
+
+        ┌──────┬──────────┬────────┬───────────────┬──────────────────────────────────────┐
+        │ HYLL │ encoding │ unused │ count, cached │ registers of 6 bits each (dense), or │
+        │ 4    │ 1        │ 3      │ 8 bytes       │ runs of equal ones (sparse)          │
+        └──────┴──────────┴────────┴───────────────┴──────────────────────────────────────┘
+
+    A visitor's hash selects one by 14 bits; it holds the maximum of how many zeros the other bits
+    begin with, plus one. The maximum of two days' registers is the HyperLogLog of both days.
+    """
+    if stored[:4] == b"HYLL" and len(stored) >= _HEADER:
+        body = stored[_HEADER:]
+        dense = stored[4] == 0 and len(body) == REGISTERS * 6 // 8
+        values = bytes(_dense(body)) if dense else _sparse(body)
+        if len(values) == REGISTERS and max(values) <= _HIGHEST:
+            return values
+    raise damage(to, key, shown(stored), "a HyperLogLog", "find what wrote to it, or delete it")
+
+
+def estimate(values: bytes) -> int:
+    """Return how many different values were added, from the registers, as servers do.
+
+    By algorithm 6 of Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog sketches",
+    2017.
+    """
+    histogram = Counter(values)
+    z = REGISTERS * _tau(1 - histogram[_HIGHEST] / REGISTERS)
+    for value in range(_HIGHEST - 1, 0, -1):
+        z = (z + histogram[value]) / 2
+    z += REGISTERS * _sigma(histogram[0] / REGISTERS)
+    if not z:  # no register has room left
+        return _MOST
+    return math.floor(_ALPHA * REGISTERS * REGISTERS / z + 0.5)
+
+
+def _dense(body: bytes) -> Iterable[int]:
+    """Four registers of 6 bits in every 3 bytes, the lowest bits first."""
+    for at in range(0, REGISTERS // 4 * 3, 3):
+        four = int.from_bytes(body[at : at + 3], "little")
+        yield four & 63
+        yield four >> 6 & 63
+        yield four >> 12 & 63
+        yield four >> 18
+
+
+def _sparse(body: bytes) -> bytes:
+    """Runs: 00llllll of zeros, 01llllll llllllll of more zeros, 1vvvvvll of a value."""
+    values = bytearray()
+    at = 0
+    while at < len(body):
+        code = body[at]
+        if code & 0x80:
+            values += bytes([(code >> 2 & 31) + 1]) * ((code & 3) + 1)
+        elif code & 0x40:
+            at += 1
+            values += bytes(((code & 63) << 8 | int.from_bytes(body[at : at + 1])) + 1)
+        else:
+            values += bytes((code & 63) + 1)
+        at += 1
+    return bytes(values)
+
+
+def _sigma(x: float) -> float:
+    if x == 1:
+        return math.inf
+    y, z, before = 1.0, x, -1.0
+    while z != before:
+        x *= x
+        before = z
+        z += x * y
+        y += y
+    return z
+
+
+def _tau(x: float) -> float:
+    if x in (0, 1):
+        return 0.0
+    y, z, before = 1.0, 1 - x, -1.0
+    while z != before:
+        x = math.sqrt(x)
+        before = z
+        y *= 0.5
+        z -= (1 - x) ** 2 * y
+    return z / 3

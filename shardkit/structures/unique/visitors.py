@@ -1,38 +1,8 @@
 """Unique visitors per day: how many different sessions came, counted as they come.
 
-::
-
-    unique:meta                   HASH    the parameters of all days      ┐
-    unique:2015-05-17             STRING  the count                       │ on the component's
-    unique:2015-05-17:expected    STRING  how many were expected          ┘ unsharded entry
-    unique:2015-05-17:meta        HASH    the day's parameters            ┐
-    unique:2015-05-17:0           SET     ids, an intset of at most 512   │ on its shards, each
-      ⋮                                                                   │ key where it falls
-    unique:2015-05-17:5119                                                ┘
-
-    id of a session = its first 15 hexadecimal digits as an integer (60 bits)
-    "550e8400-e29b-41d4-a716-446655440000"  ──►  0x550e8400e29b41d  =  383061330139657245
-
-What is stored of a visitor is the choice of ``precision``:
-
-=============== ======================================== ============== =======================
-precision       stored, in parts of                       bytes each     may miss, of 1 million
-=============== ======================================== ============== =======================
-``exact``       the whole session, 128                   20.3 | 85.8    none
-``60-bit``      60 bits, 512                             8.5 | 9.2      4.3e-7 a day
-``64-bit``      64 bits, signed, 512                     as 60-bit      2.7e-8 a day
-``compact``     32 bits and the part's number, 512       4.5 | 4.9      2.3e-2 a day
-``hyperloglog`` 12 KB of registers for all               0.013          standard error of 0.81%
-``bitmap``      a bit for every number, 130,944          0.24           none
-=============== ======================================== ============== =======================
-
-Bytes with 1,000,000 visitors on Valkey 9.1 | Redis 7.0, all keys counted; as one SET of 60-bit ids
-they take 52.1 | 72.6. `shardkit.structures.unique.precision` has the formats and the odds,
-`shardkit.structures.unique.precision` how many parts there are.
-
-A day's set is planned for half as many visitors again as came the day before, rounded up to a power
-of two (for the very first day: 1.5 times 1,000,000, so 2,097,152 in 5,120 parts). All processes
-agree on the plan because the first that needs it stores it. A HyperLogLog and a bitmap need none.
+A day has ids in parts on the component's shards, and a count on its unsharded entry. What is stored
+of a visitor is the choice of ``precision``: see `unique.precision` for the formats, the odds of a
+mistake and a day's plan; docs/unique.md has the keys, and what they take.
 
 On one server an id is added and counted in one step. With the count on another server than the set,
 the count is raised once the id is confirmed to be new; so a crash between the two leaves it too
@@ -45,13 +15,24 @@ timezone stands for its day UTC.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
+from functools import reduce
+from typing import Any, Final, Literal, TypeAlias
 
 from shardkit.config.component import MAX_SHARDS
-from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError, counted
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    StructureError,
+    counted,
+)
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Command, Home, Pause
+from shardkit.operations.commands import Command, Home, Locate, Pause
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -74,21 +55,22 @@ from shardkit.structures.base.check import (
     register_existing,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
-from shardkit.structures.base.parameters import send_opened
+from shardkit.structures.base.parameters import open_all, send_opened
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
-from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.structures.unique.days import (
     FIRST_PARTS,
     BitmapDay,
     Day,
+    DayPlanner,
     HyperLogLogDay,
     SetDay,
     VisitorPlace,
     plan_key,
 )
 from shardkit.structures.unique.precision import (
+    REGISTERS,
     SIXTY_BIT,
     WHOLE_BITS,
     CounterSettings,
@@ -96,9 +78,169 @@ from shardkit.structures.unique.precision import (
     Session,
     Visitor,
     VisitorId,
+    estimate,
+    registers,
     visitor_id,
 )
-from shardkit.structures.unique.set_operations import Which, count_days
+
+Which: TypeAlias = Literal["any", "all"]
+
+PARTS_AT_ONCE: Final = 256
+BITS_AT_ONCE: Final = 2**23  # a megabyte
+REGISTERS_AT_ONCE: Final = 64  # days, of 12 KB each
+MOST_IDS_A_GROUP: Final = 2**21  # in memory at the same time
+
+_COMBINE: Final[Mapping[Which, Callable[[Any, Any], Any]]] = {
+    "any": operator.or_,
+    "all": operator.and_,
+}
+
+
+def count_days(days: Sequence[Day], which: Which) -> Operation[int]:
+    """Count the visitors of any, or of all, of some days of one counter, each given once.
+
+    The part of an id is a number modulo the number of the day's parts. So days with the same number
+    of parts have the same ids in the same parts; with other numbers, in parts that leave the same
+    remainder when divided by the greatest common divisor of the numbers. Parts that live together
+    are counted by their server; otherwise their ids are fetched, some hundred parts at a time.
+    """
+    bitmaps = [day for day in days if isinstance(day, BitmapDay)]
+    sets = [day for day in days if isinstance(day, SetDay)]
+    if len(days) == 1 and (bitmaps or sets):
+        return (yield from (*bitmaps, *sets)[0].size()) or 0
+    if bitmaps:
+        return (yield from _count_bitmaps(bitmaps, which))
+    if sets:
+        return (yield from _count_sets(sets, which))
+    return (yield from _estimate([day for day in days if isinstance(day, HyperLogLogDay)]))
+
+
+def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
+    """Count ids, an exchange for every 256 parts.
+
+    Cost: one command a part, or where the days live together a script for the same part of all.
+    """
+    yield from open_all([day.meta for day in days])
+    existing = [day for day in days if day.meta.checked]
+    missing = [day for day in days if not day.meta.checked]
+    if missing:
+        replies = yield [Command(day.home, day.key, ("GET", day.key)) for day in missing]
+        for day, count in zip(missing, replies, strict=True):
+            came = stored_integer(day.home, day.key, "count", count, missing=0)
+            if came > 0:
+                raise StructureError(
+                    f"{day.key}: {day.meta.key}, which locates the ids of "
+                    f"{counted(came, 'visitor')}, is missing",
+                    "restore that key, or call gather(day) if another program wrote the day, or "
+                    "leave the day out if its ids were removed",
+                )
+    if not existing or (which == "all" and len(existing) < len(days)):
+        return 0
+    divisor = math.gcd(*(day.parts for day in existing))
+    parts_each = sum(day.parts for day in existing) // divisor
+    total = 0
+    for remainders in pages(range(divisor), max(1, PARTS_AT_ONCE // parts_each)):
+        groups = [
+            [[day.part_key(part) for part in range(first, day.parts, divisor)] for day in existing]
+            for first in remainders
+        ]
+        if parts_each <= PARTS_AT_ONCE:
+            total += yield from _count_groups(existing[0].component, groups, which)
+        else:
+            total += yield from _count_large_group(existing, groups[0], which)
+    return total
+
+
+def _count_groups(
+    component: str, groups: Sequence[Sequence[Sequence[str]]], which: Which
+) -> Operation[int]:
+    """Count groups of keys, a list for each day, each group by its server or here."""
+    flat = [[key for keys in group for key in keys] for group in groups]
+    places = iter((yield Locate([(component, key) for keys in flat for key in keys])))
+    lua, command = "structures/unique/count", "SUNION" if which == "any" else "SINTER"
+    batch: list[Command] = []
+    by_server: list[bool] = []
+    for group, keys in zip(groups, flat, strict=True):
+        together = len({next(places) for _ in keys}) == 1
+        countable = which == "any" or all(len(parts) == 1 for parts in group)
+        by_server.append(together and countable and len(keys) > 1)
+        if by_server[-1]:
+            batch.append(lua_call(component, lua, keys, [command], idempotent=True))
+        else:
+            batch += _members(component, keys)
+    replies = iter((yield batch))
+    total = 0
+    for group, on_server in zip(groups, by_server, strict=True):
+        if on_server:
+            total += int(next(replies))
+        else:
+            ids = [set().union(*(next(replies) for _ in keys)) for keys in group]
+            total += len(reduce(_COMBINE[which], ids))
+    return total
+
+
+def _count_large_group(
+    days: Sequence[SetDay], group: Sequence[Sequence[str]], which: Which
+) -> Operation[int]:
+    """Count the ids of one group whose parts take several exchanges."""
+    sets: list[set[bytes]] = []
+    for keys in group:
+        ids: set[bytes] = set()
+        for page in pages(keys, PARTS_AT_ONCE):
+            ids.update(*(yield _members(days[0].component, page)))
+            if sum(map(len, sets)) + len(ids) > MOST_IDS_A_GROUP:
+                plans = ", ".join(f"{day.key}: {day.parts:,}" for day in days[:5])
+                raise ParameterMismatchError(
+                    f"days cannot be combined: their numbers of parts, {plans}, have no large "
+                    f"common divisor, so more than {MOST_IDS_A_GROUP:,} ids would be compared at "
+                    "once",
+                    "combine days with plans of about the same size",
+                )
+        sets.append(ids)
+    return len(reduce(_COMBINE[which], sets))
+
+
+def _members(component: str, keys: Sequence[str]) -> list[Command]:
+    return [Command(component, key, ("SMEMBERS", key)) for key in keys]
+
+
+def _count_bitmaps(days: Sequence[BitmapDay], which: Which) -> Operation[int]:
+    """Count users. Cost: one command a part and day, an exchange for every megabyte."""
+    existing: list[set[int]] = []
+    for day in days:
+        parts, _ = yield from day.existing_parts()
+        existing.append(set(parts))
+    at_once = max(1, BITS_AT_ONCE // (days[0].part_size * len(days)))
+    total = 0
+    for page in pages(sorted(reduce(_COMBINE[which], existing)), at_once):
+        replies = iter((yield [day.read("GET", part) for part in page for day in days]))
+        for part in page:
+            bits = [int.from_bytes(day.checked(part, next(replies))) for day in days]
+            total += reduce(_COMBINE[which], bits).bit_count()
+    return total
+
+
+def _estimate(days: Sequence[HyperLogLogDay]) -> Operation[int]:
+    """Estimate how many visitors came on any day.
+
+    Cost: one exchange where the days live together, otherwise one for 64 days; 12 KB a day.
+    """
+    home, keys = days[0].home, [day.key for day in days]
+    places = yield Locate([(home, key) for key in keys])
+    if len(set(places)) == 1:
+        [count] = yield [Command(home, keys[0], ("PFCOUNT", *keys))]
+        return int(count)
+    merged = bytes(REGISTERS)
+    for page in pages(keys, REGISTERS_AT_ONCE):
+        replies = yield [Command(home, key, ("GET", key)) for key in page]
+        estimates = [
+            registers(reply, home, key)
+            for key, reply in zip(page, replies, strict=True)
+            if reply is not None
+        ]
+        merged = bytes(map(max, merged, *estimates)) if estimates else merged
+    return estimate(merged)
+
 
 DAYS_AT_ONCE = 1000
 # Seconds within which a visit that has added its id also counts it.
@@ -112,7 +254,7 @@ class UniqueVisitors(Structure[Face]):
         driver, name: see `shardkit.operations.Structure`.
         component: its shards hold the ids; its unsharded entry, if it has one, the counts.
         precision: what is stored of a visitor: ``exact``, ``60-bit``, ``64-bit``, ``compact``,
-            ``hyperloglog`` or ``bitmap``; see the module's text.
+            ``hyperloglog`` or ``bitmap``.
         part_size: how many ids a part may have and be compact: the servers'
             ``set-max-intset-entries`` (512), with ``exact`` their ``set-max-listpack-entries``
             (128). With ``bitmap`` how many bits a part has.
@@ -125,16 +267,11 @@ class UniqueVisitors(Structure[Face]):
         clock: provides the current day.
 
     Attributes:
-        precision, part_size, first_day, digits, partition: as given, or the default; None, or
-            for part_size 0, where the precision has no such parameter.
+        precision, part_size, first_day, digits, partition: as given, or the default; None, or for
+            part_size 0, where the precision has no such parameter.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range, or the precision has no such argument.
-
-    Methods raise InvalidArgumentError when an argument is invalid, or the precision does not
-    support them; ParameterMismatchError when this counter was created with other parameters; and
-    ShardErrors when shards fail. The first operation of a process costs up to two more exchanges,
-    and so does its first for a day.
+    Errors: see `shardkit.structures`; what the precision does not support is refused, too. The
+    first operation of a process costs up to two more exchanges, and so does its first for a day.
     """
 
     deferred: DeferredFace[UniqueVisitors[Deferred]]
@@ -199,19 +336,11 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def visit(self, session: Session, day: date | None = None) -> Operation[bool]:
-        """Count a session on a day; return whether it is the first time.
+        """Count a session on a day (by default today); return whether it is the first time.
 
         With ``hyperloglog``, True means that the session is certainly new; False that it probably
-        came before.
-
-        Args:
-            session: see `visitor_id`.
-            day: by default today, by the server's clock.
-
-        Raises:
-            InvalidArgumentError: the session or the day is invalid.
-            ShardErrors: a shard failed. If the id was, or may have been, added but not counted,
-                `recount` repairs the count.
+        came before. For ``session`` see `visitor_id`. If a shard failed after the id was, or may
+        have been, added but not counted, `recount` repairs the count.
 
         Cost: one exchange; two for a new session whose id and count live on different servers.
         """
@@ -222,15 +351,8 @@ class UniqueVisitors(Structure[Face]):
     def visit_many(self, sessions: Iterable[Session], day: date | None = None) -> Operation[int]:
         """Count sessions on a day, 10,000 an exchange; return how many came for the first time.
 
-        With ``hyperloglog`` by how many the estimate grew.
-
-        Args:
-            sessions: any iterable, such as a generator; it is read as sessions are sent.
-            day: by default today, by the server's clock, when each 10,000 are sent.
-
-        Raises:
-            InvalidArgumentError: a session is invalid; earlier pages were counted by then.
-            ShardErrors: shards failed; the sessions of the others were added and counted.
+        With ``hyperloglog`` by how many the estimate grew. Without a ``day`` it is today, by the
+        server's clock, when each 10,000 are sent.
 
         Cost: one exchange for 10,000 sessions, two with the count on another server; one command a
         part.
@@ -267,17 +389,11 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def count_union(self, days: Iterable[date]) -> Operation[int]:
-        """Return the number of different sessions that came on any of some days.
+        """Return the number of different sessions that came on any of some days, at most 1,000.
 
-        Days with different plans can be combined; ids of ``compact`` are compared in the bits that
-        both days store. With ``hyperloglog`` an estimate, as exact as that of a day.
-
-        Args:
-            days: at most 1,000; none is 0.
-
-        Raises:
-            InvalidArgumentError: a day is invalid, or they are too many.
-            ParameterMismatchError: the days' plans have too little in common.
+        Ids of ``compact`` are compared in the bits that both days store. With ``hyperloglog`` an
+        estimate, as exact as that of a day. ParameterMismatchError if the days' plans have too
+        little in common.
 
         Cost: with ``hyperloglog`` one exchange; otherwise reads all ids of the days: one command a
         part and day, an exchange for 256 parts. Where the days' parts live together they are
@@ -303,8 +419,7 @@ class UniqueVisitors(Structure[Face]):
         different servers, a visit that takes more than 0.1 seconds between adding and counting may
         be counted twice: recount such a day when it is over.
 
-        A day without ids (see `remove`) keeps its count, and so does a HyperLogLog, which stores
-        nothing else.
+        A day without ids (see `remove`) keeps its count, and so does a HyperLogLog.
 
         Cost: one command a part, an exchange for every 1,000 parts, and up to five more.
         """
@@ -334,24 +449,16 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def gather(self, day: date, shards: int) -> Operation[int]:
-        """Move a day's ids to the shards on which their parts live, and `recount` the day.
+        """Move a day's ids to the shards on which their parts live; `recount` the day, return that.
 
         For a day of a program that chose the shard by the session, as Redis in Action's does over
-        several servers: each of them has parts of the same names, with other ids, so a visitor who
-        comes again may be counted again. That program must have stopped by then. What it adds
-        later, and what an interruption leaves, another call gathers; no id is lost.
+        several servers: each of them has parts of the same names, with other ids. That program must
+        have stopped by then. What it adds later, and what an interruption leaves, another call
+        gathers.
 
         Args:
             day: the day.
-            shards: how many shards the component has; all are read.
-
-        Returns:
-            The day's count: the number of its ids.
-
-        Raises:
-            InvalidArgumentError: the precision keeps no SETs, or the number is out of range.
-            ShardCountError: the component has another number of shards.
-            ShardErrors: a shard failed; call it again.
+            shards: how many shards the component has (else ShardCountError); all are read.
 
         Cost: one command for each part on each shard, and three exchanges for some 256 of them; and
         `recount`.
@@ -369,9 +476,6 @@ class UniqueVisitors(Structure[Face]):
         """Store the counter's and a day's parameters, if they were lost, and `recount` the day.
 
         Of ``bitmap`` also the list of the day's parts, as far as the first 64 exist.
-
-        Returns:
-            The day's count.
 
         Cost: as `recount`, and three exchanges; with ``bitmap`` six.
         """
@@ -392,7 +496,7 @@ class UniqueVisitors(Structure[Face]):
         """Read everything stored for a day and yield the damage; change nothing.
 
         The counter's parameters, the day's plan, parameters and count, the type of each part, and
-        each id: whether it can be read, and is in its own part. `recount` repairs counts.
+        each id: whether it can be read, and is in its own part.
 
         Cost: two commands a part, two exchanges for every 64 parts.
         """
@@ -433,8 +537,6 @@ class UniqueVisitors(Structure[Face]):
     def expected(self, day: date | None = None) -> Operation[int]:
         """Return how many visitors a day is planned for; stores the plan, if there is none.
 
-        Not with ``hyperloglog`` and ``bitmap``.
-
         Cost: none when this process knows it, else one or two exchanges.
         """
         self._planner.check_plans()
@@ -445,9 +547,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def locate(self, session: Session, day: date | None = None) -> Operation[VisitorPlace]:
-        """Return where a session's id lives, whether or not it came.
-
-        For a day without a plan: where it would live if the day were planned now.
+        """Return where a session's id lives, or would if the day were planned now.
 
         Cost: none when this process knows the day's plan, else one exchange.
         """
@@ -497,8 +597,7 @@ class UniqueVisitors(Structure[Face]):
         Args:
             day: the day; ids that are added later expire with it.
             time: seconds, at least one.
-            keep_count: whether to keep the count, which is small. Not with ``hyperloglog``, whose
-                count is all that there is.
+            keep_count: whether to keep the count, which is small. Not with ``hyperloglog``.
 
         Cost: one command a part and for 1,000 more, an exchange for every 1,000.
         """
@@ -513,7 +612,7 @@ class UniqueVisitors(Structure[Face]):
             day: a day that is over: processes that still count it would use its old plan.
             keep_count: whether to keep the count, which is small; see `expire`.
 
-        Cost: one command a part and for 1,000 more, an exchange for every 1,000.
+        Cost: as `expire`.
         """
         removed = yield from self._send_to_day(day, keep_count, "UNLINK")
         self._planner.forget(day_of(self.name, day))

@@ -16,8 +16,7 @@ from fakeredis import (
 )
 from redis.exceptions import ResponseError
 
-from shardkit.network.connections.async_connection import AsyncClosable
-from shardkit.network.connections.connection import Closable
+from shardkit.network.connections.connection import AsyncClosable, Closable
 from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
@@ -83,7 +82,6 @@ class _Faulty:
         return due, not self._broken and (due is None or isinstance(due, ResponseError))
 
     def _lost(self: Any) -> Exception:
-        """Return the error of a connection that was broken."""
         return closed_error() if self.closed else closed_by_server()
 
     def _instead(self: Any, error: Exception | None) -> Exception | None:
@@ -95,8 +93,25 @@ class _Faulty:
         return error
 
     def _spoiled(self) -> bool:
-        """Whether reading would raise."""
         return self._broken or bool(self._due and self._due[0] is not None)
+
+    @run_by_face
+    def can_read(self: Any, *args: Any) -> Steps[Any]:
+        return self._spoiled() or (yield partial(super().can_read, *args))  # type: ignore[misc]
+
+    @run_by_face
+    def send_packed_command(self: Any, command: Any, check_health: bool = True) -> Steps[None]:
+        if not self.is_connected:
+            yield self.connect
+        if check_health:
+            yield self.check_health
+        if self._broken:
+            yield partial(self.disconnect, True)
+            raise self._instead(None)
+        # In one step: no other request may come between noting the answers and sending.
+        self._send(
+            command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
+        )
 
     @run_by_face
     def read_response(self: Any, *_: Any, **options: Any) -> Steps[Any]:
@@ -129,20 +144,9 @@ class _BlockingFaulty(_Faulty):
         end.__class__ = CompilingSocket
         return end
 
-    def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
-        if not self.is_connected:
-            self.connect()
-        if check_health:
-            self.check_health()
-        if self._broken:
-            self.disconnect()
-            raise self._instead(None)
-        packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
+    def _send(self, packed: PackedCommands) -> None:
         seen = PackedCommands.doing(packed.effects, self._let_through(packed), packed.replies)
-        super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
-
-    def can_read(self, timeout: float | None = 0) -> Any:
-        return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]
+        super(_Faulty, self).send_packed_command(seen, check_health=False)  # type: ignore[misc]
 
 
 class _AwaitingFaulty(_Faulty):
@@ -174,25 +178,13 @@ class _AwaitingFaulty(_Faulty):
         if client_id:
             self._memory.unblock(client_id)
 
-    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
-        if not self.is_connected:
-            await self.connect()
-        if check_health:
-            await self.check_health()
-        if self._broken:
-            await self.disconnect(nowait=True)
-            raise self._instead(None)
+    def _send(self: Any, packed: PackedCommands) -> None:
         if (deadline := current.get()) is not None:
             deadline.require_left()
-        # Without awaiting: no other request may come between noting the answers and sending.
-        packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
         self._note(packed)
         end = end_of(self)
         for seen in self._let_through(packed):
             end.sendall(seen)
-
-    async def can_read(self, *args: Any) -> Any:
-        return self._spoiled() or await super().can_read(*args)  # type: ignore[misc]
 
 
 class MemoryConnection(_BlockingFaulty, Closable, FakeRedisConnection):
@@ -213,7 +205,6 @@ class InsideConnection(FakeRedisConnection):
 
 
 def _commands(packed: PackedCommands) -> Iterator[list[bytes]]:
-    """Split a packed request into commands."""
     reader = hiredis.Reader()
     for piece in packed:
         reader.feed(piece)

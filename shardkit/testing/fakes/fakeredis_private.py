@@ -144,7 +144,6 @@ class _Executing:
         return "\r\n".join(lines).encode()
 
     def call(self, command: Command, args: list[bytes]) -> Any:
-        """Execute a command for a script."""
         name, signature = command
         return self._run_command(getattr(self, name), signature, args, True)
 
@@ -202,7 +201,6 @@ class _Executing:
             self._script_resp = None
 
     def keep_script(self, sha: bytes, text: bytes) -> None:
-        """Have EVALSHA find a script."""
         self._server.script_cache[sha] = text
 
 

@@ -1,45 +1,12 @@
 """In-memory servers: fakeredis behind redis-py's own clients, with faults on demand.
 
-::
-
-    memory = MemoryConnector()
-    with shardkit.connect(shard_map, connector=memory) as kit:
-        memory.server("127.0.0.1:7001").lose_answer("INCRBY")
-        kit.client("counters").incr("hits")        # ConnectionError, although the server counted
-
 Clients and pools are those that `shardkit.network.connections.Connector` builds; only their
 connections lead to memory. Each address is a separate server, with databases, scripts and
 transactions. All clients, blocking and awaiting, of all kits with the same connector see the same
-data.
+data. docs/testing.md says what each fault does, and what differs from a real server.
 
-All faults but ``down`` affect the next ``times`` commands (None: all, until ``clear``); if commands
-are named, the next ones with these names:
-
-================ ========= ============ ====================================== =====================
-fault            executed? connection   a redis-py client raises               a batch contains
-================ ========= ============ ====================================== =====================
-``down``         no        refused;     ConnectionError, until ``up``          ShardUnavailable
-                           open ones
-                           break
-``lose_command`` no        breaks       ConnectionError                        ShardUnavailable
-``lose_answer``  yes       breaks       ConnectionError                        ShardUnavailable
-``hang``         yes, late closed by    TimeoutError, without waiting for it   ShardUnavailable
-                           the client
-``answer``       no        stays open   the error that the server answers      CommandRefused
-================ ========= ============ ====================================== =====================
-
-redis-py raises ``LOADING`` and ``NOAUTH`` as ConnectionErrors and closes the connection; a batch
-contains ShardUnavailable for them. Links repeat idempotent commands once, and what a server refuses
-that loads its data or is a replica for as long as the entry's ``socket_timeout``.
-
-Commands by which a connection is set up (AUTH, HELLO, SELECT, CLIENT), and those that surround
-others (MULTI, EXEC, WATCH, SCRIPT LOAD and so on), are affected only if they are named.
-
-Limits: users, passwords and TLS are ignored. A server has as many databases as are used. A
-Sentinel's service is one server without replicas. A
-cluster is one server behind a plain client, which routes, and refuses a command whose keys are in
-several slots, but has none of redis-py's cluster methods. Sizes and encodings, as in ``MEMORY
-USAGE``, differ from a real server's.
+Links repeat idempotent commands once, and what a server refuses that loads its data or is a replica
+for as long as the entry's ``socket_timeout``.
 """
 
 from __future__ import annotations
@@ -177,13 +144,8 @@ class MemoryServer:
     def answer(self, error: str | RedisError, *commands: str, times: int | None = 1) -> None:
         """Answer the next command with an error, without executing it.
 
-        Inside a transaction this aborts it, as on a real server.
-
-        Args:
-            error: a server's text (``"READONLY You can't write against a read only
-                replica."``, ``"LOADING …"``, ``"OOM …"``), or an exception of redis-py.
-            commands: see `lose_command`.
-            times: see `lose_command`.
+        Inside a transaction this aborts it, as on a real server. ``error`` is a server's text
+        (``"LOADING …"``), or an exception of redis-py. See `lose_command` for the others.
         """
         given = parse_error(error) if isinstance(error, str) else error
         self._add(_Fault(lambda: copy.copy(given)), commands, times)
@@ -197,11 +159,7 @@ class MemoryServer:
     # ---- data
 
     def client(self, **arguments: Any) -> redis.Redis:
-        """Return a blocking client that no fault affects, to inspect the data.
-
-        Args:
-            arguments: further arguments of ``redis.Redis``, such as ``db``.
-        """
+        """Return a blocking client that no fault affects; ``arguments`` are of ``redis.Redis``."""
         given = {"connection_class": _connections().InsideConnection, "protocol": 2, **arguments}
         made: redis.Redis = _connections().FakeRedis(server=self.fake, **given)
         return made
@@ -342,7 +300,6 @@ class MemoryConnector(Connector):
             return self._servers[address]
 
     def _lead_to_memory(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> Any:
-        """Make a client's pool connect to a server in memory, and return the pool."""
         server = self._server(server_address(fields))
         server.in_slots = server.in_slots or bool(fields.get("cluster"))
         pool = client.connection_pool
@@ -357,15 +314,12 @@ class _OneNode:
     name = "memory"
 
     def get_node_from_key(self, key: bytes) -> Any:
-        """Return the node of a key's slot."""
         return self
 
     def get_node(self, host: str, port: int) -> Any:
-        """Return a node."""
         return self
 
     def get_redis_connection(self, node: Any) -> Any:
-        """Return a node's client."""
         return node
 
     @property

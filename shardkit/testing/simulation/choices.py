@@ -1,12 +1,8 @@
 """Choices: everything that a simulation decides, drawn from a seed or read from a recording.
 
-::
-
-    seed 17           ─► 0 0 3 0 1 0 0 0 2 …     drawn; 0 is always the ordinary course
-    "17:2=3,4=1,8=2"  ─► the same, written down: the seed, and the choices that are not 0
-
-A schedule that failed is shrunk by setting its choices to 0, in blocks and one by one, as long as
-it still fails (delta debugging, A. Zeller, 2002). The fewest faults and switches are left.
+``17:2=3,4=1`` is a recording: the seed, and the choices by position that are not 0, the ordinary
+course. A schedule that failed is shrunk by setting its choices to 0, in blocks and one by one, as
+long as it still fails (delta debugging, A. Zeller, 2002): the fewest faults and switches are left.
 """
 
 from __future__ import annotations

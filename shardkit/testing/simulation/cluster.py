@@ -1,11 +1,5 @@
 """A simulated cluster: nodes that each keep their own table of slots, and redirect.
 
-::
-
-    client ─ GET k ─────────► node 1: MOVED 7 node:2       another node owns the slot
-           ─ GET k ─────────► node 1: ASK 7 node:2         it is being moved, and the key has been
-           ─ ASKING, GET k ─► node 2: v
-
 Slots are moved as ``redis-cli --cluster reshard`` does, by commands to the nodes: ``CLUSTER SETSLOT
 … IMPORTING`` and ``MIGRATING``, then ``MIGRATE`` for each key, then ``CLUSTER SETSLOT … NODE``. A
 client of a protocol that sends them moves slots step by step while others write. Nodes do not tell
@@ -108,7 +102,6 @@ class SimulatedNode:
     # ---- its commands
 
     def _cluster(self, args: list[bytes]) -> Any:
-        """Answer CLUSTER."""
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"SLOTS":
             return self._ranges()
@@ -121,7 +114,6 @@ class SimulatedNode:
         return SimpleError(f"ERR simulated nodes have no CLUSTER {what.decode(errors='replace')}")
 
     def _ranges(self) -> list[Any]:
-        """Return the slots as CLUSTER SLOTS does."""
         found: list[Any] = []
         for run in _RUN.finditer(self.owners):
             owner = self._nodes[run[0][0]]
@@ -152,7 +144,6 @@ class SimulatedNode:
         return OK
 
     def _in_slot(self, slot: int) -> list[bytes]:
-        """Return the keys that it has in a slot now."""
         return [key for key in self.server.ask(b"KEYS", b"*") if slot_of(key) == slot]
 
     def _migrate(self, args: list[bytes]) -> Any:

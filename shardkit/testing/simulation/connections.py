@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,16 +20,17 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardkit.network.connections import Connector, ReplyParser
-from shardkit.network.connections.async_connection import AsyncTcpConnection
-from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections import Connector
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.pool import AsyncPool, Pool
 from shardkit.network.connections.redis_private import socket_of, wants_reconnect
 from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
+from shardkit.operations.steps import run_by_face
 from shardkit.testing.fakes.servers import plain_tcp_fields, server_address
-from shardkit.testing.simulation.network import Wire
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
+from shardkit.testing.simulation.servers import Wire
 
 if TYPE_CHECKING:
     from shardkit.testing.simulation.world import World
@@ -165,6 +166,13 @@ class _Wired:
         """Of which Sentinels decide just before it connects, if it is theirs."""
         return self._given_address or f"{self.host}:{self.port}"
 
+    @run_by_face
+    def on_connect_check_health(self: Any, check_health: bool = True) -> Steps[None]:
+        """Prepare the parser: the handshake is no step of a schedule."""
+        self._parser.on_connect(self)
+        self.forget_databases()
+        yield self.enter
+
 
 class _OverWire(_Wired):
     """The parts of a blocking connection that a simulated network replaces."""
@@ -182,14 +190,7 @@ class _OverWire(_Wired):
         sock.wire = self._world.open_wire(process, self._address, self.db, sock.receive)
         return sock
 
-    def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Prepare the parser: the handshake is no step of a schedule."""
-        self._parser.on_connect(self)
-        self.forget_databases()  # type: ignore[attr-defined]
-        self.enter()  # type: ignore[attr-defined]
-
     def shut_down(self) -> None:
-        """Make its user find the connection closed."""
         super().shut_down()  # type: ignore[misc]
         sock = socket_of(self)
         if sock is not None:
@@ -225,7 +226,7 @@ class SimulatedPool(Pool):
         return super().acquire()
 
 
-class SimulatedTransport(asyncio.Transport):
+class _SimulatedTransport(asyncio.Transport):
     """An awaiting client's transport."""
 
     def __init__(self, process: SimulatedProcess, loop: asyncio.AbstractEventLoop) -> None:
@@ -265,35 +266,28 @@ class SimulatedTransport(asyncio.Transport):
             protocol.data_received(data)
 
     def write(self, data: Any) -> None:
-        """Send."""
         if not self._closing and not self._process.dead:
             self.wire.write(bytes(data))
 
     def close(self) -> None:
-        """Close the connection."""
         if not self._closing:
             self._closing = True
             self.wire.close_client()
             self._loop.call_soon(self._protocol.connection_lost, None)
 
     def abort(self) -> None:
-        """Close the connection."""
         self.close()
 
     def is_closing(self) -> bool:
-        """Whether it is closed."""
         return self._closing
 
     def get_write_buffer_size(self) -> int:
-        """Return what is not yet sent."""
         return 0
 
     def set_protocol(self, protocol: Any) -> None:
-        """Set the receiver."""
         self._protocol = protocol
 
     def get_protocol(self) -> Any:
-        """Return the receiver."""
         return self._protocol
 
     def pause_reading(self) -> None:
@@ -322,7 +316,7 @@ class _AsyncOverWire(_Wired):
             await asyncio.sleep(self.socket_connect_timeout or seconds)
             raise TimeoutError("timed out")
         loop = asyncio.get_running_loop()
-        transport = SimulatedTransport(process, loop)
+        transport = _SimulatedTransport(process, loop)
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         transport.set_protocol(protocol)
@@ -333,18 +327,6 @@ class _AsyncOverWire(_Wired):
 
     def __del__(self, *_: Any) -> None:
         """Nothing: a killed process leaves connections open."""
-
-    async def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Prepare the parser: the handshake is no step of a schedule."""
-        self._parser.on_connect(self)
-        self.forget_databases()  # type: ignore[attr-defined]
-        await self.enter()  # type: ignore[attr-defined]
-
-    def reply_parser(self) -> ReplyParser:
-        """Return the parser of what the transport receives."""
-        parser: ReplyParser = super().reply_parser()  # type: ignore[misc]
-        parser.poll = lambda seconds: False
-        return parser
 
 
 class AsyncSimulatedConnection(_AsyncOverWire, AsyncTcpConnection):
@@ -379,18 +361,11 @@ class AsyncSimulatedClient(_Copied, MultiplexedClient):  # type: ignore[misc]
     """An awaiting client."""
 
 
-class _NoRetry(Retry):
-    """Never tries again, and has no state: a copy for each connection would be the same."""
-
-    def __deepcopy__(self, memo: object) -> _NoRetry:
-        return self
-
-
-class _AsyncNoRetry(AsyncRetry):
-    """The same for awaiting connections."""
-
-    def __deepcopy__(self, memo: object) -> _AsyncNoRetry:
-        return self
+def _no_retry(kind: type[Any]) -> Any:
+    """Return what never tries again, and has no state: a copy for each connection is the same."""
+    made = kind(NoBackoff(), 0)
+    made.__deepcopy__ = lambda memo: made
+    return made
 
 
 class SimulatedConnector(Connector):
@@ -420,56 +395,42 @@ class SimulatedConnector(Connector):
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client."""
-        if fields.get("cluster"):
-            return super().blocking({**plain_tcp_fields(fields), "cluster": True})
-        if self._asks_sentinels(fields):
-            of_master = super().blocking(fields)
-            pool: Any = of_master.connection_pool  # type: ignore[union-attr]
-            self._lead_service(pool, SimulatedConnection, _NoRetry)
-            for each in (pool, *pool.below):
-                each.__class__ = SimulatedPool
-            return of_master
-        client = super().blocking(plain_tcp_fields(fields))
-        self._lead_into(client, fields, SimulatedConnection, _NoRetry).__class__ = SimulatedPool
-        return client
+        client, pools = self._lead(super().blocking, fields, SimulatedConnection, Retry)
+        for pool in pools:
+            pool.__class__ = SimulatedPool
+        return client  # type: ignore[no-any-return]
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client."""
+        client, _ = self._lead(super().awaiting, fields, AsyncSimulatedConnection, AsyncRetry)
+        return client  # type: ignore[no-any-return]
+
+    def _lead(
+        self,
+        make: Callable[[Mapping[str, Any]], Any],
+        fields: Mapping[str, Any],
+        connection: type[Any],
+        retry: type[Any],
+    ) -> tuple[Any, Sequence[Any]]:
+        """Return a client whose pools connect to simulated servers, and these pools.
+
+        If an entry's Sentinels are not simulated, its service is one server.
+        """
         if fields.get("cluster"):
-            return super().awaiting({**plain_tcp_fields(fields), "cluster": True})
-        if self._asks_sentinels(fields):
-            of_master = super().awaiting(fields)
-            pool: Any = of_master.connection_pool  # type: ignore[union-attr]
-            self._lead_service(pool, AsyncSimulatedConnection, _AsyncNoRetry)
-            return of_master
-        client = super().awaiting(plain_tcp_fields(fields))
-        self._lead_into(client, fields, AsyncSimulatedConnection, _AsyncNoRetry)
-        return client
-
-    def _asks_sentinels(self, fields: Mapping[str, Any]) -> bool:
-        """Whether an entry's Sentinels are simulated; if not, its service is one server."""
-        return "sentinel" in fields and self._world.sentinels is not None
-
-    def _lead_service(self, pool: Any, connection: type[Any], no_retry: type[Any]) -> None:
-        """Have a pool ask simulated Sentinels and connect to the servers that they name."""
-        pool.master.stop_listening()  # to what is not there
-        for each in (pool, *pool.below):
-            assert isinstance(each, Pool | AsyncPool)
-            each.connection_class = connection
-            each.connection_kwargs.update(
-                world=self._world, process=self._process, retry=no_retry(NoBackoff(), 0)
-            )
-
-    def _lead_into(
-        self, client: Any, fields: Mapping[str, Any], connection: type[Any], no_retry: type[Any]
-    ) -> Any:
-        """Have a client's pool connect to a simulated server; return the pool."""
-        pool = client.connection_pool
-        assert isinstance(pool, Pool | AsyncPool)
-        pool.connection_class = connection
-        if not fields.get("retries"):
-            pool.connection_kwargs["retry"] = no_retry(NoBackoff(), 0)
-        pool.connection_kwargs.update(
-            world=self._world, process=self._process, address=server_address(fields)
-        )
-        return pool
+            return make({**plain_tcp_fields(fields), "cluster": True}), ()
+        where: dict[str, Any] = {"world": self._world, "process": self._process}
+        asks = "sentinel" in fields and self._world.sentinels is not None
+        client = make(fields if asks else plain_tcp_fields(fields))
+        pools = [client.connection_pool]
+        if asks:
+            pools[0].master.stop_listening()  # to what is not there
+            pools += pools[0].below
+        else:
+            where["address"] = server_address(fields)
+        if asks or not fields.get("retries"):
+            where["retry"] = _no_retry(retry)
+        for pool in pools:
+            assert isinstance(pool, Pool | AsyncPool)
+            pool.connection_class = connection
+            pool.connection_kwargs.update(where)
+        return client, pools

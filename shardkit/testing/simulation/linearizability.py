@@ -1,10 +1,5 @@
 """Whether a history of concurrent calls can be explained by some order of them, one at a time.
 
-::
-
-    client 1   ├── put 1 ──┤     ├── get → 2 ──┤
-    client 2        ├─── put 2 ───┤                   put 1, put 2, get → 2: linearizable
-
 A history is linearizable (Herlihy and Wing, 1990) if each call can be given one moment between its
 beginning and its end at which it took effect at once, so that a sequential model answers the same.
 The search is that of Wing and Gong (1993) with Lowe's improvements (2017): what was tried, a set of

@@ -1,13 +1,9 @@
 """Simulated processes: what a client runs, one piece at a time, all in one thread.
 
-::
-
-    process ─┬─ event loop     runs what is ready, then waits for replies and for its timers
-             └─ fibers         blocking code; each waits in a read or in a sleep
-
-A process is one client: a kit, pools, caches of entries and a clock of its own. Its code runs
-until all of it waits for the network or for time; then the scheduler chooses what is next. Blocking
-code has a stack of its own (a greenlet), from which it hands over to the scheduler and back.
+A process is one client: a kit, pools, caches of entries and a clock of its own. Its code, in an
+event loop or in fibers of blocking code, runs until all of it waits for the network or for time;
+then the scheduler chooses what is next. Blocking code has a stack of its own (a greenlet), from
+which it hands over to the scheduler and back.
 """
 
 from __future__ import annotations
@@ -15,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import sys
-import weakref
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -27,8 +22,8 @@ from shardkit.testing.simulation.virtual_time import Clock
 
 T = TypeVar("T")
 
-MOST_HANDLES = 100_000
-"""How many callbacks an event loop may run without waiting for anything."""
+MOST_TURNS = 100_000
+"""How many turns an event loop may take without waiting for anything."""
 
 
 class Killed(BaseException):
@@ -176,8 +171,7 @@ class Fiber:
         self.done = True
 
 
-# Its other methods, for sockets and subprocesses, raise NotImplementedError, as asyncio has them.
-_Loop: Any = asyncio.AbstractEventLoop
+_Loop: Any = asyncio.BaseEventLoop
 
 
 class SimulatedLoop(_Loop):  # type: ignore[misc]
@@ -185,14 +179,15 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
 
     def __init__(self, process: SimulatedProcess) -> None:
         self.process = process
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._count = 0
+        self.held_up_until, self.stopped = 0.0, False
+        self._ended = True  # until it is made
+        super().__init__()
+        self._ended = False
+        self._clock_resolution = 1e-9
+        self._selector = SimpleNamespace(select=lambda timeout: ())  # the scheduler waits
+        self._process_events = self._write_to_self = lambda *_: None
         self._tasks: list[asyncio.Task[Any]] = []
         self._main: asyncio.Task[Any] | None = None
-        self._ended = False
-        self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.held_up_until, self.stopped = 0.0, False
 
     # ---- for the scheduler
 
@@ -207,7 +202,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         """Whether anything of it can run at a time."""
         if now < self.held_up_until:
             return False
-        return bool(self._ready or (self._timers and self._next_timer() <= now))
+        return bool(self._ready or self._next_timer() <= now)
 
     def next_time(self) -> float:
         """Return when it can run by itself, in the time of the simulation."""
@@ -216,28 +211,26 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         return max(self.held_up_until, self._next_timer())
 
     def _next_timer(self) -> float:
-        """Return when its first timer is due."""
-        while self._timers and self._timers[0][2].cancelled():
-            heapq.heappop(self._timers)
-        return self.process.clock.reaches(self._timers[0][0]) if self._timers else float("inf")
+        while self._scheduled and self._scheduled[0].cancelled():
+            heapq.heappop(self._scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
+        if not self._scheduled:
+            return float("inf")
+        return self.process.clock.reaches(self._scheduled[0].when())
 
     def resume(self) -> None:
         """Run all that is ready, until it waits."""
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(self._generators.add, self._close_generator)
+        sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
         outer = asyncio._get_running_loop()  # of a test that awaits, for example
         asyncio._set_running_loop(self)
         try:
-            left = MOST_HANDLES
-            while self._next_timer() <= self.process.now():
-                self._ready.append(heapq.heappop(self._timers)[2])
-            while self._ready and not self.process.dead:
-                handle = self._ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
-                left -= 1
-                if not left:
-                    raise RuntimeError(f"{self.process.name} runs for ever without waiting")
+            for _ in range(MOST_TURNS):
+                now = self.process.now()
+                if self.process.dead or not (self._ready or self._next_timer() <= now):
+                    return
+                self._run_once()
+            raise RuntimeError(f"{self.process.name} runs for ever without waiting")
         finally:
             asyncio._set_running_loop(outer)
             sys.set_asyncgen_hooks(*hooks)
@@ -254,7 +247,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
             return
         self._ended = True
         self._ready.clear()
-        self._timers.clear()
+        self._scheduled.clear()
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -266,12 +259,8 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         finally:
             asyncio._set_running_loop(outer)
             self._ready.clear()
-            self._timers.clear()
+            self._scheduled.clear()
             self._tasks.clear()
-
-    async def shut_down_generators(self) -> None:
-        """End asynchronous generators, as asyncio.run does before it closes its loop."""
-        await asyncio.gather(*(each.aclose() for each in list(self._generators)))
 
     def finish(self, cleanup: Coroutine[Any, Any, None]) -> None:
         """Run a clean-up after the end: nothing of the simulation sees it."""
@@ -288,39 +277,9 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         """Return the monotonic time of the process."""
         return self.process.clock.monotonic()
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        """Run a callback next."""
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
-
-    call_soon_threadsafe = call_soon
-
-    def call_later(self, delay: float, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        """Run a callback with arguments after a delay in seconds."""
-        return self.call_at(self.time() + delay, *args, context=context)
-
-    def call_at(
-        self, when: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        """Run a callback at a time."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._count += 1
-        heapq.heappush(self._timers, (when, self._count, handle))
-        return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by asyncio."""
-
-    def create_future(self) -> asyncio.Future[Any]:
-        """Return a future of this loop."""
-        return asyncio.Future(loop=self)
-
-    def create_task(
-        self, coro: Any, *, name: str | None = None, context: Any = None
-    ) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """Run a coroutine."""
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        task: asyncio.Task[Any] = super().create_task(coro, **options)
         self._tasks.append(task)
         if self._main is None:
             self._main = task
@@ -330,7 +289,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
         """Run a function that blocks, as a fiber."""
-        future = self.create_future()
+        future: asyncio.Future[Any] = self.create_future()
 
         def settle(move: Callable[[Any], None], value: Any) -> None:
             if not future.done():
@@ -347,10 +306,6 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         self.process.start_blocking(run)
         return future
 
-    def get_debug(self) -> bool:
-        """Whether asyncio's debug mode is on."""
-        return False
-
     def is_running(self) -> bool:
         """Whether it runs."""
         return not self._ended and not (self.stopped and self._is_held_up())
@@ -364,7 +319,3 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         error = context.get("exception")
         if error is not None and self.process.failure is None and not self._ended:
             self.process.failure = error
-
-    def _close_generator(self, generator: Any) -> None:
-        if not self._ended:
-            self.call_soon(self.create_task, generator.aclose())

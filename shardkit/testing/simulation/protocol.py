@@ -1,23 +1,4 @@
-"""Protocols: what clients do and what must hold, and running it under many schedules.
-
-::
-
-    class Visits(Protocol):
-        clients = 2
-        model = Register(0)
-
-        def client(self, client):
-            @client.kit.sharded_connection("counters")
-            def visit(conn, page):
-                conn.set(page, int(conn.get(page) or 0) + 1)        # the race
-
-            client.call(visit, "home")
-
-        def at_end(self, kit):
-            assert kit.key_sharded("counters")["home"].get("home") == b"2"
-
-    simulate(Visits(), schedules=1000)      # SimulationFailure, with the schedule and a timeline
-"""
+"""Protocols: what clients do and what must hold, and running it under many schedules."""
 
 from __future__ import annotations
 
@@ -58,11 +39,10 @@ from shardkit.testing.simulation.choices import Choices, from_text, shrink, to_t
 from shardkit.testing.simulation.connections import SimulatedConnector
 from shardkit.testing.simulation.linearizability import Model, RecordedCall, check_linearizable
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
-from shardkit.testing.simulation.replication import replicate
-from shardkit.testing.simulation.sentinels import SimulatedSentinels
+from shardkit.testing.simulation.replication import SimulatedSentinels, replicate
 from shardkit.testing.simulation.threads import simulated_threads
 from shardkit.testing.simulation.virtual_time import virtual_time
-from shardkit.testing.simulation.world import CLIENTS, NETWORK, RunLimits, World
+from shardkit.testing.simulation.world import CLIENTS, NETWORK, World
 
 T = TypeVar("T")
 
@@ -194,7 +174,7 @@ class Client:
         assert loop is not None
         fiber.wait(task.done, float("inf"))
         if shut_down:
-            fiber.wait(loop.create_task(loop.shut_down_generators()).done, float("inf"))
+            fiber.wait(loop.create_task(loop.shutdown_asyncgens()).done, float("inf"))
         loop.end()
         process.loop = None
         return task.result()
@@ -386,14 +366,14 @@ class _Run:
         self.world = World(
             choices,
             faults=protocol.faults,
-            limits=RunLimits(protocol.most_steps, protocol.most_faults),
+            most_steps=protocol.most_steps,
+            most_faults=protocol.most_faults,
             appendfsync=protocol.appendfsync,
             prefers=prefers,
             traced=traced,
         )
 
     def execute(self) -> None:
-        """Run; raises what fails."""
         world, protocol = self.world, self.protocol
         pushing = _commands_of_push(self.map) if protocol.config_server else []
         with (

@@ -26,7 +26,6 @@ _real_ident: Final = threading.get_ident
 
 
 def _wait(ready: Callable[[], bool], seconds: float | None) -> bool:
-    """Wait until something is ready, or the time is over; return whether it is ready."""
     fiber = Fiber.current
     if fiber is not None and not ready():
         process = fiber.process
@@ -37,7 +36,7 @@ def _wait(ready: Callable[[], bool], seconds: float | None) -> bool:
     return ready()
 
 
-class SimulatedLock:
+class _SimulatedLock:
     """A lock; a fiber that waits for it hands over."""
 
     def __init__(self) -> None:
@@ -46,7 +45,6 @@ class SimulatedLock:
         self.release = self._real.release
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Acquire it; return whether that was done."""
         if self._real.acquire(False):
             return True
         if not blocking:
@@ -63,22 +61,22 @@ class SimulatedLock:
         self._real.release()
 
 
-class _WaiterLock(SimulatedLock):
+class _WaiterLock(_SimulatedLock):
     """What Python's events and conditions acquire to wait; outside fibers that fails at once."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         return super().acquire(blocking and Fiber.current is not None, timeout)
 
 
-class SimulatedRLock(threading._RLock):  # type: ignore[misc]  # final, in typeshed
+class _SimulatedRLock(threading._RLock):  # type: ignore[misc]  # final, in typeshed
     """A lock that its holder may acquire again: Python's own, around one of these."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._block = SimulatedLock()
+        self._block = _SimulatedLock()
 
 
-class SimulatedLocal:
+class _SimulatedLocal:
     """Attributes of which each fiber has values of its own."""
 
     def __init__(self) -> None:
@@ -105,7 +103,7 @@ class SimulatedLocal:
             raise AttributeError(name)
 
 
-class SimulatedThread:
+class _SimulatedThread:
     """A thread of the simulated process that starts it; of an observer it never runs."""
 
     def __init__(
@@ -124,22 +122,18 @@ class SimulatedThread:
         self._fiber: Fiber | None = None
 
     def run(self) -> None:
-        """Call the target."""
         if self._target is not None:
             self._target(*self._args, **self._kwargs)
 
     def start(self) -> None:
-        """Begin."""
         process = SimulatedProcess.current
         if process is not None and not process.dead:
             self._fiber = process.start_blocking(self.run)
 
     def is_alive(self) -> bool:
-        """Whether it has started and not ended."""
         return self._fiber is not None and not self._fiber.done
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
         _wait(lambda: not self.is_alive(), timeout)
 
 
@@ -151,21 +145,21 @@ def simulated_threads() -> Iterator[None]:
     def thread(*args: Any, **kwargs: Any) -> Any:
         # A thread that has nothing to do with the simulation may start another one in the meantime.
         ours = _real_ident() == scheduler
-        return (SimulatedThread if ours else _RealThread)(*args, **kwargs)
+        return (_SimulatedThread if ours else _RealThread)(*args, **kwargs)
 
     def current_thread() -> Any:
         if Fiber.current is None:
             return kept["current_thread"]()
-        return SimulatedThread(name=Fiber.current.process.name)
+        return _SimulatedThread(name=Fiber.current.process.name)
 
     def ident() -> int:
         return _real_ident() if Fiber.current is None else id(Fiber.current)
 
     values = {
         "Thread": thread,
-        "Lock": SimulatedLock,
-        "RLock": SimulatedRLock,
-        "local": SimulatedLocal,
+        "Lock": _SimulatedLock,
+        "RLock": _SimulatedRLock,
+        "local": _SimulatedLocal,
         "_allocate_lock": _WaiterLock,
         "_time": lambda: time.monotonic(),  # for timeouts of conditions
         "get_ident": ident,

@@ -1,13 +1,8 @@
 """One run: processes, servers and the network between them, and the scheduler that chooses.
 
-::
-
-         ┌─► a client runs until it waits
-    choose ─► a server executes what a client sent: whole, or one command of it
-         └─► nothing can be done: the time advances to when something can
-
-Each delivery may be replaced by a fault. `Choices` says which, so a
-run is a function of its choices.
+At each step a client runs until it waits, or a server executes what a client sent: whole, or one
+command of it. If nothing can be done, the time advances to when something can. Each delivery may be
+replaced by a fault. `Choices` says which, so a run is a function of its choices.
 """
 
 from __future__ import annotations
@@ -15,7 +10,6 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -23,9 +17,8 @@ from shardkit.operations import forks
 from shardkit.testing.simulation.choices import Choices
 from shardkit.testing.simulation.cluster import NODES, SimulatedNode
 from shardkit.testing.simulation.linearizability import RecordedCall
-from shardkit.testing.simulation.network import Wire, describe, script_names
 from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
-from shardkit.testing.simulation.servers import SimulatedServer
+from shardkit.testing.simulation.servers import SimulatedServer, Wire, describe, script_names
 from shardkit.testing.simulation.virtual_time import Clock
 
 # How long a step takes, in seconds.
@@ -48,20 +41,12 @@ _NOT_READY: Final = (
 )
 
 
-class Event(NamedTuple):
+class TraceRow(NamedTuple):
     """A line of the timeline: who, and what."""
 
     time: float
     actor: str
     text: str
-
-
-@dataclass
-class RunLimits:
-    """The limits of a run that would never end."""
-
-    steps: int = 5000
-    faults: int = 3  # how many faults there may be; once they stop, everything must end
 
 
 class EndlessRun(AssertionError):
@@ -79,13 +64,14 @@ class World:
         choices: Choices,
         *,
         faults: tuple[str, ...] = (),
-        limits: RunLimits | None = None,
+        most_steps: int = 5000,
+        most_faults: int = 3,
         appendfsync: str = "everysec",
         prefers: Callable[[list[str]], list[float]] | None = None,
         traced: bool = False,
     ) -> None:
         self.choices = choices
-        self.limits = limits or RunLimits()
+        self.most_steps, self.most_faults = most_steps, most_faults
         self.appendfsync = appendfsync
         self.changes: tuple[Callable[[], object], ...] = ()
         self.numbers = random.Random(choices.seed)
@@ -95,7 +81,7 @@ class World:
         self.observer = SimulatedProcess("", self.now)
         self.observer.immediate = True
         self.history: list[RecordedCall] = []
-        self.events: list[Event] | None = [] if traced else None
+        self.events: list[TraceRow] | None = [] if traced else None
         self.steps = 0
         self.fault_count = 0
         self.sentinels: Any = None  # a `SimulatedSentinels`, if there are any
@@ -197,7 +183,7 @@ class World:
     def note(self, actor: str, text: str) -> None:
         """Add a line to the timeline."""
         if self.events is not None:
-            self.events.append(Event(self.seconds, actor, text))
+            self.events.append(TraceRow(self.seconds, actor, text))
 
     def as_observer(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function whose requests are executed at once."""
@@ -236,9 +222,9 @@ class World:
                 self._fire_timers()
                 continue
             self.steps += 1
-            if self.steps > self.limits.steps:
+            if self.steps > self.most_steps:
                 raise EndlessRun(
-                    f"does not end within {self.limits.steps} steps: {', '.join(self._waiting())}"
+                    f"does not end within {self.most_steps} steps: {', '.join(self._waiting())}"
                 )
             self.seconds += STEP
             if self._timers:
@@ -322,7 +308,7 @@ class World:
             self._acting, SimulatedProcess.current = self.observer.clock, None
 
     def _deliver(self, wire: Wire) -> None:
-        if self.faults and self.fault_count < self.limits.faults:
+        if self.faults and self.fault_count < self.most_faults:
             chosen = self.choices.draw(len(self.faults) + 1, self._fault_chance)
             if chosen:
                 self.fault_count += 1
@@ -573,6 +559,3 @@ def _shown(reply: bytes) -> str:
         count = reply[1:].partition(b"\r\n")[0].decode()
         return f"[{count} values]"
     return reply.decode(errors="replace")
-
-
-__all__ = ["CLIENTS", "EVERYTHING", "NETWORK", "EndlessRun", "Event", "RunLimits", "World"]

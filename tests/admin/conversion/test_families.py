@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardkit import ShardKitError
-from shardkit.admin.conversion.families import Pattern, families
+from shardkit.admin.conversion.forms import Pattern, families
 
 
 def texts(*names: str, type_: str = "string") -> list[str]:

@@ -136,7 +136,7 @@ class Running:
             client.script_flush()
             client.function_flush()
             client.config_resetstat()
-            client.config_rewrite()  # a test may have had a role written, with which it would restart
+            client.config_rewrite()  # or it restarts with a role that a test had written
             return server.pid, client.config_get("*"), client.acl_list()
 
     def is_as_before(self) -> bool:

@@ -22,10 +22,10 @@ from growth_helpers import FAST, PATIENT, Fleet, follow
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin.difference import compare
 from shardkit.admin.growth import ApplyPlan, apply_map, awaiting, moves, plan_apply
-from shardkit.admin.growth.databases import strays
+from shardkit.admin.growth.exchange import strays
 from shardkit.admin.growth.relocation import Place
+from shardkit.admin.pushes import compare
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError
 from shardkit.local import LocalServer

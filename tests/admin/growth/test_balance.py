@@ -24,14 +24,13 @@ from shardkit.admin.growth import (
     PartLoad,
     apply_balance,
     balance,
-    balance_plan,
     measure_balance,
     plan_balance,
     plan_move,
     reverse_move,
     with_operations,
 )
-from shardkit.admin.growth.balance_plan import Unit, place
+from shardkit.admin.growth.balance import Unit, place
 from shardkit.errors import GrowthError, InvalidArgumentError
 
 
@@ -302,8 +301,8 @@ def test_no_plan_moves_fewer_bytes() -> None:
 
 
 def test_many_shards_are_spread_over_many_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance_plan, "_WORK", 1)
-    monkeypatch.setattr(balance_plan, "_DEEPEST", 60)  # so that more moves follow
+    monkeypatch.setattr(balance, "_WORK", 1)
+    monkeypatch.setattr(balance, "_DEEPEST", 60)  # so that more moves follow
     units = [Unit(0, 1.0, 1.0) for _ in range(128)]
     placed = place(units, [float("inf")] * 8, [128] * 8, 0.1)
     assert placed.fits

@@ -20,7 +20,7 @@ from simulated_growth import SCHEDULES, config_of, connectors
 from shardkit.admin import changes
 from shardkit.admin.changes import APART, KINDS, LEASE, Change
 from shardkit.errors import GrowthError
-from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
+from shardkit.testing import Client, Protocol, SimulationFailure, simulate
 from shardkit.testing.simulation.protocol import is_outage
 
 

@@ -11,8 +11,8 @@ import redis
 
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import entries, journal
-from shardkit.admin.growth.entries import push_changed, wait_until_read
+from shardkit.admin.growth import journal
+from shardkit.admin.growth.journal import push_changed, wait_until_read
 from shardkit.config.component import Component
 from shardkit.config.store import read_epoch
 from shardkit.errors import PushRefusedError
@@ -51,7 +51,7 @@ def test_a_mover_repeats_its_push_a_few_times(own_server: LocalServer) -> None:
             config.delete("config:redis:mine")
             with pytest.raises(PushRefusedError, match="other pushes came in between"):
                 push_changed(lease, change, "a move")
-        assert asked == entries._ATTEMPTS
+        assert asked == journal._ATTEMPTS
         assert not config.exists("config:redis:mine")
         epoch = read_epoch(config)
         assert epoch == 4 + asked
@@ -63,7 +63,7 @@ def test_a_mover_repeats_its_push_a_few_times(own_server: LocalServer) -> None:
 def test_no_client_list_no_wait(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[float] = []
     monkeypatch.setattr(
-        entries, "time", SimpleNamespace(monotonic=lambda: float(len(looked)), sleep=looked.append)
+        journal, "time", SimpleNamespace(monotonic=lambda: float(len(looked)), sleep=looked.append)
     )
     with own_server.client() as config, own_server.client() as reader:
         reader.client_setname("shardkit:config-server/3@batch")

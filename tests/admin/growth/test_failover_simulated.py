@@ -17,12 +17,19 @@ from typing import Any, TypeVar
 import pytest
 from simulated_growth import SCHEDULES, InUse, Mutation, config_of, simulated_servers
 
-from shardkit.admin.growth import failover, moves, resume_move, server_move, servers, start_move
-from shardkit.admin.growth.entries import push_relocation
+from shardkit.admin.growth import (
+    failover,
+    move as server_move,
+    moves,
+    resume_move,
+    servers,
+    start_move,
+)
+from shardkit.admin.growth.journal import push_relocation
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError
-from shardkit.testing.simulation import Client, simulate
+from shardkit.testing import Client, simulate
 from shardkit.testing.simulation.protocol import is_outage
 
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 2)
@@ -172,10 +179,9 @@ def replicating_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monk
     """Have growth work on simulated servers that replicate each other."""
     with simulated_servers(monkeypatch) as patched:
         patched.setattr(servers, "_addresses", lambda host: {host})
-        patched.setattr("shardkit.admin.growth.entries.attest", lambda components, epoch: None)
-        witness = "shardkit.admin.growth.entries.newest_witness"  # none: it asks real servers
+        patched.setattr("shardkit.admin.growth.journal.attest", lambda components, epoch: None)
+        witness = "shardkit.admin.growth.journal.newest_witness"  # none: it asks real servers
         patched.setattr(witness, lambda components: (0, ""))
-        patched.setattr(server_move, "connected_clients", lambda components: ([], {}))
         rights = "shardkit.admin.growth.move_plan.missing_rights"  # nobody lacks any
         patched.setattr(rights, lambda client, commands: ())
         unknown = "shardkit.admin.growth.move_plan._unknown"  # each has all commands
@@ -220,7 +226,7 @@ def nobody(*args: object) -> list[Any]:
 
 # What is left out, in which schedules that shows, and what it leads to.
 MUTATIONS = [
-    Mutation("writers are held", MovedServer, server_move, "hand_over", without_a_hold, 380),
+    Mutation("writers are held", MovedServer, server_move, "hand_over", without_a_hold, 509),
     Mutation(
         *("the source is a replica", MovedServer, server_move.ServerMover, "_require_handover"),
         *(lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"), 2),

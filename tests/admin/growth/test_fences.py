@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from shardkit.admin.growth.fence import (
+from shardkit.admin.growth.gate import (
     GuardedWrites,
     WriteRefusedError,
     change,

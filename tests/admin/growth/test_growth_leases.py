@@ -29,10 +29,10 @@ from shardkit.admin.growth import (
     fail_over,
     failover,
     journal,
+    move as server_move,
     moves,
     resume_move,
     reverse_move,
-    server_move,
     shard_move,
     verify_move,
 )

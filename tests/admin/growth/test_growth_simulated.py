@@ -38,8 +38,8 @@ from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.errors import ConfigError, GrowthError, MissedChangesError
 from shardkit.network.connections import clients, databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
+from shardkit.testing import Client, simulate
 from shardkit.testing.fakes.fakeredis_private import writes
-from shardkit.testing.simulation import Client, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
 
 SPLIT_KEYS = "b", "m"  # on shards 1 and 0 of two, both on shard 2 of three
@@ -142,10 +142,10 @@ class LostLater(MovedShard):
     def start(self, config: Any) -> None:
         clear = ShardMover._clear
 
-        def lose(mover: ShardMover, old: Any, new: Any, *args: Any, **options: Any) -> None:
-            for client in new.values():
+        def lose(mover: ShardMover, *args: Any, **options: Any) -> None:
+            for client in mover._new.values():
                 client.flushdb()
-            clear(mover, old, new, *args, **options)
+            clear(mover, *args, **options)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(ShardMover, "_clear", lose)
@@ -296,12 +296,12 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         )
         push = ShardMover._push
 
-        def lose(mover: ShardMover, old: Any, new: Any, *args: Any) -> None:
+        def lose(mover: ShardMover, *args: Any) -> None:
             if Capture.loses_data:
                 Capture.loses_data = False
-                for client in new.values():
+                for client in mover._new.values():
                     client.flushdb()
-            push(mover, old, new, *args)
+            push(mover, *args)
 
         patched.setattr(ShardMover, "_push", lose)
         execute = SimulatedServer.execute
@@ -359,15 +359,15 @@ def close_first(
     of.decide = lambda clients, value, rest: gate.make_permanent({first: clients[first]}, value)
 
 
-def push_first(mover: Any, new: Any) -> None:
+def push_first(mover: Any) -> None:
     """Push the entries, let clients write there, and find at first that a copy is needed again."""
-    for client in new.values():
+    for client in mover._new.values():
         client.delete(FENCE_KEY)
     shard_move.push_changed(
         mover._lease, lambda components: mover._rule.changed(components, eq), "", witnessed=False
     )
     time.sleep(2.0)  # simulated; some clients read that
-    for client in new.values():
+    for client in mover._new.values():
         client.set(FENCE_KEY, mover._attempt)
     if not Capture.is_refused:
         Capture.is_refused = True
@@ -397,7 +397,9 @@ MUTATIONS += [
         *("who has waited finds the shard of its key", SplitData, clients._Successors, "number"),
         *(lambda self, component, args: self._shard.number, 42),
     ),
-    Mutation("targets are looked at", LostTarget, ShardMover, "_lost", lambda *args: "", 0),
+    Mutation(
+        "targets are looked at", LostTarget, ShardMover, "_lost", lambda *args, **options: "", 0
+    ),
     Mutation(  # it refuses to empty the sources then, for ever
         *("clients find their keys", LostTarget, ShardMover, "_require_targets", nothing, 2),
         "EndlessRun",

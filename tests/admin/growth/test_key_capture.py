@@ -11,11 +11,16 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
-from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower
+from shardkit.admin.growth.shard_copy import (
+    NEAR,
+    DatabaseCopy,
+    Follower,
+    KeyCapture,
+    turn_on_notifications,
+)
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY
@@ -64,7 +69,7 @@ def test_a_copy_catches_up(monkeypatch: pytest.MonkeyPatch, patience: float, loo
 
 
 def test_a_silent_or_lost_server_stops_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.admin.growth.capture._BARRIER", 0.05)
+    monkeypatch.setattr("shardkit.admin.growth.shard_copy._BARRIER", 0.05)
     with LocalServer() as server, server.client() as client:
         with capturing(client) as capture:
             client.mset({f"k{n}": n for n in range(5)})
@@ -131,7 +136,9 @@ def test_what_a_capture_needs(own_server: LocalServer, monkeypatch: pytest.Monke
         with pytest.raises(MissedChangesError, match="notify-keyspace-events was changed"):
             KeyCapture(client, [0])
         turn_on_notifications(client)
-        monkeypatch.setattr("shardkit.admin.growth.capture._calls", lambda stats: defaultdict(str))
+        monkeypatch.setattr(
+            "shardkit.admin.growth.shard_copy._calls", lambda stats: defaultdict(str)
+        )
         with pytest.raises(GrowthError, match=r"does not count calls .*; move the whole server: "):
             KeyCapture(client, [0])
         assert client.client_list(_type="pubsub") == []

@@ -32,15 +32,15 @@ from growth_helpers import (
 )
 
 from shardkit.admin.growth import (
+    move as server_move,
     mover,
     moves,
     resume_move,
-    server_move,
     shard_move,
     start_move,
     verify_move,
 )
-from shardkit.admin.growth.databases import MOST_NAMED, strays
+from shardkit.admin.growth.exchange import MOST_NAMED, strays
 from shardkit.errors import GrowthError
 from shardkit.local import LocalCluster, LocalServer
 

@@ -14,10 +14,10 @@ from shardkit.admin.growth import (
     attach_replica,
     detach_replica,
     fail_over,
+    move as server_move,
     moves,
     plan_move,
     replica_tree,
-    server_move,
     servers as known_servers,
     start_move,
 )

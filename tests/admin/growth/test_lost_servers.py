@@ -11,9 +11,9 @@ import shardkit
 from shardkit.admin.growth import (
     abort_move,
     fail_over,
+    move as server_move,
     moves,
     resume_move,
-    server_move,
     shard_move,
     start_split,
 )

@@ -26,7 +26,7 @@ from redis.client import Pipeline
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin.growth import fail_over, managed_failover
+from shardkit.admin.growth import fail_over, failover
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import Takeover
 from shardkit.cli.app import app
@@ -163,16 +163,14 @@ def test_each_sentinel_has_to_see_the_best_priority(monkeypatch: pytest.MonkeyPa
             raise redis.ConnectionError("away")
 
     sentinels = [Sentinel(), Dead(), Sentinel()]
-    monkeypatch.setattr(
-        managed_failover, "sentinels_of", lambda *_: contextlib.nullcontext(sentinels)
-    )
+    monkeypatch.setattr(failover, "sentinels_of", lambda *_: contextlib.nullcontext(sentinels))
     entry = Entry({"sentinel": {"service": "main", "sentinels": [["10.0.0.9", 1]]}})
-    managed_failover._wait_for_priority(entry, "data", wanted)
+    failover._wait_for_priority(entry, "data", wanted)
     assert [each.left for each in sentinels if isinstance(each, Sentinel)] == [[], []]
-    monkeypatch.setattr(managed_failover, "_SECONDS", 0.1)
+    monkeypatch.setattr(failover, "_SECONDS", 0.1)
     sentinels[0].left = [(100, 1)] * 100  # type: ignore[union-attr]
     with pytest.raises(GrowthError, match="did not learn within"):
-        managed_failover._wait_for_priority(entry, "data", wanted)
+        failover._wait_for_priority(entry, "data", wanted)
 
 
 LEASED: Any = SimpleNamespace(
@@ -199,9 +197,9 @@ def test_the_last_refusal_of_the_sentinels_is_shown(monkeypatch: pytest.MonkeyPa
 
     def ask(*sentinels: Sentinel) -> bool:
         given = contextlib.nullcontext(sentinels)
-        monkeypatch.setattr(managed_failover, "sentinels_of", lambda *_: given)
+        monkeypatch.setattr(failover, "sentinels_of", lambda *_: given)
         asked.clear()
-        return managed_failover._ask_sentinels(LEASED, SERVICE, "data", "main")
+        return failover._ask_sentinels(LEASED, SERVICE, "data", "main")
 
     away, refused = redis.ConnectionError("away"), redis.ResponseError("NOGOODSLAVE none")
     old = redis.ResponseError("wrong number of arguments")
@@ -227,33 +225,33 @@ def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPat
         return True
 
     there = [("data", Entry({"host": A.host, "port": A.port}))]
-    monkeypatch.setattr(managed_failover, "servers_of_service", lambda *_: there)
-    monkeypatch.setattr(managed_failover, "_ask_sentinels", ask)
-    monkeypatch.setattr(managed_failover, "_SECONDS", 0.2)
-    monkeypatch.setattr(managed_failover, "_AGAIN", 0.0)
+    monkeypatch.setattr(failover, "servers_of_service", lambda *_: there)
+    monkeypatch.setattr(failover, "_ask_sentinels", ask)
+    monkeypatch.setattr(failover, "_SECONDS", 0.2)
+    monkeypatch.setattr(failover, "_AGAIN", 0.0)
     # What others have left is no business of this service, or cannot be read.
     left = {str(B).encode(): b"100", str(A).encode(): b"unreadable"}
     config = SimpleNamespace(hgetall=lambda key: left)
     lease: Any = SimpleNamespace(**{**vars(LEASED), "config": config})
     said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; check their logs"
     with pytest.raises(GrowthError, match=said):
-        managed_failover.fail_over_sentinels(lease, {}, SERVICE, "data", None)
+        failover.fail_over_sentinels(lease, {}, SERVICE, "data", None)
     assert len(asked) > 1, "they may have found no majority"
     assert set(asked) == {"main"}
-    monkeypatch.setattr(managed_failover, "_preferring", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(failover, "_preferring", lambda *_: contextlib.nullcontext())
     done = Takeover(("data",), A, C, True)
-    monkeypatch.setattr(managed_failover, "_replace_by_sentinels", lambda *_: done)
+    monkeypatch.setattr(failover, "_replace_by_sentinels", lambda *_: done)
     with pytest.raises(
         GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*: they did not"
     ):
-        managed_failover.fail_over_sentinels(lease, {}, SERVICE, "data", str(B))
+        failover.fail_over_sentinels(lease, {}, SERVICE, "data", str(B))
 
 
 def test_a_master_that_does_not_answer_is_not_taken_for_one() -> None:
     with LocalServer() as server:
-        assert managed_failover._is_master(server.entry, "data")
+        assert failover._is_master(server.entry, "data")
         entry = server.entry
-    assert not managed_failover._is_master(entry, "data")
+    assert not failover._is_master(entry, "data")
 
 
 def test_a_name_of_something_else_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,19 +262,19 @@ def test_a_name_of_something_else_is_no_cluster(monkeypatch: pytest.MonkeyPatch)
     }
     said = {name.partition("@")[0]: each for name, each in nodes.items()}
     client = SimpleNamespace(execute_command=lambda command: said)
-    monkeypatch.setattr(managed_failover, "client_of", lambda *_: contextlib.nullcontext(client))
+    monkeypatch.setattr(failover, "client_of", lambda *_: contextlib.nullcontext(client))
     cluster = {"entry": {"cluster": True, "host": A.host, "port": A.port}}
     text = json.dumps({"components": {"data": cluster, "others": cluster}})
     components = ShardMap.parse(text).components
     entry = components["data"].entry
     assert entry is not None
-    assert managed_failover._nodes(entry, "data") == [
-        managed_failover._Node(A, "a", "", True), managed_failover._Node(B, "b", "a", False)
+    assert failover._nodes(entry, "data") == [
+        failover._Node(A, "a", "", True), failover._Node(B, "b", "a", False)
     ]  # fmt: skip
-    assert managed_failover.managed_by(components, "unknown") is None
-    assert managed_failover.managed_by(components, str(C)) is None
-    assert managed_failover.managed_by(components, str(B)) == (str(B), entry, "config:redis:data")
-    assert managed_failover.managed_by(components, "data") == ("", entry, "config:redis:data")
+    assert failover.managed_by(components, "unknown") is None
+    assert failover.managed_by(components, str(C)) is None
+    assert failover.managed_by(components, str(B)) == (str(B), entry, "config:redis:data")
+    assert failover.managed_by(components, "data") == ("", entry, "config:redis:data")
 
 
 def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:
@@ -285,30 +283,30 @@ def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:
         address = ServerAddress("127.0.0.1", server.port)
         said = f"{address} does not let its replica-priority be changed .*; give the user CONFIG"
         with pytest.raises(GrowthError, match=said):
-            managed_failover._set_priority(LEASED, server.entry, "data", address, 1)
+            failover._set_priority(LEASED, server.entry, "data", address, 1)
 
 
 def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry({"cluster": True, "host": A.host, "port": A.port})
-    nodes = [managed_failover._Node(A, "a", "", True), managed_failover._Node(B, "b", "a", False)]
-    monkeypatch.setattr(managed_failover, "_nodes", lambda *_: nodes)
+    nodes = [failover._Node(A, "a", "", True), failover._Node(B, "b", "a", False)]
+    monkeypatch.setattr(failover, "_nodes", lambda *_: nodes)
     with pytest.raises(GrowthError, match=f"{A} is no master with a replica of the cluster; see:"):
-        managed_failover.fail_over_cluster(LEASED, entry, "data", str(A), None, force=False)
+        failover.fail_over_cluster(LEASED, entry, "data", str(A), None, force=False)
     asked: list[tuple[str, ...]] = []
     idle = SimpleNamespace(
         execute_command=lambda *words: asked.append(words), info=lambda section: {"role": "slave"}
     )
-    monkeypatch.setattr(managed_failover, "connected_to", lambda *_: contextlib.nullcontext(idle))
-    monkeypatch.setattr(managed_failover, "_SECONDS", 0.01)
+    monkeypatch.setattr(failover, "connected_to", lambda *_: contextlib.nullcontext(idle))
+    monkeypatch.setattr(failover, "_SECONDS", 0.01)
     with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s: nothing ch"):
-        managed_failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)
+        failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)
     assert asked == [("CLUSTER", "FAILOVER")]
-    nodes[0] = managed_failover._Node(A, "a", "", False, suspected=True)
+    nodes[0] = failover._Node(A, "a", "", False, suspected=True)
     said = (
         rf"{A} may be alive: only one node suspects it \(fail\?\)\. A failover loses what {B} has"
     )
     with pytest.raises(GrowthError, match=said):
-        managed_failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)
+        failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)
     assert asked == [("CLUSTER", "FAILOVER")]
 
 
@@ -409,13 +407,13 @@ def test_a_stopped_process_does_not_ask_sentinels(
     ):
         watched_as(config, watched)
 
-        real = getattr(managed_failover, moment)
+        real = getattr(failover, moment)
 
         def asleep(*args: Any, **options: Any) -> Any:
             config.delete(LEASE)
             return real(*args, **options)
 
-        monkeypatch.setattr(managed_failover, moment, asleep)
+        monkeypatch.setattr(failover, moment, asleep)
         with pytest.raises(GrowthError, match=ENDED):
             fail_over(config, "data", watched.replicas[1].address)
         # Only the last step is one that Sentinels have already taken.

@@ -18,7 +18,7 @@ from shardkit.admin.growth import (
     start_move,
     verify_move,
 )
-from shardkit.admin.growth.capture import KeyCapture
+from shardkit.admin.growth.shard_copy import KeyCapture
 from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
 

@@ -54,16 +54,16 @@ from shardkit.admin.growth import (
     complete_move,
     fail_over,
     journal,
+    move as server_move,
     moves,
     plan_move,
     resume_move,
     reverse_move,
-    server_move,
     start_move,
     verify_move,
 )
 from shardkit.admin.growth.exchange import Slices, at_work
-from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.relocation import ServerAddress, Stored
 from shardkit.admin.growth.servers import (
     hand_over,
     mismatched_tls,
@@ -485,7 +485,9 @@ def test_servers_that_replicate_without_tls_are_named(fleet: Fleet, tmp_path: Pa
         with pytest.raises(GrowthError, match=re.escape(f"{a} {said}; correct that")):
             fail_over(fleet.config, "users:0", b)
     answers = SimpleNamespace(config_get=lambda name: {name: "yes"})
-    [problem] = mismatched_tls(answers, ServerAddress("a", 1), Entry({"host": "b"}), "users")
+    [problem] = mismatched_tls(
+        answers, ServerAddress("a", 1), Stored(Entry({"host": "b"}), "users")
+    )
     assert problem.endswith(
         "users reaches without TLS (tls-replication is yes): CONFIG SET tls-replication no"
     )

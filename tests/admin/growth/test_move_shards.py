@@ -53,9 +53,9 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.certificate import compare, differing
-from shardkit.admin.growth.databases import connections_to, strays
-from shardkit.admin.growth.fence import fence_value
-from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.admin.growth.exchange import connections_to, strays
+from shardkit.admin.growth.gate import fence_value
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import connected_to
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.config.entry import Entry
@@ -501,12 +501,12 @@ def test_a_late_difference_stops_a_move(fleet: Fleet, monkeypatch: pytest.Monkey
 
 def test_operators_that_are_stopped_while_they_connect_hold_up_no_move(fleet: Fleet) -> None:
     fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0)]}})
-    like = Entry(fleet.at(0), "users")
+    login = Stored(Entry(fleet.at(0)), "users")
     address = "127.0.0.1", fleet.servers[0].port
     with (
         socket.create_connection(address),  # before it has sent anything
         socket.create_connection(address) as greeted,
-        connected_to(ServerAddress(*address), like) as operator,
+        connected_to(ServerAddress(*address), login) as operator,
     ):
         greeted.sendall(b"HELLO 2\r\n")
         operator.info()

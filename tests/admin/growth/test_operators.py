@@ -31,7 +31,7 @@ from growth_helpers import FAILURES, FAST, Fleet, filled, follow, replication, t
 
 import shardkit
 from shardkit.admin.changes import CHANGES_KEY, open_changes, text_of
-from shardkit.admin.growth.databases import strays
+from shardkit.admin.growth.exchange import strays
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 

@@ -14,11 +14,11 @@ from shardkit.admin import push
 from shardkit.admin.changes import CHANGES_KEY
 from shardkit.admin.growth import (
     end_change,
+    move as server_move,
     moves,
     open_database,
     repair_changes,
     resume_move,
-    server_move,
     shard_move,
     start_split,
 )
@@ -72,7 +72,7 @@ def test_a_split_goes_on_after_the_config_server_was_lost(
     assert {each.does for each in repair_changes(fleet.config)} <= {"left"}
 
 
-@pytest.mark.parametrize("moment", ["_push", "_wait_for_clients", ""])
+@pytest.mark.parametrize("moment", ["_push", "_certify", ""])
 @pytest.mark.parametrize("lost", [True, False], ids=["config server lost", "record there"])
 def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> None:
     small(fleet)

@@ -21,13 +21,14 @@ from shardkit.admin.growth import (
     attach_replica,
     attachment,
     detach_replica,
+    exchange,
     plan_move,
     replica_tree,
     verify_replica,
     verify_replicas,
 )
-from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import KnownServers
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
@@ -180,18 +181,19 @@ components:
 
 
 def test_entries_name_servers_by_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachment, "connected_to", Mock(side_effect=redis.ConnectionError("away")))
+    monkeypatch.setattr(attachment, "role_at", Mock(side_effect=redis.ConnectionError("away")))
     near = ServerAddress("near", 2)
     for port in (3, 4):
         replica = ServerAddress("near", port)
         found = attachment._followed(ELSEWHERE, f"near:{port}")
-        assert found == (replica, ELSEWHERE["own"].entry, "config:redis:own")
+        assert found == (replica, (ELSEWHERE["own"].entry, "config:redis:own"))
         assert attachment._followed_by(ELSEWHERE, replica, eq)[0] == near
     with pytest.raises(InvalidArgumentError, match="near:1 is neither a shard nor a master that"):
         attachment._followed(ELSEWHERE, "near:1")
     with pytest.raises(InvalidArgumentError, match="near:1 follows no server that entries name"):
         attachment._followed_by(ELSEWHERE, ServerAddress("near", 1), eq)
-    assert replicas_of(ELSEWHERE.values(), near, eq) == [ServerAddress("near", n) for n in (3, 4)]
+    servers = KnownServers(ELSEWHERE.values())
+    assert servers.replicas_of(near) == [ServerAddress("near", n) for n in (3, 4)]
 
 
 def test_servers_that_are_named_by_references_only_are_not_asked() -> None:
@@ -205,7 +207,7 @@ def test_a_replica_is_verified_in_the_database_of_its_entry(
     monkeypatch: pytest.MonkeyPatch, described: dict[str, int], database: int
 ) -> None:
     asked = Mock(side_effect=redis.ConnectionError("away"))
-    monkeypatch.setattr(import_module("shardkit.admin.growth.verify"), "connected_to", asked)
+    monkeypatch.setattr(import_module("shardkit.admin.growth.attachment"), "connected_to", asked)
     entry = {"host": "a", "port": 1, "replicas": [{"port": 2}], **described}
     text = json.dumps({"components": {"data": {"entry": entry}}})
     [answer] = verify_replicas(ShardMap.parse(text).components.values()).values()
@@ -216,14 +218,15 @@ def test_a_replica_is_verified_in_the_database_of_its_entry(
 def test_clients_delay_a_detach(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
-    monkeypatch.setattr(attachment, "time", clock)
+    monkeypatch.setattr(exchange, "time", clock)
     with own_server.client() as client, own_server.client(client_name="batch"):
-        attachment._wait_for_clients(client)
+        client.client_setname("shardkit:operator@test/1")
+        exchange.wait_until_left(client, 3)
         assert slept == []
         with own_server.client(client_name="shardkit:batch") as reader:
             reader.ping()
-            attachment._wait_for_clients(client)
-            assert len(slept) == attachment.LEAVE
+            exchange.wait_until_left(client, 3)
+            assert len(slept) == 3
 
             def leave(seconds: float) -> None:
                 slept.append(seconds)
@@ -231,8 +234,8 @@ def test_clients_delay_a_detach(own_server: LocalServer, monkeypatch: pytest.Mon
 
             slept.clear()
             clock.sleep = leave
-            attachment._wait_for_clients(client)
-            assert 0 < len(slept) < attachment.LEAVE
+            exchange.wait_until_left(client, 3)
+            assert 0 < len(slept) < 3
 
 
 def test_a_node_of_a_cluster_is_neither_moved_nor_replicated(fleet: Fleet) -> None:

@@ -40,7 +40,7 @@ from shardkit.admin.growth import (
     start_split,
     verify_move,
 )
-from shardkit.admin.growth.databases import at_once
+from shardkit.admin.growth.exchange import at_once
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, RoutingError
 
 

@@ -29,7 +29,6 @@ import shardkit
 from shardkit.admin.growth import (
     abort_move,
     awaiting,
-    cluster_nodes,
     gate,
     moves,
     plan_split,
@@ -167,9 +166,9 @@ INTO = {
 }
 OUT_OF = {
     (shard_move, "DatabaseCopy"): False,
-    (cluster_nodes, "pause"): False,
-    (cluster_nodes, "force_close"): False,
-    (cluster_nodes, "close"): False,
+    (gate, "pause"): False,
+    (gate, "force_close"): False,
+    (gate, "set_if_marked"): False,
     (gate.ClusterGate, "turn_away"): True,
     (gate.CopyGate, "open"): True,
     (shard_move, "attest"): True,

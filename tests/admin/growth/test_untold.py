@@ -14,9 +14,9 @@ from growth_helpers import PATIENT, Fleet, certified
 
 from shardkit.admin.changes import open_changes
 from shardkit.admin.growth import reverse_move, start_move
-from shardkit.admin.growth.capture import TOLD, UNTOLD, KeyCapture, turn_on_notifications
 from shardkit.admin.growth.certificate import differing, unequal
 from shardkit.admin.growth.exchange import ask, one_connection
+from shardkit.admin.growth.shard_copy import TOLD, UNTOLD, KeyCapture, turn_on_notifications
 from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import signal
 import subprocess
@@ -24,10 +23,7 @@ from redis.retry import Retry
 
 from shardkit.cli.app import app
 from shardkit.cli.demo import command, sample
-from shardkit.cli.demo.access_log import AccessLog
-from shardkit.cli.demo.command import _progress
 from shardkit.cli.demo.logs import LogCounts
-from shardkit.cli.demo.replay import ReplayResult
 
 COMMAND = [sys.executable, "-m", "shardkit", "demo"]
 
@@ -145,26 +141,12 @@ def test_years_of_days_are_shown_in_part_and_counted_in_full(url: str) -> None:
     assert len(found["days"]) == 50
 
 
-def test_a_terminal_sees_bars_and_how_far_it_is(
-    url: str, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_sees_bars(url: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.cli.output._is_terminal", lambda stream: True)
     monkeypatch.setattr("shardkit.cli.demo.report._ROWS", 6)
     shown = unstyle(run("-c", url, "--log", str(log)).stdout).splitlines()
     assert any(line.startswith("unique:0 ") and "█" in line for line in shown)
     assert any(line.split()[:2] == ["10", "more"] for line in shown)
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with AccessLog.open(log) as opened, _progress(opened) as progress:
-        assert progress is not None
-        progress(ReplayResult(lines=1_234, seconds=2.0))
-    assert "1,234 lines" in unstyle(terminal.getvalue())
-    assert "617 a second" in unstyle(terminal.getvalue())
 
 
 def test_people_get_the_counts_of_logs_in_a_table(

@@ -12,8 +12,7 @@ import pytest
 from shardkit import ShardKit
 from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog, LogBatch
-from shardkit.cli.demo.counting import VISITORS, VisitCounter, session_of
-from shardkit.cli.demo.memory_use import loads, measure_memory
+from shardkit.cli.demo.counting import VISITORS, VisitCounter, loads, measure_memory, session_of
 from shardkit.cli.demo.replay import ReplayResult, replay
 
 
@@ -165,7 +164,7 @@ def test_the_shards_have_all_visitors_who_weigh_a_fraction_of_a_plain_set(
 def test_the_busiest_days_are_weighed_as_far_as_there_is_time(
     demo_kit: ShardKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.cli.demo.memory_use.MOST", 100)
+    monkeypatch.setattr("shardkit.cli.demo.counting.MOST", 100)
     counting = VisitCounter(demo_kit)
     first = date(2025, 3, 3)
     days = [(first + timedelta(days=n), visitors) for n, visitors in enumerate((30, 60, 40))]

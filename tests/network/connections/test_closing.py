@@ -41,17 +41,16 @@ def between_look_up_and_write(
     monkeypatch: pytest.MonkeyPatch, connection: Any, interrupt: Any
 ) -> None:
     """Have a connection's next call interrupted after it has looked its socket up."""
-    connection._reply_parser = None
-    find = connections._FastReplies._parser_on
+    find = connections.socket_of
 
-    def parser_on(self: Any, sock: Any) -> Any:
-        found = find(self, sock)
-        if self is connection:
-            monkeypatch.setattr(connections._FastReplies, "_parser_on", find)
+    def socket_of(of: Any) -> Any:
+        found = find(of)
+        if of is connection:
+            monkeypatch.setattr(connections, "socket_of", find)
             interrupt()
         return found
 
-    monkeypatch.setattr(connections._FastReplies, "_parser_on", parser_on)
+    monkeypatch.setattr(connections, "socket_of", socket_of)
 
 
 def test_a_call_whose_kit_is_closed_before_it_writes_writes_nowhere_else(

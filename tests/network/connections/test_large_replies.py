@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import redis
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
     ResponseError,
 )
 
+from shardkit.network.connections.connection import TcpConnection
 from shardkit.network.connections.replies import Receiver, ReplyParser
 
 SIZES = (0, 5, 65_535, 65_536, 65_537, 200_000, 2**20 - 2, 2**20 - 1, 3_000_000)
@@ -36,8 +36,8 @@ class Pieces:
         data, self.stream = self.stream[:size], self.stream[size:]
         return data
 
-    def recv_into(self, buffer: Any) -> int:
-        data = self.recv(len(buffer))
+    def recv_into(self, buffer: Any, size: int = 0) -> int:
+        data = self.recv(size or len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
@@ -47,9 +47,8 @@ class Pieces:
 
 
 def read(sock: Pieces, count: int, *, raw: bool = True, **fields: Any) -> list[Any]:
-    connection = redis.Connection(**fields)
-    parser = ReplyParser(connection, sock)
-    receiver = Receiver(SimpleNamespace(check_reply=lambda *_: None), sock, None)  # type: ignore[arg-type]
+    parser = ReplyParser(TcpConnection(**fields), sock)
+    receiver = Receiver(parser, sock, None)
     replies: list[Any] = []
     parser.read(receiver, replies, count, not raw, False)
     assert not parser.reader.has_data()
@@ -97,3 +96,11 @@ def test_a_string_that_ends_wrongly_and_a_lost_connection_are_errors() -> None:
         with pytest.raises(error, match=said):
             read(sock, 1)
         sock.close()
+
+
+@pytest.mark.parametrize("sent", [b"x" * 900_000, [b"x" * 20] * 40_000], ids=["string", "list"])
+def test_a_too_large_reply_is_refused_even_if_it_is_there_at_once(sent: Any) -> None:
+    sock = Pieces(reply_of(sent), SimpleNamespace(choice=lambda _: 2**20))  # type: ignore[arg-type]
+    with pytest.raises(InvalidResponse, match="larger than 100,000 bytes"):
+        read(sock, 1, max_reply_bytes=100_000)
+    sock.close()

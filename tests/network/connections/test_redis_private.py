@@ -24,7 +24,7 @@ from redis.connection import parse_url
 import shardkit
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import redis_private
-from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.pool import AsyncPool, Pool
 
 PACKAGE = Path(shardkit.__file__).parent
@@ -43,22 +43,22 @@ def contract(name: str, question: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def connection(server: LocalServer) -> Iterator[redis.Connection]:
-    connection = redis.Connection(host="127.0.0.1", port=server.port, health_check_interval=9)
+def connection(server: LocalServer) -> Iterator[TcpConnection]:
+    connection = TcpConnection(host="127.0.0.1", port=server.port, health_check_interval=9)
     connection.connect()
     yield connection
     connection.disconnect()
 
 
 @pytest.fixture
-async def awaiting(server: LocalServer) -> AsyncIterator[aioredis.Connection]:
-    connection = aioredis.Connection(host="127.0.0.1", port=server.port)
+async def awaiting(server: LocalServer) -> AsyncIterator[AsyncTcpConnection]:
+    connection = AsyncTcpConnection(host="127.0.0.1", port=server.port)
     await connection.connect()
     yield connection
     await connection.disconnect()
 
 
-def test_blocking_socket_and_address(connection: redis.Connection, server: LocalServer) -> None:
+def test_blocking_socket_and_address(connection: TcpConnection, server: LocalServer) -> None:
     with contract("socket_of", "where does a connection keep its socket?"):
         assert redis_private.socket_of(connection).getpeername()[1] == server.port
         connection.disconnect()
@@ -77,20 +77,14 @@ def test_a_blocking_connection_knows_that_it_is_to_reconnect(server: LocalServer
         assert redis_private.wants_reconnect(connection) is False
 
 
-def test_a_health_check_can_be_postponed(connection: redis.Connection) -> None:
+def test_a_health_check_can_be_postponed(connection: TcpConnection) -> None:
     with contract("postpone_health_check", "when does check_health() send a PING?"):
         redis_private.postpone_health_check(connection, 100.0)
         assert not redis_private.health_check_is_due(connection, 108.0)
         assert redis_private.health_check_is_due(connection, 110.0)
 
 
-async def test_errors_are_made_by_the_parser(
-    connection: redis.Connection, awaiting: aioredis.Connection
-) -> None:
-    with contract("error_parser_of", "what makes an exception of an error reply?"):
-        for kind in (connection, awaiting):
-            error = redis_private.error_parser_of(kind)("READONLY no")
-            assert isinstance(error, redis.exceptions.ReadOnlyError)
+def test_errors_are_made_by_the_parser() -> None:
     with contract("parse_error", "what makes an exception of an error reply?"):
         assert isinstance(redis_private.parse_error("NOSCRIPT no"), redis.exceptions.NoScriptError)
 
@@ -110,7 +104,7 @@ async def test_a_subscriber_is_told_of_each_connect(server: LocalServer) -> None
 
 
 async def test_a_connection_tells_what_it_received_and_nobody_read(
-    connection: redis.Connection, awaiting: aioredis.Connection
+    connection: TcpConnection, awaiting: AsyncTcpConnection
 ) -> None:
     with contract("has_unread", "where does a parser keep what it has read from its socket?"):
         connection.send_packed_command([b"PING\r\nPING\r\n"])
@@ -130,7 +124,7 @@ async def test_a_connection_tells_what_it_received_and_nobody_read(
         assert not redis_private.has_unread(awaiting)
 
 
-async def test_an_awaiting_connection_has_a_transport(awaiting: aioredis.Connection) -> None:
+async def test_an_awaiting_connection_has_a_transport(awaiting: AsyncTcpConnection) -> None:
     with contract("transport_of", "where does an awaiting connection keep its stream?"):
         transport = redis_private.transport_of(awaiting)
         assert transport.get_extra_info("socket") is not None
@@ -254,8 +248,7 @@ def test_connections_can_be_closed_after_their_loop(server: LocalServer, name: s
 
 
 def test_a_parser_without_a_socket_says_that_the_connection_is_closed(server: LocalServer) -> None:
-    kind = redis_private.LimitedParser
-    limited = redis.Connection(host="127.0.0.1", port=server.port, parser_class=kind)
+    limited = TcpConnection(host="127.0.0.1", port=server.port)
     limited.connect()
     with contract("LimitedParser", "what does its parser do after on_disconnect()?"):
         parser = limited._parser

@@ -18,8 +18,7 @@ from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections import Connector
 from shardkit.network.connections.clients import Clients
-from shardkit.network.links.awaiting import AwaitingLink
-from shardkit.network.links.blocking import BlockingLink
+from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.operations.commands import Command, Replies, Subscribe
 
 COMBINATIONS = """

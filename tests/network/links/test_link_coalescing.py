@@ -12,8 +12,15 @@ from link_helpers import Face, command, count_of, mapped, opened
 from shardkit import ShardFailure
 from shardkit.errors import CommandRefused
 from shardkit.local import LocalCluster, LocalServers
-from shardkit.network.links.coalescing import JoinedRun, pack_joined, split
-from shardkit.network.links.resp import CHUNK_BYTES, UniformCommands, pack_all, pack_command
+from shardkit.network.links.resp import (
+    CHUNK_BYTES,
+    JoinedRun,
+    UniformCommands,
+    pack_all,
+    pack_command,
+    pack_joined,
+    split,
+)
 from shardkit.operations.commands import Coalesced, Command, Replies, Transaction
 
 

@@ -194,7 +194,7 @@ POINTS = {
         "read_replies",
         "round_trip",
     ],
-    "awaiting": ["_pool get_idle", "_pool acquire", "reply_parser"],
+    "awaiting": ["_pool get_idle", "_pool acquire"],
 }
 
 

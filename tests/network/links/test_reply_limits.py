@@ -24,8 +24,8 @@ import shardkit
 from shardkit import ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import INCOMPLETE
-from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
 from shardkit.network.connections.redis_private import postpone_health_check
+from shardkit.network.connections.replies import HeaderCheck
 from shardkit.operations.commands import Command, Shard
 
 
@@ -177,7 +177,7 @@ def test_what_is_not_refused_is_read_whatever_its_pieces_are(
     text = b"".join(parts)
     data = (b"*3\r\n" + bulk(text) + b"*1\r\n" + bulk(text) + b":1\r\n") * 2
     reader = hiredis.Reader(notEnoughData=INCOMPLETE)
-    headers = HeaderCheck(reader, AGGREGATES, 1000)
+    headers = HeaderCheck(reader, 1000)
     replies: list[Any] = []
     while data:
         size = sizes.pop() if sizes else len(data)

@@ -10,7 +10,7 @@ import pytest
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.search import FileDocument, Schema, adapt
-from shardkit.search.model.documents import prepare
+from shardkit.search.documents import prepare
 
 SCHEMA = Schema(
     "docs",

@@ -16,8 +16,7 @@ from shardkit.search import (
     files_below,
     installed_documents,
 )
-from shardkit.search.files import readers
-from shardkit.search.files.readers import MAX_FILE_BYTES, installed_packages
+from shardkit.search.files import MAX_FILE_BYTES, installed_packages, readers
 
 
 def written(path: Path, content: str) -> Path:

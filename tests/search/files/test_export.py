@@ -10,7 +10,7 @@ import pytest
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.search import Document, Schema
-from shardkit.search.files.export import bulk_lines, mappings
+from shardkit.search.files import bulk_lines, mappings
 
 
 def test_a_document_is_an_action_and_a_source() -> None:

@@ -28,8 +28,7 @@ from shardkit.search import (
     quote,
     unparse,
 )
-from shardkit.search.query.parser import MAX_DEPTH
-from shardkit.search.query.tree import check_names, wanted
+from shardkit.search.query import MAX_DEPTH, check_names, wanted
 
 FIELDS = {"title", "body"}
 ATTRIBUTES = {

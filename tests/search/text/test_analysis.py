@@ -33,7 +33,7 @@ from shardkit.search import (
     Word,
     analyze,
 )
-from shardkit.search.text.analyzer import ENGLISH, MAX_TERM_LENGTH, stemmer
+from shardkit.search.text import ENGLISH, MAX_TERM_LENGTH, stemmer
 
 PLAIN = Analyzer()
 TEXTS = st.text(max_size=40) | st.text("aé'\u2019Eo ́ß日本カｶﾞ한ไทย½ﬁİ-_3²", max_size=30)
@@ -170,7 +170,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
 def test_without_a_stemmer_the_extra_is_not_needed() -> None:
     code = (
         "import sys; sys.modules['snowballstemmer'] = None\n"
-        "from shardkit.search.text.analyzer import Analyzer\n"
+        "from shardkit.search.text import Analyzer\n"
         "print(Analyzer().terms('Naïve words'), Analyzer().fingerprint)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from shardkit.search.model.term_counts import idf, impact_byte
+from shardkit.search.schema import idf, impact_byte
 
 
 @given(st.integers(1, 10**7), st.data())

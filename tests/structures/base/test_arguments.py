@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
-from shardkit.structures.base.glob import glob_filter
+from shardkit.structures.base.members import glob_filter
 
 # The methods with redis-py names that take any number of values, called without one.
 WITHOUT_VALUES: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {

@@ -232,7 +232,7 @@ def test_splits_during_a_check_are_no_damage(kit: ShardKit, moment: tuple[str, s
 def test_the_check_counts_large_groups_itself(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.structures.layouts.check.KEYS_PROBED", 2)
+    monkeypatch.setattr("shardkit.structures.layouts.structure.KEYS_PROBED", 2)
     face.run(a_set(face.kit).sadd_many(range(300)))
     assert found_in(face, "set") == []
     key = next(k for k in keys_of(kit, "many") if k.endswith("}"))

@@ -10,7 +10,7 @@ from faces import Face, keys_of
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, StructureError
 from shardkit.structures.base import parameters
-from shardkit.structures.codecs import trained_values
+from shardkit.structures.codecs import compression
 from shardkit.structures.codecs.compression import Compressed, Tokens, dictionary_of
 from shardkit.structures.codecs.named import JSON
 from shardkit.structures.codecs.plain import Codec
@@ -105,7 +105,7 @@ def test_a_writer_without_a_dictionary_finds_one_within_a_second(
     early = opened(face, "tokens")
     face.run(early.hset("a", CITIES[0]))
     face.run(opened(face, "tokens").train(CITIES))
-    monkeypatch.setattr(trained_values, "LEASE", 0)
+    monkeypatch.setattr(compression, "LEASE", 0)
     face.run(early.hset("a", CITIES[0]))
     assert dictionary_of(stored(kit)) == 1
 
@@ -133,7 +133,7 @@ def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     other.delete()
     if later:
         kit.client("one").delete(*kit.client("one").keys("*:deleted"))
-        for module in (trained_values, parameters):
+        for module in (compression, parameters):
             monkeypatch.setattr(module, "LEASE", 0)
     other = kit.hash("kept", **args)
     other.train(new.values())
@@ -142,7 +142,7 @@ def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     new["town7"] = "Ulm"
     assert other.hgetall() == new
     if codec == "tokens":  # whose values might be decoded to others within a second
-        monkeypatch.setattr(trained_values, "LEASE", 0)
+        monkeypatch.setattr(compression, "LEASE", 0)
     assert face.run(kept.hmget(list(new))) == list(new.values())
     assert list(kit.hash("kept", **args).check()) == []
 

@@ -15,12 +15,12 @@ from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServer
 from shardkit.log_records import Once
-from shardkit.structures.encodings.inspection import inspect_keys
 from shardkit.structures.encodings.limits import (
     FORMS,
     KeyEncoding,
     Limits,
     check,
+    inspect_keys,
     limits_at,
     read_limits,
     recommend,

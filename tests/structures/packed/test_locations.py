@@ -180,7 +180,7 @@ def test_bad_users_and_codes_are_named_and_nothing_is_written(kit: ShardKit) -> 
         (lambda: users.set_many([(1, ("USA", None)), (3, ("USA", "ca"))]), "user 3: region='ca'"),
         (lambda: users.set_many({1: "USA"}), "user 1: location 'USA'"),
         (lambda: users.set_many({1: None}), "user 1: location None"),
-        (lambda: users.set_many([5]), "5 is not a pair"),
+        (lambda: users.set_many([5]), "5 in pairs; give tuples"),
     ]
     for call, said in calls:
         with pytest.raises(InvalidArgumentError, match=said):

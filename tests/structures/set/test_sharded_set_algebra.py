@@ -9,7 +9,7 @@ from faces import Exchanges, Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
-from shardkit.structures.set import algebra
+from shardkit.structures.set import sharded_set
 
 PLAN = {"total": 1000, "part_size": 50, "members": int}
 # Where the sets live: together on one server; each part elsewhere; in several components.
@@ -91,7 +91,7 @@ def test_a_failed_difference_says_not_to_repeat(face: Face, sets: list[Any]) -> 
 
 
 def test_an_interrupted_store_expires(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algebra, "PARTS_COMBINED", 4)  # the parts of a group
+    monkeypatch.setattr(sharded_set, "PARTS_COMBINED", 4)  # the parts of a group
     a = kit.set("a", component="one", members=int, groups=4, part_size=8)
     a.sadd_many(range(100))
     client: Any = kit.client("one")

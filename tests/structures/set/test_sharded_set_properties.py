@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from shardkit import ShardKit
-from shardkit.routing.partition import part_count
+from shardkit.routing.placement import part_count
 
 BUDGET = settings(
     max_examples=12,

@@ -12,7 +12,7 @@ from faces import Face, sessions
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError
 from shardkit.local import LocalServer
-from shardkit.structures.unique.hyperloglog import REGISTERS, estimate, registers
+from shardkit.structures.unique.precision import REGISTERS, estimate, registers
 
 FULL = b"HYLL" + bytes(12) + b"\xff" * (REGISTERS * 6 // 8)  # each says 63
 DAY = date(2015, 5, 17)

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.local import LocalServer
-from shardkit.structures.unique import days, set_operations
+from shardkit.structures.unique import days, visitors as visitors_module
 from shardkit.structures.unique.precision import MAX_VISITORS
 
 DAY = date(2015, 5, 17)
@@ -517,7 +517,7 @@ def test_large_days_with_unrelated_plans_are_refused(
     visitors = face.kit.unique_visitors(component="one")
     assert face.run(visitors.count_union([DAY, NEXT])) == 1001
     assert face.run(visitors.count_intersection([DAY, NEXT])) == 999
-    monkeypatch.setattr(set_operations, "MOST_IDS_A_GROUP", 1999)
+    monkeypatch.setattr(visitors_module, "MOST_IDS_A_GROUP", 1999)
     with pytest.raises(ParameterMismatchError, match="have no large common divisor") as caught:
         face.run(visitors.count_union([DAY, NEXT]))
     assert "unique:2015-05-17: 509, unique:2015-05-18: 521" in str(caught.value)

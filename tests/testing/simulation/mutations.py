@@ -218,8 +218,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     ),
     "workers-done-first": (
         "Worker._handle",
-        "    thread = threading.get_ident()\n",
-        "    thread = threading.get_ident()\n    self.tasks._acknowledge(task)\n",
+        "        self._running[slot] = task\n    started",
+        "        self._running[slot] = task\n    self.tasks._acknowledge(task)\n    started",
     ),
     "deadlines-not-kept": ("Deadline.shorten", "left = max(0.0, self.left())", "left = 10.0"),
     "deadlines-breaker-stays-open": (
@@ -227,7 +227,7 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "self.opened, False, 0",
         "self.opened, True, 0",
     ),
-    "together-anothers-replies": ("_LockStep.answer", "start += len(step)", "start += 0"),
+    "together-anothers-replies": ("_LockStep._answer", "start += len(step)", "start += 0"),
     "moving-sent-twice": ("_may_go_on", "return is_unready(error) or", "return True or"),
     "moving-stays": ("Clients.changed", "_leave(displaced, awaiting=False)", "pass"),
     "closing-leaves-connections": (

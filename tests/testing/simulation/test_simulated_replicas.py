@@ -13,8 +13,7 @@ from redis.exceptions import ResponseError
 from shardkit.testing.simulation.choices import Choices
 from shardkit.testing.simulation.connections import SimulatedSocket
 from shardkit.testing.simulation.processes import SimulatedProcess
-from shardkit.testing.simulation.replication import LAGS, Replication, replicate
-from shardkit.testing.simulation.sentinels import SimulatedSentinels
+from shardkit.testing.simulation.replication import LAGS, Replication, SimulatedSentinels, replicate
 from shardkit.testing.simulation.servers import SimulatedServer, pack_reply
 from shardkit.testing.simulation.world import STEP, World
 

@@ -147,7 +147,7 @@ def test_a_client_that_never_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         for _ in range(10_000):
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("shardkit.testing.simulation.processes.MOST_HANDLES", 1_000)
+    monkeypatch.setattr("shardkit.testing.simulation.processes.MOST_TURNS", 1_000)
     with pytest.raises(SimulationFailure, match="runs for ever without waiting"):
         simulate(alone(spin), 1)
 

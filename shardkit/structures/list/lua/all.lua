@@ -1,6 +1,5 @@
 -- Remove all of a list, or change when it expires.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  how many parts one step visits
 -- ARGV[5]  UNLINK, PERSIST, or EXPIRE or one like it
 -- ARGV[6]  and on: its arguments; the key of the parameters decides whether conditions hold

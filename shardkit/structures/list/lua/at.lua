@@ -1,6 +1,5 @@
 -- Return or replace one value of a list.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  which value: from 0 on the left, or from -1 on the right
 -- ARGV[5]  what to replace it by; absent to return it
 -- Reply    {how many values there are, the value, or what LSET says}; only how many if there is no

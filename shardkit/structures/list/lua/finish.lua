@@ -1,6 +1,5 @@
 -- Do the next step of a list's unfinished work.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  how many parts to visit where values are searched or moved
 -- ARGV[5]  how many where they are not
 -- Reply    1 if more is left to do, else 0; -1 if there is none

@@ -1,6 +1,5 @@
 -- Insert a value before or after another that is in some parts of a list, as LINSERT does.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  BEFORE or AFTER
 -- ARGV[5]  the value to search for, from the left
 -- ARGV[6]  the new value

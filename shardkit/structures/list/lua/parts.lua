@@ -1,6 +1,5 @@
 -- Return some parts of a list, from one end to the other.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  1 from left to right, -1 from right to left
 -- ARGV[5]  the number of the next part; empty for the first in that direction
 -- ARGV[6]  the number of the last one; empty for the last in that direction

@@ -1,6 +1,5 @@
 -- Pop values from one end of a list.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  LPOP or RPOP
 -- ARGV[5]  how many values, 10,000 at most
 -- ARGV[6]  1 if the caller is blocking, else 0

@@ -1,6 +1,5 @@
 -- Find the indexes of a value in some parts of a list, as LPOS does.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  the value
 -- ARGV[5]  which occurrence to begin with: from 1 on the left, or from -1 on the right
 -- ARGV[6]  how many indexes at most; 0 for all

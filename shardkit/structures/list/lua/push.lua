@@ -1,6 +1,5 @@
 -- Push values onto one end of a list.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  LPUSH or RPUSH
 -- ARGV[5]  and on: the values, 10,000 at most
 -- Reply    how many values it has now; nil if it has other parameters

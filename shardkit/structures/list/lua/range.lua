@@ -1,6 +1,5 @@
 -- Return a range of a list.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  the first value, as LRANGE has it
 -- ARGV[5]  the last one
 -- ARGV[6]  how many values the reply may have

@@ -1,6 +1,5 @@
 -- Remove occurrences of a value from a list, as LREM does.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  how many at most: from the left, from the right if negative; 0 for all
 -- ARGV[5]  the value
 -- ARGV[6]  how many parts one step visits

@@ -1,6 +1,5 @@
 -- Keep a range of a list, and remove what lies outside.
--- KEYS     those of a list, see base.lua
--- ARGV[1]  to ARGV[3]: those of a list, see base.lua
+-- KEYS     and ARGV[1] to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  the first value to keep, as LTRIM has it
 -- ARGV[5]  the last one
 -- ARGV[6]  how many parts one step removes

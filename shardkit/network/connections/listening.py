@@ -1,0 +1,63 @@
+"""A connection on which a server speaks unasked: subscribed, or told of changes."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+from redis.exceptions import RedisClusterException, RedisError
+
+from shardkit.errors import InvalidArgumentError, ShardKitError
+from shardkit.network.connections.redis_private import socket_of
+
+PATIENCE = 5.0  # seconds for what is sent
+FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError, hiredis.ProtocolError)
+_RECEIVE, _READS = 64 * 1024, 64  # bytes, and how often in a turn: a server may be faster
+_NOTHING = object()
+
+
+class ListeningConnection:
+    """A connection of a pool that is read without waiting, for as long as it is open."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._connection = pool.get_connection()
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self.socket = socket_of(self._connection)
+        if self.socket is None:
+            self.close()
+            raise InvalidArgumentError(
+                "in-memory servers tell nothing by themselves", "use shardkit.local"
+            )
+
+    def send(self, *command: Any) -> None:
+        """Send a command."""
+        self.socket.settimeout(PATIENCE)
+        self._connection.send_command(*command)
+
+    def replies(self) -> Iterator[Any]:
+        """Yield what has come; raise OSError when the connection is lost."""
+        self.socket.setblocking(False)
+        lost: OSError | None = None
+        try:
+            for _ in range(_READS):
+                if not (data := self.socket.recv(_RECEIVE)):
+                    raise OSError("closed")
+                self._reader.feed(data)
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
+            pass
+        except OSError as error:
+            lost = error
+        while (reply := self._reader.gets()) is not _NOTHING:
+            yield reply
+        if lost is not None:
+            raise lost
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(*FAILURES):
+            self._connection.disconnect()
+            self._pool.release(self._connection)

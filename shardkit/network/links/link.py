@@ -1,0 +1,972 @@
+"""The links, which carry batches: blocking, and awaiting.
+
+::
+
+    server 0   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
+    server 1   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
+
+The blocking link writes to every server first, and then reads from each when it has answered: all
+work in parallel, without threads. Shards that are databases of one server share a connection.
+Threads only open new connections, so that several unreachable servers cost the timeout of one. A
+large batch is sent in chunks, at most two in flight per server, so that buffers are bounded and
+nothing can deadlock. Each exchange borrows a connection from a pool. If it fails or is interrupted,
+the connection is closed before its release.
+
+The awaiting link sends the batches of all tasks of an event loop over one connection per server
+(see `multiplexer.py`). Only a command that may block gets a connection of its own, which is closed
+if the wait is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import threading
+import time
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from itertools import accumulate
+from math import inf
+from operator import attrgetter
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias
+
+import redis.asyncio as aioredis
+from redis.exceptions import RedisClusterException, RedisError
+
+from shardkit.config.component import Component
+from shardkit.config.read_from import in_use
+from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.events import CommandsSent, handlers, settled
+from shardkit.network.connections import timeout_for
+from shardkit.network.connections.clients import Clients
+from shardkit.network.connections.connection import kept_to_deadline
+from shardkit.network.connections.databases import ClientDatabase, Steps
+from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
+from shardkit.network.connections.endpoints import Endpoint
+from shardkit.network.connections.framing import (
+    ADDED,
+    CONFIRMED,
+    PLAIN,
+    SELECTED,
+    form_of,
+    framed,
+    has_selected,
+)
+from shardkit.network.connections.policy import policy_of
+from shardkit.network.connections.redis_private import health_check_is_due, learn_slots, slot_owners
+from shardkit.network.links.dispatcher import Attempt, Dispatcher, node_of_short, turns_of
+from shardkit.network.links.grouping import (
+    SEVERAL,
+    components_of,
+    locate,
+    place,
+    place_short,
+    target_of_short,
+)
+from shardkit.network.links.multiplexer import (
+    ConnectionLost,
+    MultiplexedConnection,
+    Received,
+    exchange_alone,
+    multiplexed,
+    source_of,
+)
+from shardkit.network.links.resp import Chunk, pack_command
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
+from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
+from shardkit.network.topology import Topology
+from shardkit.operations.commands import (
+    AwaitWakeup,
+    Batch,
+    Command,
+    Key,
+    Locate,
+    Replies,
+    Shard,
+    Subscribe,
+    To,
+)
+from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.interruptions import reraise_handlers, tolerated
+from shardkit.operations.kept import kept_with
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
+from shardkit.routing.placement import slots_of
+
+
+class Link(Dispatcher):
+    """What the blocking and the awaiting link have in common.
+
+    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
+    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
+    """
+
+    # Of each face.
+    run: Callable[[Steps[Any]], Any]
+    sleep: Callable[[float], Any]
+    subscriptions_of: Callable[[], Any]
+    send: Callable[..., Any]
+    _client: Callable[..., Any]
+    _source_of: Callable[..., Any]
+
+    def __init__(self, topology: Any, clients: Any, *, raw: bool = True, reads: Any = None) -> None:
+        self._raw = raw
+        self._reads = reads
+        self._topology: Topology = topology
+        self._clients: Clients = clients
+        super().__init__()
+
+        self._subscriptions = self.subscriptions_of()
+
+    def pause(self, seconds: float) -> Any:
+        """Wait, but not beyond the caller's deadline."""
+        return self.sleep(limited(seconds))
+
+    @run_by_face
+    def locate(self, request: Locate) -> Steps[list[tuple[Shard, int | None]]]:
+        """Return where keys live, without an exchange with their shards."""
+        found = {}
+        for name in components_of(to for to, _ in request.targets):
+            found[name] = yield partial(self._component, self._topology, name)
+        return locate(request, found)
+
+    @run_by_face
+    def subscribe(self, request: Subscribe) -> Steps[str]:
+        """Return the channel on which the server of a key wakes waiters; empty if there is none.
+
+        Cost: at the first call for a server, a connection that the kit keeps.
+        """
+        found = yield partial(self._subscription, request.to, request.key, request.connect)
+        return "" if found is None else found.channel
+
+    @run_by_face
+    def await_wakeup(self, request: AwaitWakeup) -> Steps[bytes | None]:
+        """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
+        seconds, started = limited(request.seconds), time.monotonic()
+        found, text = (yield partial(self._subscription, request.to, request.key, False)), None
+        if found is None:
+            yield partial(self.sleep, min(seconds, LONGEST_POLL))
+        else:
+            text = yield partial(found.wait, request.waiter.encode(), seconds)
+        extend(time.monotonic() - started)
+        return text
+
+    @run_by_face
+    def abandon(self, command: Command) -> Steps[None]:
+        """Try to send the command that undoes a wait, even beyond the caller's deadline."""
+        with tolerated(*ATTEMPT_ERRORS, ShardKitError), within(None):
+            yield partial(self.send, [command])
+
+    @run_by_face
+    def _subscription(self, to: To, key: Key, connect: bool) -> Steps[Any]:
+        try:
+            client, node = yield from self._holder_of(to, key)
+        except (*ATTEMPT_ERRORS, ShardFailure):
+            return None
+        source = self._source_of(client, node)
+        return (yield partial(self._subscriptions.get, client, source, node, connect=connect))
+
+    def _holder_of(self, to: To, key: Key) -> Steps[tuple[Any, Any]]:
+        name = to if isinstance(to, str) else to.component
+        component = yield partial(self._component, self._topology, name)
+        number = place(to, key, {name: component}).number
+        client = yield partial(self._client, component, number)
+        is_cluster = hasattr(client, "nodes_manager")
+        return client, client.get_node_from_key(key) if is_cluster else None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
+
+
+def endpoints_or_failures(
+    endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
+) -> list[Endpoint | ShardFailure]:
+    """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
+    try:
+        return list(map(endpoints.__getitem__, numbers))
+    except ShardFailure:
+        found: list[Endpoint | ShardFailure] = []
+    for number in numbers:
+        try:
+            found.append(endpoints[number])
+        except ShardFailure as failure:
+            found.append(failure)
+    return found
+
+
+def limited(seconds: float) -> float:
+    """Return the seconds to wait, but not beyond the caller's deadline."""
+    deadline = current.get()
+    return seconds if deadline is None else min(seconds, max(0.0, deadline.left()))
+
+
+MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
+CONNECT_THREADS = 32
+HELPED_WITHIN = 0.02  # seconds, or the caller connects by itself
+_NUMBER, _UNTIL = attrgetter("pool.number"), attrgetter("until")
+
+
+class BlockingLink(Link):
+    """Carries batches over blocking connections. Safe to use from many threads."""
+
+    run = staticmethod(run_steps)
+    subscriptions_of = Subscriptions
+    sleep = staticmethod(time.sleep)
+
+    def send(
+        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
+    ) -> Replies:
+        """Carry a batch and return its replies in order, failures among them.
+
+        Components come from ``topology``. With ``clients``, everything goes to the servers that
+        these say, reads too.
+
+        Cost: one exchange with each server concerned, all at the same time.
+
+        Raises:
+            ConfigError: a component cannot be used.
+            InvalidArgumentError: an argument cannot be sent; then nothing was sent.
+        """
+        topology = topology or self._topology
+        if clients is None:
+            if in_use.any and self._reads is not None:
+                return self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
+            clients = self._clients
+        to = target_of_short(batch)
+        attempt = None if to is None else self._send_short(batch, to, topology, clients)
+        if type(attempt) is Replies:
+            return attempt
+        return run_steps(self.dispatch(batch, topology, clients, attempt))  # type: ignore[arg-type]
+
+    def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        return topology.reread(name) if again else topology.component(name)
+
+    def _endpoints(
+        self, clients: Clients, component: Component, numbers: Sequence[int | None]
+    ) -> list[Endpoint | ShardFailure]:
+        return endpoints_or_failures(clients.endpoints(component, self._raw), numbers)
+
+    def _learn(self, client: Any) -> None:
+        learn_slots(client)
+
+    def _exchange(self, attempts: list[Attempt]) -> list[Attempt]:
+        return exchange_all(attempts, self._raw)
+
+    def _send_short(
+        self, batch: Batch, to: To, topology: Topology, clients: Clients
+    ) -> Replies | Attempt | None:
+        """Send a few plain commands to one server without the dispatcher: the fast path.
+
+        Return the attempt if it failed, or None if nothing was sent.
+        """
+        component = topology.component(to if isinstance(to, str) else to.component)
+        number, raw = place_short(batch, to, component), self._raw
+        if number == SEVERAL or component.splits_tags:
+            return None
+        try:
+            endpoint = clients.endpoints(component, raw)[number]
+        except ShardFailure:
+            return None
+        access, node = endpoint.access, None
+        owner = access.way
+        if owner is None:  # a cluster
+            owner = access.client
+            node = node_of_short(owner, batch)
+            if node is None:
+                return None
+        name = "" if node is None else node.name
+        packed = pack_short(batch, self.loaded, owner, name)
+        if packed is None:
+            return None
+        data, does = packed
+        holder = endpoint.pool if node is None else owner.get_redis_connection(node)
+        pool = holder if node is None else holder.connection_pool
+        deadline = earliest(pool.policy.deadline)
+        told = tell_short(pool.policy, batch) if handlers else None
+        error: Any = None
+        replies: list[Any] = []
+        try:
+            replies, refused = pool.exchange(data, raw, deadline, len(batch), does)
+            if not refused:
+                if told is not None:
+                    settled(told, None)
+                return Replies(replies)
+        except ATTEMPT_ERRORS as failure:
+            reraise_handlers(failure)
+            error = failure
+        attempt = Attempt.of_all(batch, endpoint, node)
+        attempt.error, attempt.sent = error, error is None or error.maybe_executed
+        attempt.replies, attempt.refused = replies, error is None
+        if told is not None:
+            refused, refusal = attempt.refused, attempt.refusal
+            settled(told, error, maybe_executed=attempt.sent, refused=refused, refusal=refusal)
+        return attempt
+
+    def server_of(self, to: To, key: Key) -> Hashable:
+        """Return what is the same for the keys on a server; for each key if it is not known."""
+        name = to if isinstance(to, str) else to.component
+        try:
+            component = self._topology.component(name)
+            number = place(to, key, {name: component}).number
+            endpoint = self._clients.endpoints(component, self._raw)[number]
+            if endpoint.lane is not None:
+                return endpoint.lane
+            client, [slot] = endpoint.access.client, slots_of([key])
+            return client, slot_owners(client)[slot][0].name
+        except (*ATTEMPT_ERRORS, ShardKitError, AttributeError, LookupError):
+            return name, key
+
+    def _client(self, component: Component, number: int | None) -> Any:
+        return self._clients.get(component, number, self._raw)
+
+    def _source_of(self, client: Any, node: Any) -> Any:
+        holder = client if node is None else client.get_redis_connection(node)
+        return holder.connection_pool
+
+    def pool_of(self, to: To, key: Key) -> Any:
+        """Return the pool of the server on which a key lives; None on a cluster."""
+        client, node = run_steps(self._holder_of(to, key))
+        return client.connection_pool if node is None else None
+
+    def version_of(self, component: str) -> object:
+        """Return what is the same object until the entries of a component change."""
+        return self._topology.last_known(component)
+
+
+def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]:
+    """Write to every server, then read from each as its replies come, chunk by chunk.
+
+    Return the attempts. Where databases could not be opened, they are several in place of one.
+    """
+    # All calls take connections in this order. So two calls never wait for each other's.
+    exchanges = sorted([Exchange(attempt, raw) for attempt in attempts], key=_NUMBER)
+    complete = False
+    try:
+        connected = [exchange for exchange in exchanges if exchange.reserve()]
+        for exchange in connected:
+            exchange.begin()
+        if len(connected) < len(exchanges):
+            _connect_all([each for each in exchanges if each.must_connect])
+        _read_all([exchange for exchange in exchanges if exchange.due])
+        complete = True
+    finally:
+        for exchange in exchanges:
+            exchange.close(complete)
+    done: list[Attempt] = []
+    again: list[Attempt] = []
+    for exchange in exchanges:
+        for attempt in exchange.attempts:
+            ended, refused = attempt.outcomes()
+            done += ended
+            again += refused
+    for turn in turns_of(again):
+        done += exchange_all(turn, raw)
+    for exchange in exchanges:
+        for attempt in exchange.fenced:  # one by one: each waits, while nobody waits for it
+            done += exchange_all([attempt], raw)
+    return done
+
+
+def _connect_all(exchanges: Sequence[Exchange]) -> None:
+    """Connect to servers, in threads if they are several, and begin each exchange.
+
+    The threads only connect. What they still connect when the caller is interrupted, they close.
+    """
+    waiting, ready = deque(exchanges), SimpleQueue[Exchange]()
+    lock = threading.Lock()
+    left = False  # by the caller
+
+    def help_connecting() -> None:
+        while waiting:
+            try:
+                exchange = waiting.popleft()
+            except IndexError:
+                return
+            exchange.connect()
+            with lock:
+                if not left:
+                    exchange.helped = False
+                    ready.put(exchange)
+                    continue
+            exchange.helped = False
+            exchange.close(False)
+
+    if len(exchanges) == 1:
+        exchanges[0].helped = False
+        exchanges[0].connect()
+        exchanges[0].begin()
+        return
+    try:
+        for _ in range(min(len(exchanges), CONNECT_THREADS)):
+            # Not a `threading.Thread`: starting that waits for the thread, which an exception that
+            # somebody raises in the caller's thread can hit and end before it is there.
+            with suppress(RuntimeError):  # Python is shutting down: this thread does it all
+                start_new_thread(copy_context().run, (help_connecting,))
+        begun = 0
+        while begun < len(exchanges):
+            try:
+                exchange = ready.get(timeout=HELPED_WITHIN if waiting else None)
+            except Empty:
+                try:
+                    exchange = waiting.popleft()
+                except IndexError:
+                    continue
+                exchange.helped = False
+                exchange.connect()
+            exchange.begin()  # while others connect
+            begun += 1
+    finally:
+        waiting.clear()
+        with lock:
+            left = True
+
+
+def _read_all(exchanges: list[Exchange]) -> None:
+    """Read what is due, from each server as it comes: a silent one delays no other."""
+    while len(exchanges) > 1:
+        for exchange in _readable(exchanges):
+            exchange.read()
+        exchanges = [exchange for exchange in exchanges if exchange.due]
+    for exchange in exchanges:
+        while exchange.due:
+            exchange.read()
+
+
+def _readable(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
+    """Wait until a server has answered, or one has taken too long; return those."""
+    if not hasattr(select, "poll"):  # eventlet removes it, and Windows has none
+        return exchanges
+    by_number: dict[int, Exchange] = {}
+    blind = []  # without a socket, or with bytes that no socket shows
+    poll = select.poll()
+    for exchange in exchanges:
+        number = exchange.poll_number()
+        if number is None:
+            blind.append(exchange)
+        else:
+            by_number[number] = exchange
+            poll.register(number, select.POLLIN)
+    if blind:
+        return blind
+    while True:
+        now = time.monotonic()
+        first = min(map(_UNTIL, exchanges))
+        answered = poll.poll(None if first == inf else max(0.0, 1000 * (first - now)))
+        if answered:
+            return [by_number[number] for number, _ in answered]
+        now = time.monotonic()
+        if late := [exchange for exchange in exchanges if exchange.until <= now]:
+            return late
+
+
+class Exchange:
+    """An attempt at one server over one connection: writes chunks and reads their replies."""
+
+    __slots__ = (
+        *("_attempt", "_chunks", "_databases", "_expected", "_read", "_refused", "_replies"),
+        *("_written", "attempts", "block", "connection", "deadline", "due", "fenced", "form"),
+        *("helped", "must_connect", "pool", "raw", "timeout_changed", "until"),
+    )
+
+    def __init__(self, attempt: Attempt, raw: bool) -> None:
+        request = attempt.server_request
+        endpoint = request.endpoints[0]
+        self.pool: Any
+        if attempt.node is not None:
+            client = endpoint.access.client
+            self.pool = client.get_redis_connection(attempt.node).connection_pool
+            self._databases: Sequence[Any] = [self.pool.database]
+        else:
+            self.pool = endpoint.pool if len(request.endpoints) == 1 else endpoint.access.way
+            self._databases = request.databases
+        self.raw = raw
+        self._attempt = attempt
+        self.attempts = [attempt]  # and those at databases that cannot be used
+        self._chunks = request.chunks()
+        self.block = request.block
+        self.fenced: list[Attempt] = []  # at databases that are closed: nothing was sent
+        self.connection: Any = None
+        self.helped = self.must_connect = self.timeout_changed = self._refused = False
+        self.until = inf  # when the next replies are late, in monotonic seconds
+        self.form = PLAIN  # how the requests reach a single database
+        self.due = 0  # replies to what has been written, and will be
+        self._expected: list[int] = []  # replies up to the end of each chunk
+        self._written = self._read = 0  # chunks
+        self._replies: list[Any] = []
+        self.deadline = attempt.deadline
+
+    def reserve(self) -> bool:
+        """Take a connection from the pool; return whether it can be written to at once."""
+        try:
+            self.connection = self._in_time(self.pool.acquire, False)
+        except ATTEMPT_ERRORS as error:
+            self._fail(error)
+            return False
+        connection = self.connection
+        ready = (
+            getattr(connection, "is_connected", True)
+            and not health_check_is_due(connection, time.monotonic())
+            and connection.opened.issuperset(self._databases)
+        )
+        self.must_connect = self.helped = not ready
+        if ready:
+            self._open()
+        return ready
+
+    def connect(self) -> None:
+        """Do what takes exchanges of their own: connect, check the server, open databases."""
+        try:
+            self._in_time(self._connect)
+        except Exception as error:  # whatever it is, only this server's requests fail
+            self._fail(error)
+
+    def _connect(self) -> None:
+        connection, self.connection = self.connection, None
+        if health_check_is_due(connection, time.monotonic()):
+            connection.check_health()  # closes it if it is dead
+        if not getattr(connection, "is_connected", True):
+            self.pool.connect(connection)
+        self.connection = connection
+        self._open()
+
+    def _in_time(self, call: Callable[..., Any], *args: Any) -> Any:
+        if self.deadline is None:  # as mostly: a context manager would cost more than all the rest
+            return call(*args)
+        with within(self.deadline):
+            return call(*args)
+
+    def begin(self) -> None:
+        """Write the first chunks; SELECT alone if it must be confirmed."""
+        if self.connection is None:
+            return
+        try:
+            for _ in self._chunks[: 1 if self.form == CONFIRMED else 2]:
+                self._write()
+        except ATTEMPT_ERRORS as error:
+            self._fail(error)
+
+    def _open(self) -> None:
+        """Open the databases that were not, and count the replies that will come."""
+        connection, databases = self.connection, self._databases
+        opened = connection.opened
+        if not opened.issuperset(databases):
+            new = [database for database in databases if database not in opened]
+            alone = len(databases) == 1
+            errors = connection.open(new, waits=alone)
+            if alone:
+                for error in errors.values():
+                    raise error
+            unopened = {each: errors.get(each) for each in new if each not in opened}
+            if unopened:
+                usable, failed, self.fenced = self._attempt.without(unopened)
+                self.attempts = failed if usable is None else [usable, *failed]
+                self._chunks = [] if usable is None else usable.server_request.chunks()
+                self._attempt = usable or self._attempt
+                databases = [each for each in databases if each not in unopened]
+        request = self._attempt.server_request
+        if len(request.endpoints) > 1:
+            if self._chunks:
+                connection.be_in_any()
+        elif self._chunks and databases:
+            if connection.selected == databases[0].number and not self._attempt.confirms:
+                connection.entered = databases[0]
+            else:
+                self._enter(databases[0], request)
+        self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
+        self.due = self._expected[-1] if self._chunks else 0
+
+    def _enter(self, database: Any, request: Any) -> None:
+        """Have the requests reach a database; see `framing`."""
+        connection, chunks = self.connection, self._chunks
+        confirms, self._attempt.confirms = self._attempt.confirms, False
+        count, size = sum(each.replies for each in chunks), sum(len(each.data) for each in chunks)
+        does = ALONE if self.block is not None else request.does
+        form = form_of(does, size, count, connection.may_multi)
+        if confirms or form == CONFIRMED or (len(chunks) > 1 and form != SELECTED):
+            self.form = CONFIRMED
+            self._chunks = [Chunk(database.select, 1), *chunks]
+            return
+        first = chunks[0]
+        self.form = form
+        data = framed(form, database.select, first.data)
+        self._chunks = [Chunk(data, first.replies + ADDED[form]), *chunks[1:]]
+
+    def _write(self) -> None:
+        n = self._written
+        if self.deadline is not None:
+            self.deadline.require_left()
+        selects = self.form == CONFIRMED  # and nothing else is sent before it is answered
+        self._attempt.sent = not selects
+        connection, self._written = self.connection, n + 1
+        timeout = connection.socket_timeout
+        if self.block is not None and not selects:
+            connection.for_block = True
+            timeout = timeout_for(self.block, timeout)
+            self._set_timeout(timeout)
+        packed = PackedCommands((self._chunks[n].data,))
+        self._in_time(connection.send_packed_command, packed, False)
+        self.until = inf if timeout is None else time.monotonic() + timeout
+        if self.deadline is not None:
+            self.until = min(self.until, self.deadline.at)
+
+    def read(self) -> None:
+        """Read the replies to the next chunk, and write the one after the next."""
+        n = self._read
+        expected = self._expected[n]
+        more = n + 1 < len(self._chunks)
+        try:
+            if self.until <= time.monotonic():
+                self._set_timeout(MIN_TIMEOUT)
+            read = self.connection.read_replies
+            if self._in_time(read, self._replies, expected, self.raw, more):
+                self._refused = True
+            if self.timeout_changed and self.block is None:
+                self._set_timeout(self.connection.socket_timeout)
+            self._read += 1
+            if self.form == CONFIRMED and not self._has_selected():
+                return
+            if more:
+                while self._written < min(len(self._chunks), n + 3):
+                    self._write()
+            else:
+                self._deliver()
+        except ATTEMPT_ERRORS as error:
+            self._fail(error)
+
+    def _has_selected(self) -> bool:
+        """Take the reply to SELECT; return whether the database was selected."""
+        [reply] = self._replies
+        self.form, self._replies = PLAIN, []
+        self._expected = [count - 1 for count in self._expected]
+        if isinstance(reply, Exception):
+            self.due = 0
+            self._attempt.refuse(reply)
+            return False
+        self.due -= 1
+        self.connection.entering(self._databases[0])
+        return True
+
+    def poll_number(self) -> int | None:
+        """Return the number of the socket; None if what comes next cannot be seen there."""
+        if len(self._replies) >= self._expected[self._read]:
+            return None
+        number = getattr(self.connection, "poll_number", None)
+        return None if number is None else number()
+
+    def _deliver(self, error: Exception | None = None) -> None:
+        """Give the attempt its replies, and the error if some have not come."""
+        attempt, replies = self._attempt, self._replies
+        self.due = 0
+        attempt.ended = time.perf_counter() if handlers else 0.0
+        attempt.error, attempt.refused = error, self._refused
+        attempt.replies = replies
+        if self.form != PLAIN and error is None:
+            attempt.replies = []
+            attempt.take(self.form, replies, None)
+            if has_selected(self.form, replies):
+                self.connection.entering(attempt.server_request.endpoints[0].database)
+        if attempt.error is not None and self.connection is not None:
+            self.connection.disconnect()
+
+    def _fail(self, error: Exception) -> None:
+        self._deliver(error)
+        reraise_handlers(error)
+
+    def close(self, complete: bool) -> None:
+        """Release the connection; disconnect it first if replies are still to come."""
+        if self.connection is None or self.helped:
+            return
+        if self.due or not complete:
+            self.connection.disconnect()
+        elif self.timeout_changed:
+            self._set_timeout(self.connection.socket_timeout)
+        if self.block is not None:
+            self.connection.for_block = False
+        self.pool.release(self.connection)
+
+    def _set_timeout(self, seconds: float | None) -> None:
+        if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
+            with suppress(OSError):  # it is closed; its next use fails
+                self.connection.set_timeout(seconds)
+            self.timeout_changed = True
+
+
+# ---- awaiting
+
+# The future of a batch's replies, and where it was sent: also the node of a cluster.
+Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint, Any]
+
+
+class AwaitingLink(Link):
+    """Carries batches over awaiting connections, of which each event loop has its own."""
+
+    run = staticmethod(arun_steps)
+    subscriptions_of = AsyncSubscriptions
+    sleep = staticmethod(asyncio.sleep)
+
+    async def send(
+        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
+    ) -> Replies:
+        """Carry a batch and return its replies in order; see `BlockingLink.send`.
+
+        Cost: one exchange with each server concerned, shared with other tasks' batches.
+        """
+        topology = topology or self._topology
+        if clients is None:
+            if in_use.any and self._reads is not None:
+                return await self._reads.asend(self, batch, topology)  # type: ignore[no-any-return]
+            clients = self._clients
+        started = self.start(batch, topology, clients)
+        if started is None:
+            return await arun_steps(self.dispatch(batch, topology, clients))
+        told = tell_short(started[1].policy, batch) if handlers else None
+        return await self.finish(batch, started, topology, clients, told)
+
+    def start(
+        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
+    ) -> Started | None:
+        """Send a few plain commands to one server, without the dispatcher: the fast path.
+
+        Return None if nothing was sent because the batch needs `send`; else the future of the
+        replies, with what `finish` needs. No events are emitted.
+        """
+        if topology is None or clients is None:
+            if in_use.any and self._reads is not None:
+                return None
+            topology, clients = self._topology, self._clients
+        plain = None  # one command without a script, as most batches are
+        if len(batch) == 1 and type(batch[0]) is Command:
+            to, key, args, script, _, block = batch[0]
+            if block is not None:
+                return None
+            if script is None:
+                plain = args
+        else:
+            target = target_of_short(batch)
+            if target is None:
+                return None
+            to, key = target, None
+        component = topology.fresh(to if type(to) is str else to.component)  # type: ignore[union-attr]
+        if component is None or component.splits_tags:  # it must be read first, or looked at
+            return None
+        if key is not None and type(to) is str:  # without further calls
+            number = component.number_of(key)
+        else:
+            number = place_short(batch, to, component)
+            if number == SEVERAL:
+                return None
+        try:
+            endpoint = clients.aendpoints(component, self._raw)[number]
+        except ShardFailure:
+            return None
+        database, access = endpoint.database, endpoint.access
+        owner, node, name = access.way, None, ""
+        if database is None:  # a cluster
+            owner = access.client
+            node = node_of_short(owner, batch)
+            if node is None:
+                return None
+            name = node.name
+            _, database, connection = self._connection_to(owner, node)
+        elif database.left or owner.draining:  # the entry has changed
+            return None
+        else:
+            connection = owner.multiplexed or multiplexed(owner)
+        if connection is None:
+            return None
+        try:
+            data = None if plain is None else pack_command(plain)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        if data is not None:
+            does = effects(plain)  # type: ignore[arg-type]
+            if does & (STATE | WATCHES):
+                return None  # it is refused
+        elif (packed := pack_short(batch, self.loaded, owner, name)) is not None:
+            data, does = packed
+        else:
+            return None
+        deadline = earliest(access.policy.deadline)
+        future = connection.submit(data, len(batch), database, self._raw, deadline, does)
+        return future, endpoint, node
+
+    async def finish(
+        self,
+        batch: Batch,
+        started: Started,
+        topology: Topology | None = None,
+        clients: Clients | None = None,
+        told: CommandsSent | None = None,
+    ) -> Replies:
+        """Return the replies to a started batch; needed only if those of its future are refused."""
+        received = await started[0]
+        if not received.refused:
+            if told is not None:
+                settled(told, None, written=received.written)
+            return received
+        attempt = await _attempt(batch, started)
+        if told is not None:
+            settled(
+                told,
+                attempt.error,
+                maybe_executed=attempt.sent,
+                refused=attempt.error is None,
+                refusal=attempt.refusal,
+                written=attempt.written,
+            )
+        topology, clients = topology or self._topology, clients or self._clients
+        return await arun_steps(self.dispatch(batch, topology, clients, attempt))
+
+    async def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        found = None if again else topology.fresh(name)
+        if found is None:
+            async with kept_to_deadline():
+                found = await (topology.areread(name) if again else topology.acomponent(name))
+        return found
+
+    async def _learn(self, client: Any) -> None:
+        async with kept_to_deadline():
+            await learn_slots(client)
+
+    async def _client(self, component: Component, number: int | None) -> Any:
+        client = self._clients.aget(component, number, self._raw)
+        await _initialized(client)
+        return client
+
+    def _source_of(self, client: Any, node: Any) -> Any:
+        return source_of(client.connection_pool if node is None else node)
+
+    async def _endpoints(
+        self, clients: Clients, component: Component, numbers: Sequence[int | None]
+    ) -> list[Endpoint | ShardFailure]:
+        endpoints = clients.aendpoints(component, self._raw)
+        found = endpoints_or_failures(endpoints, numbers)
+        for n, endpoint in enumerate(found):
+            if isinstance(endpoint, Endpoint) and endpoint.lane is None:
+                try:
+                    await _initialized(endpoint.access.client)
+                except (RedisError, RedisClusterException, OSError) as error:
+                    found[n] = ShardFailure("", error=error)
+        return found
+
+    async def _exchange(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Send attempts and wait for their ends; see `exchange_all`."""
+        # All, before anything is sent.
+        packed = [attempt.server_request.chunks() for attempt in attempts]
+        in_flight, alone = [], []
+        for attempt, chunks in zip(attempts, packed, strict=True):
+            request = attempt.server_request
+            endpoint = request.endpoints[0]
+            holder, databases = endpoint.access.way, request.databases
+            connection = None
+            confirms, attempt.confirms = attempt.confirms, False
+            if attempt.node is not None:
+                found = self._connection_to(endpoint.access.client, attempt.node)
+                holder, databases = found[0], [found[1]]
+                connection = found[2] if request.block is None else None
+            elif not (
+                request.block is not None or confirms or databases[0].left or holder.draining
+            ):
+                connection = multiplexed(holder)
+            else:
+                holder = endpoint.pool
+            if not chunks:  # each database's are sent alone
+                continue
+            if connection is None:
+                alone.append(_exchange_alone(source_of(holder), attempt, chunks, self._raw))
+            else:  # a future: a task for each would cost more than all the rest
+                deadline = attempt.deadline
+                future = connection.submit_chunks(
+                    chunks, databases, request.ends, self._raw, deadline, request.does
+                )
+                if attempt.told:
+                    future.add_done_callback(partial(_note_end, attempt))
+                in_flight.append((attempt, future))
+        if not alone:
+            await _await_replies(in_flight)
+        elif len(alone) == 1 and not in_flight:
+            await alone[0]
+        else:
+            await asyncio.gather(_await_replies(in_flight), *alone)
+        done, again = [], []
+        for attempt in attempts:
+            unopened = getattr(attempt.replies, "unopened", None)
+            if unopened is None:
+                ended, refused = attempt.outcomes()
+                done += ended
+                again += refused
+                continue
+            usable, failed, fenced = attempt.without(unopened)
+            done += failed
+            again += fenced if usable is None else [usable, *fenced]
+        confirming = [each for each in again if each.confirms]
+        again = [each for each in again if not each.confirms]
+        for turn in turns_of(confirming):
+            done += await self._exchange(turn)
+        return done + await self._exchange(again) if again else done
+
+    def _connection_to(
+        self, client: Any, node: Any
+    ) -> tuple[Any, ClientDatabase, MultiplexedConnection | None]:
+        """Return the pool of a cluster's node, its database, and the connection that all share.
+
+        That is None if its connections cannot be shared.
+        """
+        holder = getattr(node, "connection_pool", node)
+        database = getattr(holder, "database", None) or holder.connection_class.database
+        connections = kept_with(client, self)  # it belongs to one loop
+        known, connection = connections.get(node.name, (None, None))
+        if known is not holder and getattr(holder.connection_class, "direct", False):
+            connection = MultiplexedConnection(source_of(holder), policy_of(client))
+            connections[node.name] = holder, connection
+        return holder, database, connection
+
+
+def _note_end(attempt: Attempt, future: object) -> None:
+    attempt.ended = time.perf_counter()
+
+
+async def _initialized(client: Any) -> None:
+    if isinstance(client, aioredis.RedisCluster):
+        async with kept_to_deadline():
+            await client.initialize()
+
+
+async def _attempt(batch: Batch, started: Started) -> Attempt:
+    attempt = Attempt.of_all(batch, *started[1:])
+    await _await_replies([(attempt, started[0])])
+    return attempt
+
+
+async def _exchange_alone(source: Any, attempt: Attempt, chunks: list[Chunk], raw: bool) -> None:
+    try:
+        with within(attempt.deadline):
+            block = attempt.server_request.block
+            attempt.replies = await exchange_alone(source, chunks, raw, block)
+        attempt.refused = True
+    except ConnectionLost as lost:
+        attempt.error, attempt.sent = lost.error, lost.sent
+    _note_end(attempt, None)
+
+
+async def _await_replies(
+    in_flight: Sequence[tuple[Attempt, asyncio.Future[Received]]],
+) -> None:
+    """Wait for all replies; if cancelled, stop waiting for any of them."""
+    try:
+        for attempt, future in in_flight:
+            received = await future
+            attempt.written = received.written
+            if received.lost is None:
+                attempt.replies, attempt.refused = received, received.refused
+            else:
+                attempt.error, attempt.sent = received.lost.error, received.lost.sent
+                attempt.replies, attempt.refused = received, True
+    except BaseException:
+        for _, future in in_flight:
+            future.cancel()
+        raise

@@ -1,1 +1,0 @@
-"""Documents from files, and for other engines."""

@@ -1,1 +1,0 @@
-"""Documents, schemas, results."""

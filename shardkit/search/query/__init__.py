@@ -1,1 +1,0 @@
-"""The query language: parsing, trees, analysis."""

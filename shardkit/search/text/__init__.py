@@ -1,1 +1,0 @@
-"""Text analysis and relevance."""
