@@ -22,7 +22,17 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.changes import CHANGES_KEY
-from shardkit.admin.growth import Move, MovePlan, gate, journal, plan_move, shard_move, start_move
+from shardkit.admin.growth import (
+    Move,
+    MovePlan,
+    gate,
+    journal,
+    move,
+    plan_move,
+    servers,
+    shard_move,
+    start_move,
+)
 from shardkit.cli.app import app
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
@@ -172,8 +182,8 @@ def fleet(request: pytest.FixtureRequest, running: dict[str | None, Running]) ->
 
 
 def module_of(name: str) -> Any:
-    """Return the module in which a mover of shards calls a function."""
-    return shard_move if hasattr(shard_move, name) else gate
+    """Return the module by which a mover calls a function."""
+    return next(each for each in (shard_move, gate, move, servers) if hasattr(each, name))
 
 
 class Killed(BaseException):

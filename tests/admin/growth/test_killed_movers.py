@@ -32,7 +32,6 @@ from growth_helpers import (
 )
 
 from shardkit.admin.growth import (
-    move as server_move,
     mover,
     moves,
     resume_move,
@@ -319,8 +318,8 @@ def test_a_server_that_is_killed_in_any_phase_of_a_move_loses_nothing(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, of_shards: bool, moment: str, server: int
 ) -> None:
     lasting(fleet)
-    owner = module_of(moment) if of_shards else server_move
-    restart_at(monkeypatch, mover if moment == "compare" else owner, moment, fleet.servers[server])
+    owner = mover if moment == "compare" else module_of(moment)
+    restart_at(monkeypatch, owner, moment, fleet.servers[server])
     try:
         fleet.move(of_shards, hold=PATIENT)
     except (GrowthError, redis.RedisError):
