@@ -279,7 +279,7 @@ def break_(
     why: str = given.option(
         None, "The reason that its holder gets.", required=True, name="--reason"
     ),
-    kind: str = given.choice(KINDS, "", default="lock"),
+    kind: str = given.choice(KINDS, "What it is.", default="lock"),
     token: int | None = given.number(None, "Only the hold with this token."),
     where: str | None = given.config,
 ) -> int:
