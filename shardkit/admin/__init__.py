@@ -30,8 +30,9 @@ from shardkit.admin.persistence import (
     save_snapshot,
 )
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
-from shardkit.admin.pushes import Retirement, delete_data, last_known, push, remove, still_used
+from shardkit.admin.pushes import push
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
+from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 from shardkit.admin.rotate import PasswordRotation, PendingProcess, abort_rotation, rotate
 from shardkit.admin.servers import ClientProcess, connected_clients, execute
 from shardkit.kit.config_client import config_client

@@ -13,7 +13,7 @@ import redis
 from arranged import map_of
 
 from shardkit.admin import delete_data, push
-from shardkit.admin.pushes import Retirement, last_known, remove
+from shardkit.admin.retire import Retirement, last_known, remove
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError
 from shardkit.local import LocalCluster, LocalServer

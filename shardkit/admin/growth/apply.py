@@ -39,7 +39,8 @@ from shardkit.admin.growth.mover import Expected, Progress, duration
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, touched
-from shardkit.admin.pushes import last_known, preflight, push, remove
+from shardkit.admin.pushes import preflight, push
+from shardkit.admin.retire import last_known, remove
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap

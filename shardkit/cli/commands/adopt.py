@@ -7,7 +7,7 @@ from typing import Any
 
 from shardkit.admin.growth import Adoption, adopt
 from shardkit.admin.growth.adopt import MOST, SAMPLE, shown
-from shardkit.admin.pushes import QUIET, delete_data, last_known, remove, still_used
+from shardkit.admin.retire import QUIET, delete_data, last_known, remove, still_used
 from shardkit.cli import options as given
 from shardkit.cli.commands.config import masked_map
 from shardkit.cli.options import command, config_server

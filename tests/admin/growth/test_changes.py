@@ -31,7 +31,7 @@ from shardkit.admin.growth import (
     reverse_move,
     start_split,
 )
-from shardkit.admin.pushes import delete_data, last_known, remove
+from shardkit.admin.retire import delete_data, last_known, remove
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
 
