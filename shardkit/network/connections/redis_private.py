@@ -113,6 +113,8 @@ class _Limited:
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
         transport = transport_of(connection)
+        if transport is None and not getattr(connection, "_sock", None):
+            raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)  # by another thread or task
         sock = connection._sock if transport is None else transport.get_extra_info("socket")
         # Weakly, as a transport has its event loop, which may be dropped. uvloop's cannot be.
         with suppress(TypeError):

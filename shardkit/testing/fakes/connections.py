@@ -96,8 +96,8 @@ class _Faulty:
         return self._broken or bool(self._due and self._due[0] is not None)
 
     @run_by_face
-    def can_read(self: Any, *args: Any) -> Steps[Any]:
-        return self._spoiled() or (yield partial(super().can_read, *args))  # type: ignore[misc]
+    def can_read(self: Any, *args: Any, **kwargs: Any) -> Steps[Any]:
+        return self._spoiled() or (yield partial(super().can_read, *args, **kwargs))  # type: ignore[misc]
 
     @run_by_face
     def send_packed_command(self: Any, command: Any, check_health: bool = True) -> Steps[None]:

@@ -242,7 +242,7 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "super(Closable, self).disconnect()\n    if 0:",
     ),
     "closing-answers-from-the-cache": (
-        "Directory.get",
+        "_DirectoryCache._read",
         "client = self._client()  # first: a closed kit has none",
         "client: Any = None if self._fresh(key, wait) else self._client()",
     ),
