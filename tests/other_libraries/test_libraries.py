@@ -129,9 +129,11 @@ def broker_and_backend(kit: ShardKit, url: str) -> None:
 
     def nothing() -> None: ...
 
-    app.task(nothing, name="t").delay()
     with app.connection() as connection:
+        app.task(nothing, name="t").apply_async(connection=connection)
         assert connection.default_channel.client.llen("celery") == 1
+    app.backend.result_consumer.stop()
+    app.backend.client.close()
 
 
 @row("huey", "huey")

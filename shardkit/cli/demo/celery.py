@@ -97,8 +97,10 @@ def run_tasks(url: str, servers: LocalServers, count: int) -> TasksRun:
             slices[-1] = int(done.hlen("runs"))
             return now
 
-        for number in range(count):
-            app.send_task("work", (number,), queue=QUEUES[number % len(QUEUES)])
+        with app.connection_for_write() as connection:
+            for number in range(count):
+                queue = QUEUES[number % len(QUEUES)]
+                app.send_task("work", (number,), queue=queue, connection=connection)
         while slices[-1] < count / 4 and note() < PATIENCE:
             time.sleep(0.05)
         at = note()
@@ -118,5 +120,4 @@ def run_tasks(url: str, servers: LocalServers, count: int) -> TasksRun:
         runs = [int(times) for times in done.hvals("runs")]
         run.ran, run.lost, run.again = len(runs), count - len(runs), sum(n > 1 for n in runs)
         run.slices = tuple(slices)
-        app.close()
     return run
