@@ -5,6 +5,7 @@ What the provider raises is raised at the ``yield``; what a signal handler raise
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Generator
 from functools import wraps
 from operator import call
@@ -14,6 +15,11 @@ from shardkit.operations.interruptions import reraise_handlers
 
 N = TypeVar("N")
 T = TypeVar("T")
+
+
+def sleep(seconds: float) -> None:
+    """Sleep by what `time.sleep` is at the call: simulations replace it."""
+    time.sleep(seconds)
 
 
 def run_steps(

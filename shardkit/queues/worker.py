@@ -36,7 +36,7 @@ from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError,
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.lanes import AsyncLanes, Job, Lanes
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
-from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.steps import arun_steps, run_steps, sleep
 from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
 from shardkit.queues.task_queues import (
@@ -342,7 +342,7 @@ class Worker(BaseWorker[Blocking]):
         aborted: whether it was told twice to stop, and requeued running tasks.
     """
 
-    _sleep = staticmethod(time.sleep)
+    _sleep = staticmethod(sleep)
 
     def _reset(self) -> None:
         self._stopping = threading.Event()

@@ -34,7 +34,7 @@ from shardkit.network.connections.pool import require_lent
 from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
-from shardkit.operations.steps import arun_steps, run_by_face, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 
 # Seconds to wait for the entry to name another server, if there is no socket timeout; and between
 # two checks.
@@ -175,7 +175,7 @@ def _pauses(connection: Any) -> Iterator[float]:
 class PrivatePool(_FollowsEntry, redis.ConnectionPool):
     """A blocking pool that follows its entry."""
 
-    pause = staticmethod(time.sleep)
+    pause = staticmethod(sleep)
     run = staticmethod(run_steps)
 
     def release(self, connection: Any) -> None:

@@ -11,7 +11,6 @@ If the cluster's component was split into shards, commands with keys go there.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -69,7 +68,7 @@ from shardkit.operations.commands import (
     Transaction,
 )
 from shardkit.operations.deadlines import earliest
-from shardkit.operations.steps import arun_steps, run_by_face, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
 from shardkit.routing.placement import slot_of
 
@@ -463,7 +462,7 @@ def _shown(args: Sequence[Any]) -> str:
 class LinkedPipeline(_Pipeline, ClusterPipeline):
     """redis-py's pipeline of a cluster, over a link."""
 
-    run, sleep = staticmethod(run_steps), staticmethod(time.sleep)
+    run, sleep = staticmethod(run_steps), staticmethod(sleep)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""

@@ -94,7 +94,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.deadlines import current, earliest, extend, within
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
-from shardkit.operations.steps import arun_steps, run_by_face, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.placement import slots_of
 
 
@@ -214,7 +214,7 @@ class BlockingLink(Link):
 
     run = staticmethod(run_steps)
     subscriptions_of = Subscriptions
-    sleep = staticmethod(time.sleep)
+    sleep = staticmethod(sleep)
 
     def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None

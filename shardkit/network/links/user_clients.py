@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -52,7 +51,7 @@ from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import reraise_handlers
-from shardkit.operations.steps import arun_steps, run_by_face, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
 
 # Commands with no key or several that neither block nor concern their connection.
@@ -214,7 +213,7 @@ class DirectClient(_KitClient, redis.Redis):
     """
 
     pipelines, redis_pys = DirectPipeline, redis.Redis
-    run, sleep = staticmethod(run_steps), staticmethod(time.sleep)
+    run, sleep = staticmethod(run_steps), staticmethod(sleep)
 
     def client(self) -> Any:
         """Return a client with a connection of its own, which is taken now."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from shared import alone
 
+import shardkit
 from shardkit.operations.interruptions import start_thread
 from shardkit.testing import Client, Protocol, SimulationFailure, replay, simulate
 
@@ -222,3 +225,10 @@ def test_a_condition_wakes_up_all_and_says_when_the_time_is_over() -> None:
         assert time.monotonic() - started == pytest.approx(5, abs=0.1)
 
     assert ended(share)
+
+
+def test_no_module_keeps_the_sleep_of_its_import() -> None:
+    """It would sleep while the simulator's time stands: `steps.sleep` looks it up."""
+    keeps = re.compile(r"staticmethod\(time\.sleep|= time\.sleep$", re.MULTILINE)
+    package = Path(shardkit.__file__).parent
+    assert [p.name for p in package.rglob("*.py") if keeps.search(p.read_text("utf-8"))] == []
