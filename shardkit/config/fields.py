@@ -41,9 +41,11 @@ def _is_host(value: str) -> bool:
     if REFERENCE.search(value):  # it may become one, but no URL, which may hold a password
         return re.search(r"[\s/@?#]", REFERENCE.sub("", value)) is None
     if ":" in value:
-        with suppress(ValueError):
-            return bool(IPv6Address(value))
-        return False
+        try:  # Python takes anything after a % as an interface
+            IPv6Address(value)
+        except ValueError:
+            return False
+        value = value.partition("%")[2] or "none"
     return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
 
 

@@ -30,6 +30,7 @@ GOOD: list[dict[str, Any]] = [
     {"db": 15},
     {"host": "a.internal", "port": 6379, "db": 1, "username": "app", "password": "p"},
     {"host": "::1", "port": 1},
+    {"host": "fe80::1%eth0"},
     {"host": "münchen.example", "password": ""},
     {"unix_socket_path": "/run/redis.sock", "db": 3, "password": "p"},
     {"host": "a", "ssl": True, "ssl_ca_certs": "/ca.pem", "ssl_min_version": "TLSv1_3"},
@@ -132,7 +133,10 @@ BAD: list[tuple[Any, str, str]] = [
     ({"hots": "a"}, "hots", "not a field"),
     ({1: 2}, "1", "not a field"),
     ({None: 2}, "null", "not a field"),
-    *(({"host": host}, "host", "host name") for host in ("", "a b", "user@a", "[::1]", "a\nb", 5)),
+    *(
+        ({"host": host}, "host", "host name")
+        for host in ("", "a b", "user@a", "[::1]", "a\nb", "::a%pw@h", "::a%", 5)
+    ),
     ({"host": "redis://a"}, "host", "url:"),
     ({"host": "a\0b"}, "host", "text"),
     ({"host": "\ud800"}, "host", "surrogates"),
