@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shardkit.admin.pushes import examine, line_of
+from shardkit.admin.map_file import examine, line_of
 from shardkit.config.shard_map import load_yaml
 
 TEXT = """\

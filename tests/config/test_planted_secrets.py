@@ -209,3 +209,16 @@ def test_a_slash_in_a_password_shows_none_of_it(scheme: str) -> None:
 )
 def test_addresses_of_several_servers_are_shown_without_passwords(url: str, shown: str) -> None:
     assert mask_url(url) == shown
+
+
+@pytest.mark.parametrize("typed", ["u:{}@h:1", "redis://u:{}@h:1", "[::1%{}@h]:1"])
+@pytest.mark.parametrize(
+    "words", ["failover", "move server --to h:1", "move abort", "changes open", "changes end"]
+)
+def test_a_server_that_is_typed_with_a_login_is_not_repeated(
+    live: LocalServer, words: str, typed: str
+) -> None:
+    url = f"redis://127.0.0.1:{live.port}"
+    said = command(*words.split(), typed.format(SECRET), "--config", url)
+    assert "shardkit: error: " in said
+    assert SECRET not in said

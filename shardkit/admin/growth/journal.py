@@ -35,6 +35,7 @@ from shardkit.admin.growth.relocation import Place, Same, ServerAddress, relocat
 from shardkit.admin.growth.servers import KnownServers
 from shardkit.admin.pushes import attest, newest_witness
 from shardkit.config.component import Component
+from shardkit.config.problem import mask
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components, read_epoch
 from shardkit.errors import (
@@ -208,9 +209,8 @@ def read(config: redis.Redis, name: str) -> Move:
         or (move.copying == REPLICATION and {move.source, move.target} & {*names})
     ] or _under_another_name(config, name, moves)
     if not matches:
-        raise next(
-            iter(unreadable), ConfigError(f"{name} has no move", "see: shardkit move status")
-        )
+        none = ConfigError(f"{mask('host', name)} has no move", "see: shardkit move status")
+        raise next(iter(unreadable), none)
     return min(matches, key=lambda move: (*_rank(move), move.name not in names))
 
 

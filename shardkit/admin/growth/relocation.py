@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT, Entry
+from shardkit.config.problem import mask
 from shardkit.config.url import REFERENCE, read_url
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.operations.commands import Shard
@@ -42,10 +43,11 @@ class ServerAddress(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
         """Read ``host:port``, ``[::1]:6379`` or a host alone."""
-        found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]/\s]+))(?::([0-9]{1,5}))?", text)
+        found = re.fullmatch(r"(?:\[([^\]@]+)\]|([^:\[\]/\s@]+))(?::([0-9]{1,5}))?", text)
         port = int(found[3] or DEFAULT_PORT) if found else 0
         if not found or not 0 < port < 65536:
-            raise InvalidArgumentError(f"{text!r:.80} is not a server", "specify HOST:PORT")
+            said = mask("host", text)  # perhaps a login is in front of it
+            raise InvalidArgumentError(f"{said!r:.80} is not a server", "specify HOST:PORT")
         return cls(found[1] or found[2], port)
 
 
@@ -64,7 +66,7 @@ class Place(NamedTuple):
         server, _, database = text.rpartition("/")
         if not re.fullmatch("[0-9]{1,9}", database):
             raise InvalidArgumentError(
-                f"{text!r:.80} is not a database", "specify HOST:PORT/NUMBER"
+                f"{mask('host', text)!r:.80} is not a database", "specify HOST:PORT/NUMBER"
             )
         return cls(ServerAddress.parse(server), int(database))
 

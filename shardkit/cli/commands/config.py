@@ -14,20 +14,17 @@ from typing import Any
 import click
 import redis
 
+from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
 from shardkit.admin.pushes import (
     Difference,
-    FileProblem,
     PreflightFinding,
     between,
     compare,
-    examine,
     holds_data,
     newest_witness,
     preflight,
-    problems_of_servers,
     push as push_witnessed,
     refuse,
-    users_of,
 )
 from shardkit.cli import options as given
 from shardkit.cli.options import ShardOptions, command, config_server, group, note_by_hand, opened
