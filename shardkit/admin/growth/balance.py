@@ -672,7 +672,7 @@ def place(
 ) -> Placement:
     """Return the moves after which all servers have about the same, with the fewest bytes moved.
 
-    Each server has `room` for so many bytes more, and so many `free` databases::
+    `room` has the bytes that each server can still take, `free` its free databases::
 
         a: 50 + 20   b: 15 + 5   c: new      mean 30; within a tolerance of 0.2: 24 to 36
         50 alone is too much for any server:  as near as possible, and `fits` is False

@@ -227,7 +227,7 @@ _ALWAYS = 1 << 17  # bytes that may be made of however few, as of a block of zst
 
 
 def most_made(stored: int, growth: int = GROWTH) -> int:
-    """Return how many bytes may be made of so many stored ones: no more than a reply may have."""
+    """Return how many bytes a number of stored bytes may become: at most those of a reply."""
     return min(max(_ALWAYS, growth * stored), MAX_REPLY_BYTES)
 
 

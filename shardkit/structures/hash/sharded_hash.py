@@ -359,7 +359,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Return a random field, each with the same probability; None if there is none.
 
         Args:
-            count: return a list of so many distinct ones, at most all; if negative, with
+            count: return a list of ``count`` distinct ones, at most all; if negative, with
                 repetition.
             withvalues: return pairs of fields and values; needs a count.
 

@@ -163,8 +163,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         to prevent that, use `lmove`.
 
         Args:
-            count: return a list of at most so many, 0 to 10,000, popped atomically, as single pops
-                would return them.
+            count: return a list of at most ``count`` values, 0 to 10,000, popped atomically, as
+                single pops would return them.
 
         Cost: one exchange, O(count).
         """

@@ -183,7 +183,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def spop(self, count: int | None = None) -> Operation[Any]:
         """Remove and return a random member, each with the same probability; None if there is none.
 
-        No member is returned to two callers. With ``count`` a set of so many is returned, fewer
+        No member is returned to two callers. With ``count`` a set of that size is returned, fewer
         only if there are fewer. If shards fail, members on the others were removed, and are not
         returned: where that matters, pop one at a time.
 
@@ -229,7 +229,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Return a random member, each with the same probability; None if there is none.
 
         Args:
-            number: return a list of so many distinct ones, at most all; if negative, with
+            number: return a list of ``number`` distinct ones, at most all; if negative, with
                 repetition.
 
         Cost: one command per part, an exchange for every 1,000 parts, and a few for the members.

@@ -765,11 +765,15 @@ def test_what_entries_say_is_checked(replicated: Replicated) -> None:
         replicated.map(read_from="slave")
     with pytest.raises(InvalidEntryError, match="max_lag"):
         replicated.map(max_lag=0)
+
+
+@pytest.mark.parametrize("mode", ["zone", "zone_replica"])
+def test_reads_by_zone_need_the_zone_of_the_process(mode: str, replicated: Replicated) -> None:
     with (
         shardkit.connect(replicated.map()) as kit,
-        pytest.raises(InvalidArgumentError, match="needs the zone of this process"),
+        pytest.raises(InvalidArgumentError, match=f"'{mode}' needs the zone of this process"),
     ):
-        kit.key_sharded("users", read_from="zone")["k"]
+        kit.key_sharded("users", read_from=mode)["k"]
 
 
 @pytest.mark.parametrize("name", [7, b"user", ""])
