@@ -238,6 +238,7 @@ class Closable(ConnectionState):
                 raise
         if self._ready:
             return self._next_ready(*args, **kwargs)
+        self._note_blocking()
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         read = super().read_response  # type: ignore[misc]
@@ -434,7 +435,7 @@ class _FastReplies(Closable):
             failure = TimeoutError(f"no reply in time from {address_of(self)}")
         elif isinstance(error, OSError):
             failure = ConnectionError(f"lost the connection to {address_of(self)}: {error}")
-        elif isinstance(error, TypeError | RecursionError):  # of hiredis: a list as a map's key
+        elif isinstance(error, TypeError):  # of hiredis: a list as a map's key
             failure = InvalidResponse(f"{address_of(self)} sent what is no reply: {error}")
         else:
             if isinstance(error, LOST):
@@ -573,6 +574,7 @@ class AsyncClosable(ConnectionState):
                 raise
         if self._ready:
             return self._next_ready(*args, **kwargs)
+        self._note_blocking()
         read, blocks = super().read_response, self._blocking_for  # type: ignore[misc]
         extends = kwargs.get("timeout") is None and self.extend_blocking_timeout
         try:

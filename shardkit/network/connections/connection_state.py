@@ -324,6 +324,12 @@ class ConnectionState(Reconnects):
                 replies.append(refused)
         return replies
 
+    def _note_blocking(self) -> None:
+        """Note whether the next reply is that of a command that may block."""
+        parser: Any = getattr(self, "reply_parser", None)  # not in memory, nor unconnected
+        if parser is not None:
+            parser.may_block = self.for_block or self._blocking_for is not None
+
     def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
         reply = self._ready.popleft()
         if isinstance(reply, Exception):

@@ -96,11 +96,12 @@ def reading_within(connection: Any, seconds: float | None) -> Iterator[dict[str,
 class _Limited:
     """A parser over that of a connection of ours, which checks the limits of an incomplete reply.
 
-    They count from its first bytes: until then, the reader may subscribe or block.
+    They count from its first bytes: until then, the reader may subscribe or block. Pushes in front
+    of it are part of it, unless its command may block.
     """
 
-    _first_at = 0.0
-    _size = 0
+    _first_at = _pushed_at = 0.0
+    _size = _pushes = 0  # bytes and pushes of one reading
     _replies: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -121,6 +122,18 @@ class _Limited:
             self._open[:] = [sock if transport is None else weakref.ref(transport)]
         self._replies = connection.parses(sock)
         self._reader = self._replies.reader
+
+    def handle_push_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Count a push."""
+        self._pushed_at = self._pushed_at if self._pushes else time.monotonic()
+        self._pushes += 1
+        return super().handle_push_response(*args, **kwargs)  # type: ignore[misc]
+
+    def _skips(self, pushes: int) -> bool:
+        """Whether what was read is a push, ``pushes`` being their number before."""
+        if self._pushes > pushes and self._replies.may_block:
+            self._size = 0
+        return self._pushes > pushes
 
     def _goes_on(self) -> bool:
         """Refuse to read more than the limits allow; feed what was held back, if there is any."""
@@ -168,9 +181,6 @@ else:
     Reconnects = object if hasattr(redis.Connection, "mark_for_reconnect") else _Mark
 
 
-_NO_REPLY = (TypeError, RecursionError)  # a list as a map's key; pushes without end
-
-
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
     """Return the error of a reply that cannot be decoded; later ones can be read."""
     return ResponseError(f"the reply cannot be decoded: {error}")
@@ -179,14 +189,23 @@ def undecodable(error: UnicodeDecodeError) -> ResponseError:
 class LimitedParser(_Limited, _HiredisParser):
     """redis-py's parser, within the limits of a reply and the caller's deadline."""
 
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Read a reply; return an error instead of one that cannot be decoded."""
-        self._size = 0
+    def read_response(
+        self, disable_decoding: bool = False, push_request: bool = False, **options: Any
+    ) -> Any:
+        """Read a reply; return an error instead of one that cannot be decoded.
+
+        redis-py's own code calls itself after each push, so a thousand would end Python's stack.
+        """
+        self._size = self._pushes = 0
         try:
-            return super().read_response(*args, **kwargs)
+            while True:
+                pushes = self._pushes
+                reply = super().read_response(disable_decoding, True, **options)
+                if push_request or not self._skips(pushes):
+                    return reply
         except UnicodeDecodeError as error:
             return undecodable(error)
-        except _NO_REPLY as error:
+        except TypeError as error:  # a list as a map's key
             raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
@@ -201,6 +220,8 @@ class LimitedParser(_Limited, _HiredisParser):
         deadline = current.get()
         allowed = wanted if deadline is None else deadline.shorten(wanted)
         started = time.monotonic()
+        if self._pushes and deadline is not None and deadline.left() <= 0:  # they may never end
+            raise deadline.passed(started - self._pushed_at)
         try:
             if allowed != usual:
                 sock.settimeout(allowed)
@@ -221,14 +242,20 @@ class LimitedParser(_Limited, _HiredisParser):
 class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
     """redis-py's awaiting parser, within the limits of a reply."""
 
-    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Read a reply; return an error instead of one that cannot be decoded."""
-        self._size = 0
+    async def read_response(
+        self, disable_decoding: bool = False, push_request: bool = False
+    ) -> Any:
+        """Read a reply; see the blocking parser's."""
+        self._size = self._pushes = 0
         try:
-            return await super().read_response(*args, **kwargs)
+            while True:
+                pushes = self._pushes
+                reply = await super().read_response(disable_decoding, True)
+                if push_request or not self._skips(pushes):
+                    return reply
         except UnicodeDecodeError as error:
             return undecodable(error)
-        except _NO_REPLY as error:
+        except TypeError as error:
             raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     async def read_from_socket(self) -> bool:

@@ -591,9 +591,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self._last_read = self._first_since = self._loop.time()
             self._unwritten = self._received = 0
-            timeout = self._connection.socket_timeout
-            if timeout is not None and self._timer is None:
-                self._call_later(timeout)
+            if self._timer is None:
+                self._watch()
         data = []
         connection, entered = self._connection, self._connection.entered
         queued, in_flight = self._queued, self._in_flight
@@ -951,12 +950,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     # ---- timeout
 
-    def _call_later(self, seconds: float) -> None:
-        # Not by a strong reference, which would keep a closed kit until then.
-        self._timer = self._loop.call_later(seconds, _check_timeout, weakref.ref(self))
+    def _watch(self) -> None:
+        """Look at the time again when something may have taken too long."""
+        moved, whole = self._connection.socket_timeout, self._connection.exchange_timeout
+        at = min(
+            math.inf if moved is None else self._last_read + moved,
+            math.inf if whole is None else self._first_since + whole,
+        )
+        if at != math.inf:
+            # Not by a strong reference, which would keep a closed kit until then.
+            self._timer = self._loop.call_at(at, _check_timeout, weakref.ref(self))
 
     def _check_timeout(self) -> None:
-        """Close a connection on which nothing has moved for the socket timeout."""
+        """Close a connection on which nothing has moved, or a reply has taken too long."""
         self._timer = None
         if self._transport is None:
             return
@@ -966,16 +972,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._last_read = now
         self._unwritten = unwritten
         timeout = self._connection.socket_timeout
-        left = self._last_read + timeout - now
-        if left > 0:
-            try:
-                self._parser.check(now - self._first_since, 0)
-            except TimeoutError as error:
-                self._break_off(error)
-                return
-            self._call_later(left)
+        try:
+            if timeout is not None and self._last_read + timeout <= now:
+                raise TimeoutError(f"no reply for {timeout} seconds")
+            self._parser.check(now - self._first_since, 0)
+        except TimeoutError as error:
+            self._break_off(error)
         else:
-            self._break_off(TimeoutError(f"no reply for {timeout} seconds"))
+            self._watch()
 
 
 def multiplexed(pool: Any) -> MultiplexedConnection | None:
