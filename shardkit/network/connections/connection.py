@@ -32,7 +32,7 @@ from shardkit.network.connections.connection_state import (
 )
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
-from shardkit.network.connections.framing import ADDED, CHANGES, PLAIN, SELECTED, framed, refusals
+from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, framed, refusals
 from shardkit.network.connections.redis_private import (
     INCOMPLETE,
     NOT_GIVEN,
@@ -173,23 +173,20 @@ class Closable(ConnectionState):
     def _from_elsewhere(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
     ) -> tuple[list[Any], bool]:
-        database, form = self.database, SELECTED
-        if database not in self.opened or database.number == self.selected or does & CHANGES:
+        database = self.database
+        if database not in self.opened:
             with within(deadline or current.get()):
-                if database not in self.opened:
-                    for error in self.open((database,)).values():
-                        raise error
-                try:
-                    form = run_steps(self._form(data, count, does))
-                except ResponseError as refused:
-                    return refusals(refused, count), True
-        sent = framed(form, database.select, data)
-        replies, some = self.round_trip(sent, raw, deadline, count + ADDED[form])
-        if form == PLAIN:
-            return replies, some
-        found = self.unframed(form, replies, database)
-        if found is not None:
-            return list(found), some
+                for error in self.open((database,)).values():
+                    raise error
+        form = self.form_for(database, does, len(data), count)
+        if form != CONFIRMED:
+            sent = framed(form, database.select, data)
+            replies, some = self.round_trip(sent, raw, deadline, count + ADDED[form])
+            if form == PLAIN:
+                return replies, some
+            found = self.unframed(form, replies, database)
+            if found is not None:
+                return list(found), some
         with within(deadline or current.get()):
             refusal = run_steps(self.select(database))
         if refusal is not None:

@@ -52,8 +52,6 @@ from shardkit.network.connections.framing import (
     ADDED,
     CONFIRMED,
     PLAIN,
-    SELECTED,
-    form_of,
     framed,
     has_selected,
 )
@@ -571,28 +569,24 @@ class Exchange:
             if self._chunks:
                 connection.be_in_any()
         elif self._chunks and databases:
-            if connection.selected == databases[0].number and not self._attempt.confirms:
-                connection.entered = databases[0]
-            else:
-                self._enter(databases[0], request)
+            self._enter(databases[0], request)
         self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
         self.due = self._expected[-1] if self._chunks else 0
 
     def _enter(self, database: Any, request: Any) -> None:
         """Have the requests reach a database; see `framing`."""
         connection, chunks = self.connection, self._chunks
-        confirms, self._attempt.confirms = self._attempt.confirms, False
-        count, size = sum(each.replies for each in chunks), sum(len(each.data) for each in chunks)
+        first, *others = chunks
         does = ALONE if self.block is not None else request.does
-        form = form_of(does, size, count, connection.may_multi)
-        if confirms or form == CONFIRMED or (len(chunks) > 1 and form != SELECTED):
-            self.form = CONFIRMED
+        self.form = form = connection.form_for(
+            database, does, len(first.data), first.replies, several=bool(others)
+        )
+        if self._attempt.confirms or form == CONFIRMED:
+            self.form, self._attempt.confirms = CONFIRMED, False
             self._chunks = [Chunk(database.select, 1), *chunks]
-            return
-        first = chunks[0]
-        self.form = form
-        data = framed(form, database.select, first.data)
-        self._chunks = [Chunk(data, first.replies + ADDED[form]), *chunks[1:]]
+        elif form != PLAIN:
+            data = framed(form, database.select, first.data)
+            self._chunks = [Chunk(data, first.replies + ADDED[form]), *others]
 
     def _write(self) -> None:
         n = self._written

@@ -53,11 +53,8 @@ from shardkit.network.connections.framing import (
     ADDED,
     CHANGES,
     CONFIRMED,
-    INSERTED,
-    MULTI,
     PLAIN,
     SELECTED,
-    form_of,
     framed,
     has_selected,
     refusals,
@@ -651,25 +648,22 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _frame(self, request: QueuedRequest) -> bool:
         """Decide how a request reaches its database; False if SELECT must be confirmed first."""
-        connection, database = self._connection, request.database
-        behind, form = self._selecting, SELECTED
+        connection, database, behind = self._connection, request.database, self._selecting
         assert database is not None
-        reads = not request.does & (WRITES | ALONE)
-        if connection.selected == database.number and (behind is None or reads):
-            connection.entered, request.behind = database, behind
-            return True
-        if request.does & CHANGES:
-            size = sum(len(chunk.data) for chunk in request.given) or len(request.data)
-            form = form_of(request.does, size, request.unwritten, connection.may_multi)
-            if (
-                form == CONFIRMED
-                or request.more
-                or (form == INSERTED and request.data[: len(MULTI)].upper() != MULTI)
-            ):
-                return False
-        request.form, self._selecting = form, request
-        connection.entering(database)
-        return True
+        form = connection.form_for(
+            database,
+            request.does,
+            len(request.data),
+            request.count,
+            several=bool(request.more),
+            answered=behind is None,
+        )
+        if form == PLAIN:
+            request.behind = behind
+        elif form != CONFIRMED:
+            request.form, self._selecting = form, request
+            connection.entering(database)
+        return bool(form != CONFIRMED)
 
     def _confirm(self, request: QueuedRequest) -> None:
         """Send a request over a connection of its own, behind a confirmed SELECT."""
