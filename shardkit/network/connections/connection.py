@@ -470,7 +470,6 @@ class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
 class AsyncClosable(ConnectionState):
     """The same for awaiting connections, which belong to one event loop and need no lock."""
 
-    draining = False  # whether it is closed on release
     asks_for_login = "get_credentials_async"
 
     if not TYPE_CHECKING:
@@ -480,10 +479,6 @@ class AsyncClosable(ConnectionState):
             close_left(transport)
             if transport is not None and not transport.is_closing():
                 super().__del__(*args)
-
-    def should_reconnect(self) -> bool:
-        """Whether it must be closed before the next use."""
-        return self.draining or super().should_reconnect()  # type: ignore[misc]
 
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""

@@ -30,7 +30,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice
 from typing import Any
@@ -39,7 +39,6 @@ from hiredis import PushNotification
 from redis.exceptions import (
     ConnectionError,
     InvalidResponse,
-    MaxConnectionsError,
     ResponseError,
     TimeoutError,
 )
@@ -60,7 +59,7 @@ from shardkit.network.connections.framing import (
     refusals,
 )
 from shardkit.network.connections.policy import CallPolicy, overloaded
-from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
+from shardkit.network.connections.redis_private import postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 from shardkit.operations.commands import Replies, Reply
 from shardkit.operations.deadlines import Deadline
@@ -84,48 +83,6 @@ class ConnectionLost(Exception):
         super().__init__(error, sent)
         self.error = error
         self.sent = sent
-
-
-class NodeSource:
-    """A node of a cluster, which is a pool of redis-py's, in place of a pool of ours."""
-
-    has_room = staticmethod(lambda: True)
-
-    def __init__(self, node: Any) -> None:
-        self.node = node
-        self.release_nowait = node.release
-
-    def get_idle(self) -> Any:
-        """Return a connection that can be used at once, or None."""
-        with suppress(MaxConnectionsError):  # `acquire` raises it
-            connection = self.node.acquire_connection()
-            now = asyncio.get_running_loop().time()
-            if connection.is_reusable() and not health_check_is_due(connection, now):
-                return connection
-            self.node.release(connection)
-        return None
-
-    async def acquire(self) -> Any:
-        """Return a connected connection; its health was checked if that was due."""
-        connection = self.node.acquire_connection()
-        try:
-            if connection.is_connected:
-                if connection.is_reusable():
-                    await connection.check_health()
-                else:
-                    await connection.disconnect(nowait=True)
-            await connection.connect()
-        except BaseException:
-            await give_back(self, connection, broken=True)
-            raise
-        return connection
-
-    get_connection = acquire  # a cluster's nodes have one database each
-
-
-def source_of(holder: Any) -> Any:
-    """Return what connections are taken from: a client's pool, or a node of a cluster."""
-    return holder if hasattr(holder, "get_connection") else NodeSource(holder)
 
 
 async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
