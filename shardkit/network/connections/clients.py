@@ -894,7 +894,7 @@ def _close(closable: Any) -> None:
 def _close_now(closables: list[Any]) -> None:
     """Close an event loop's clients, in the loop."""
     for closable in closables:
-        for each in (closable, *getattr(closable, "pools", ())):  # of a cluster's nodes
+        for each in (closable, *closable.below):  # to Sentinels, or a cluster's nodes
             each.closed = each.draining = True
         _stop_listening(closable)
         close_now(closable)

@@ -35,6 +35,7 @@ from shardkit.network.connections.redis_private import (
     ask_others_too,
     learn_commands_of_any,
     library_name,
+    pools_of_nodes,
     refusal_in,
 )
 from shardkit.network.connections.sentinels import (
@@ -120,25 +121,25 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
 
     policy = NO_POLICY
     closed = draining = False
-    pools: weakref.WeakSet[Any]  # of its nodes
-    below = ()
-    make_pool: Callable[[dict[str, Any]], Any]
+    make_pool: Callable[[dict[str, Any]], Any]  # for a node; a connector sets it
 
     @property
-    def connections(self) -> list[Any]:
-        """The connections to all nodes."""
-        return [connection for pool in list(self.pools) for connection in pool.connections]
+    def below(self) -> list[Any]:
+        """The pools of its nodes."""
+        return pools_of_nodes(self)
+
+    connections = ()  # of its own, beside those
 
     def drain(self) -> None:
         """Close idle connections, and others when they are released."""
         self.draining = True
-        for pool in list(self.pools):
+        for pool in self.below:
             pool.drain()
 
     async def close_for_good(self) -> None:
         """Close every connection, and open no other."""
         self.closed = self.draining = True
-        for pool in list(self.pools):
+        for pool in self.below:
             await pool.close_for_good()
         await self.aclose()
 
@@ -361,16 +362,14 @@ def _acluster(
         **{name: value for name, value in options.items() if name not in _LIMITS},
         **_replicas_of(fields),
     )
-    pools = client.pools = weakref.WeakSet()
-    ended = weakref.ref(client)
+    owning = weakref.ref(client)
 
     def make_pool(given: dict[str, Any]) -> AsyncPool:
         pool = AsyncPool(connection, **given)
         pool.connections.lent = weakref.WeakSet()  # redis-py 6 does not release after an error
         _of_node(pool, fields, {**options, "retry": AsyncRetry(NoBackoff(), 0)}, database)
-        if (owner := ended()) is not None:
+        if (owner := owning()) is not None:
             pool.closed, pool.draining = owner.closed, owner.draining
-        pools.add(pool)
         return pool
 
     client.make_pool = make_pool

@@ -504,6 +504,13 @@ def pool_of_node(node: Any) -> Any:
     return node.connection_pool if hasattr(node, "connection_pool") else node._free.pool
 
 
+def pools_of_nodes(client: Any) -> list[Any]:
+    """Return the pools of an awaiting cluster's nodes."""
+    manager = client.nodes_manager
+    nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
+    return list(dict.fromkeys(map(pool_of_node, nodes)))
+
+
 def learn_slots(client: Any) -> Any:
     """Have a cluster's client learn its slots again; of an awaiting one, a coroutine."""
     return client.nodes_manager.initialize()
