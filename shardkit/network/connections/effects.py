@@ -124,7 +124,7 @@ class PackedCommands(list[Any]):
             return cls.doing(WRITES | ALONE | STATE, pieces, 1)  # half a command, or an inline one
         packed = cls.of(pieces, commands)
         if packed.effects & WHOLE:  # it must begin as `framing` takes for granted
-            packed[:] = map(hiredis.pack_command, map(tuple, commands))  # type: ignore[arg-type]
+            packed[:] = map(hiredis.pack_command, map(tuple, commands))
         return packed
 
 

@@ -193,7 +193,7 @@ def undecodable(error: UnicodeDecodeError) -> ResponseError:
 class LimitedParser(_Limited, _HiredisParser):
     """redis-py's parser, within the limits of a reply and the caller's deadline."""
 
-    def read_response(
+    def read_response(  # type: ignore[override]  # before redis-py 8 without timeout
         self, disable_decoding: bool = False, push_request: bool = False, **options: Any
     ) -> Any:
         """Read a reply; return an error instead of one that cannot be decoded.
