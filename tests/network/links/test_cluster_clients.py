@@ -60,7 +60,7 @@ async def test_transactions_of_a_cluster_are_atomic_and_watch(
 ) -> None:
     async with opened(kind, mapped(whole.entry.fields)) as face:
         client, other = await client_of(face), await client_of(face, private=True)
-        await of(client.delete("{t}a", "{t}b"))
+        await of(client.delete("{t}a", "{t}b", "{t}h"))
         pipe = client.pipeline(transaction=True)
         assert await of(pipe.incr("{t}a").set("{t}b", 5).get("{t}b").execute()) == [1, True, b"5"]
         crossing = redis.exceptions.CrossSlotTransactionError
@@ -72,6 +72,13 @@ async def test_transactions_of_a_cluster_are_atomic_and_watch(
         pipe.incr("{t}a")
         with pytest.raises(redis.WatchError, match="Watched"):
             await of(pipe.execute())
+        await of(pipe.watch("{t}a"))
+        assert await of(pipe.get("{t}a")) == b"2"
+        pipe.multi()
+        pipe.set("{t}a", 7).hset("{t}h", mapping={"f": 1}).hgetall("{t}h").incr("{t}h")
+        *values, error = await of(pipe.execute(raise_on_error=False))
+        assert values == [True, 1, {b"f": b"1"}]
+        assert isinstance(error, redis.ResponseError)
 
 
 async def test_a_cluster_is_discovered_from_any_seed_or_known_node(kind: str) -> None:
