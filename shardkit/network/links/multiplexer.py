@@ -29,7 +29,7 @@ import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice
@@ -62,7 +62,7 @@ from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 from shardkit.operations.commands import Replies, Reply
-from shardkit.operations.deadlines import Deadline
+from shardkit.operations.deadlines import LONG_ENOUGH, Deadline
 
 # Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES
@@ -203,8 +203,13 @@ class QueuedRequest:
         copied.is_copy = True
         return copied
 
-    def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
-        """Fail when a deadline passes; the connection stays in use."""
+    def limit(
+        self,
+        deadline: Deadline,
+        loop: asyncio.AbstractEventLoop,
+        told: Callable[[Exception], object],
+    ) -> None:
+        """Fail when a deadline passes, and tell that; the connection stays in use."""
         left = deadline.left()
         if left <= 0:
             self.fail(deadline.passed(), sent=False)
@@ -212,7 +217,9 @@ class QueuedRequest:
         started = time.monotonic()
 
         def expire() -> None:
-            self.fail(deadline.passed(time.monotonic() - started), self.sent)
+            error = deadline.passed(time.monotonic() - started)
+            self.fail(error, self.sent)
+            told(error)
 
         timer = loop.call_later(left, expire)
         self.future.add_done_callback(lambda _: timer.cancel())
@@ -275,7 +282,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._is_taken = is_taken  # whether it is for one request alone
         self._lanes: list[MultiplexedConnection] = []  # others of the first, while they are in use
         self._current = self if first is None else first  # of these, the one for small requests
-        self._max_waiting = policy.max_waiting
+        self._max_waiting, self._breaker = policy.max_waiting, policy.breaker
         self._waiting = 0  # commands that are queued
         self._loop = asyncio.get_running_loop()
         self._queued: deque[QueuedRequest] = deque()
@@ -298,7 +305,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._selecting: QueuedRequest | None = None  # the last one whose SELECT is unanswered
         self._confirming: deque[QueuedRequest] = deque()  # what needs a confirmed SELECT
         self._timer: asyncio.TimerHandle | None = None
-        self._last_read = self._answered_at = 0.0
+        self._last_read = self._answered_at = self._silent_at = 0.0
         self._unwritten = 0
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
@@ -351,8 +358,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self, request: QueuedRequest, replies: int, size: int, deadline: Deadline | None
     ) -> asyncio.Future[Received]:
         future = request.future
+        if self._breaker is not None and self._breaker.opened:
+            request.fail(self._breaker.error(), sent=False)
+            return future
         if deadline is not None and deadline.at != math.inf:
-            request.limit(deadline, self._loop)
+            request.limit(deadline, self._loop, self._note_silence)
             if future.done():
                 return future
         lane, waiting = self, self._waiting
@@ -370,6 +380,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             lane._write()
             lane._write_scheduled = True
         return future
+
+    def _note_silence(self, error: Exception) -> None:
+        """Report to the circuit breaker that a caller's deadline has passed in silence.
+
+        Once for all calls that wait at the same time.
+        """
+        now = self._loop.time()
+        if self._in_flight and now - max(self._last_read, self._silent_at) >= LONG_ENOUGH:
+            self._silent_at = now
+            self._policy.failed(error, math.inf)
 
     def _lane_for(self, size: int) -> MultiplexedConnection:
         """Return the lane for a request, while there are several or some are blocked.
