@@ -153,7 +153,48 @@ class Coalesced(list["Command | Transaction"]):
     """
 
 
-class Columns(Sequence["Command | Transaction"]):
+class PlainCommands(Sequence["Command | Transaction"]):
+    """A batch of commands for one component, given as tuples; none is built unless accessed.
+
+    For commands of several kinds, without scripts, that neither block nor are marked idempotent.
+    ``rows`` has the name and arguments of each; ``numbers`` the number of each key's shard, if
+    ``to`` is a component and they are known.
+    """
+
+    __slots__ = ("keys", "numbers", "rows", "to")
+
+    def __init__(
+        self,
+        to: To,
+        keys: Sequence[Key],
+        rows: Sequence[tuple[Argument, ...]],
+        numbers: Sequence[int | None] | None = None,
+    ) -> None:
+        self.to = to
+        self.keys = keys
+        self.rows = rows
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, at: int) -> Command: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
+    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
+        if isinstance(at, slice):
+            return [self[n] for n in range(len(self))[at]]
+        return self._command(at)
+
+    def _command(self, at: int) -> Command:
+        return Command(self.to, self.keys[at], self.rows[at])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.to!r}, {len(self)} commands)"
+
+
+class Columns(PlainCommands):
     """A batch of uniform commands, given by column.
 
     Equivalent to a list of commands, in half of the time, because none is built unless accessed::
@@ -170,14 +211,11 @@ class Columns(Sequence["Command | Transaction"]):
         idempotent: whether each may be sent again; see `Command`.
         coalesced: whether neighbours may be joined; see `Coalesced`.
 
-    Attributes:
-        numbers: the number of each key's shard, if ``to`` is a component and they are known.
-
     Raises:
         ValueError: the columns have different lengths.
     """
 
-    __slots__ = ("coalesced", "idempotent", "keys", "more", "name", "numbers", "to")
+    __slots__ = ("coalesced", "idempotent", "more", "name")
 
     def __init__(
         self,
@@ -206,20 +244,11 @@ class Columns(Sequence["Command | Transaction"]):
         return cls(to, name, keys, *([arg] * len(keys) for arg in args), idempotent=idempotent)
 
     @property
-    def rows(self) -> list[tuple[Argument, ...]]:
+    def rows(self) -> list[tuple[Argument, ...]]:  # type: ignore[override]  # made when asked for
         """The name and arguments of each."""
         return list(zip(repeat(self.name), self.keys, *self.more))
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @overload
-    def __getitem__(self, at: int) -> Command: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
-    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
-        if isinstance(at, slice):
-            return [self[n] for n in range(len(self))[at]]
+    def _command(self, at: int) -> Command:
         key = self.keys[at]
         args = (self.name, key, *(column[at] for column in self.more))
         return Command(self.to, key, args, None, self.idempotent)
@@ -228,46 +257,6 @@ class Columns(Sequence["Command | Transaction"]):
         to, idempotent = self.to, self.idempotent
         for args in zip(repeat(self.name), self.keys, *self.more):
             yield Command(to, args[1], args, None, idempotent)
-
-    def __repr__(self) -> str:
-        return f"Columns({self.to!r}, {self.name!r}, {len(self)} keys)"
-
-
-class PlainCommands(Sequence["Command | Transaction"]):
-    """A batch of commands for one component, given as tuples; none is built unless accessed.
-
-    For commands of several kinds, without scripts, that neither block nor are marked idempotent.
-    ``rows`` has the name and arguments of each. For ``numbers`` see `Columns`.
-    """
-
-    __slots__ = ("keys", "numbers", "rows", "to")
-
-    def __init__(
-        self,
-        to: To,
-        keys: Sequence[Key],
-        rows: Sequence[tuple[Argument, ...]],
-        numbers: Sequence[int | None] | None = None,
-    ) -> None:
-        self.to = to
-        self.keys = keys
-        self.rows = rows
-        self.numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, at: int) -> Command: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
-    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
-        if isinstance(at, slice):
-            return [self[n] for n in range(len(self))[at]]
-        return Command(self.to, self.keys[at], self.rows[at])
-
-    def __repr__(self) -> str:
-        return f"PlainCommands({self.to!r}, {len(self)} commands)"
 
 
 class Pause(NamedTuple):

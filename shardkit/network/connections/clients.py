@@ -63,9 +63,7 @@ from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
     abandon_connections,
     client_over,
-    close_cluster,
     close_now,
-    drain_cluster,
     reply_callbacks,
 )
 from shardkit.operations.commands import Shard
@@ -332,10 +330,7 @@ class Clients:
                 return
             self._forget(held)
         for closable in list(held.built):
-            if isinstance(closable, aioredis.RedisCluster):
-                await close_cluster(closable)
-            else:
-                await closable.close_for_good()
+            await closable.close_for_good()
         if not held.cleanup.ag_running:  # or it is the one that calls
             await held.cleanup.aclose()
 
@@ -879,14 +874,11 @@ def _leave(displaced: Iterable[Any], awaiting: bool) -> None:
             each.leave()
             continue
         client = each.access.client if isinstance(each, Endpoint) else each
-        if isinstance(client, redis.RedisCluster) or not awaiting:
+        if awaiting:
+            _closable(client).drain()
+        else:
             for pool in pools_of(client):
                 pool.drain()
-        elif _closable(client) is client:
-            client.draining = True
-            drain_cluster(client)
-        else:
-            client.connection_pool.drain()
 
 
 def _close(closable: Any) -> None:
@@ -902,7 +894,8 @@ def _close(closable: Any) -> None:
 def _close_now(closables: list[Any]) -> None:
     """Close an event loop's clients, in the loop."""
     for closable in closables:
-        closable.closed = closable.draining = True
+        for each in (closable, *closable.below):  # to Sentinels, or a cluster's nodes
+            each.closed = each.draining = True
         _stop_listening(closable)
         close_now(closable)
 

@@ -32,7 +32,7 @@ from shardkit.network.connections.connection_state import (
 )
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
-from shardkit.network.connections.framing import ADDED, CHANGES, PLAIN, SELECTED, framed, refusals
+from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, framed, refusals
 from shardkit.network.connections.redis_private import (
     INCOMPLETE,
     NOT_GIVEN,
@@ -173,23 +173,20 @@ class Closable(ConnectionState):
     def _from_elsewhere(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
     ) -> tuple[list[Any], bool]:
-        database, form = self.database, SELECTED
-        if database not in self.opened or database.number == self.selected or does & CHANGES:
+        database = self.database
+        if database not in self.opened:
             with within(deadline or current.get()):
-                if database not in self.opened:
-                    for error in self.open((database,)).values():
-                        raise error
-                try:
-                    form = run_steps(self._form(data, count, does))
-                except ResponseError as refused:
-                    return refusals(refused, count), True
-        sent = framed(form, database.select, data)
-        replies, some = self.round_trip(sent, raw, deadline, count + ADDED[form])
-        if form == PLAIN:
-            return replies, some
-        found = self.unframed(form, replies, database)
-        if found is not None:
-            return list(found), some
+                for error in self.open((database,)).values():
+                    raise error
+        form = self.form_for(database, does, len(data), count)
+        if form != CONFIRMED:
+            sent = framed(form, database.select, data)
+            replies, some = self.round_trip(sent, raw, deadline, count + ADDED[form])
+            if form == PLAIN:
+                return replies, some
+            found = self.unframed(form, replies, database)
+            if found is not None:
+                return list(found), some
         with within(deadline or current.get()):
             refusal = run_steps(self.select(database))
         if refusal is not None:
@@ -242,6 +239,7 @@ class Closable(ConnectionState):
                 raise
         if self._ready:
             return self._next_ready(*args, **kwargs)
+        self._note_blocking()
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         read = super().read_response  # type: ignore[misc]
@@ -438,7 +436,7 @@ class _FastReplies(Closable):
             failure = TimeoutError(f"no reply in time from {address_of(self)}")
         elif isinstance(error, OSError):
             failure = ConnectionError(f"lost the connection to {address_of(self)}: {error}")
-        elif isinstance(error, TypeError | RecursionError):  # of hiredis: a list as a map's key
+        elif isinstance(error, TypeError):  # of hiredis: a list as a map's key
             failure = InvalidResponse(f"{address_of(self)} sent what is no reply: {error}")
         else:
             if isinstance(error, LOST):
@@ -476,7 +474,6 @@ class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
 class AsyncClosable(ConnectionState):
     """The same for awaiting connections, which belong to one event loop and need no lock."""
 
-    draining = False  # whether it is closed on release
     asks_for_login = "get_credentials_async"
 
     if not TYPE_CHECKING:
@@ -486,10 +483,6 @@ class AsyncClosable(ConnectionState):
             close_left(transport)
             if transport is not None and not transport.is_closing():
                 super().__del__(*args)
-
-    def should_reconnect(self) -> bool:
-        """Whether it must be closed before the next use."""
-        return self.draining or super().should_reconnect()  # type: ignore[misc]
 
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
@@ -577,6 +570,7 @@ class AsyncClosable(ConnectionState):
                 raise
         if self._ready:
             return self._next_ready(*args, **kwargs)
+        self._note_blocking()
         read, blocks = super().read_response, self._blocking_for  # type: ignore[misc]
         extends = kwargs.get("timeout") is None and self.extend_blocking_timeout
         try:

@@ -38,9 +38,9 @@ from shardkit.network.connections.databases import (
 from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
 from shardkit.network.connections.framing import (
     ADDED,
+    CHANGES,
     CONFIRMED,
     INSERTED,
-    MULTI,
     PLAIN,
     WRAPPED,
     form_of,
@@ -262,25 +262,25 @@ class ConnectionState(Reconnects):
             self.entering(database)
         return unframed(form, replies)
 
-    def _form(self, data: bytes, count: int, does: int) -> Steps[int]:
-        """Return how commands reach their user's opened database; it may be selected then.
+    def form_for(
+        self,
+        database: ClientDatabase,
+        does: int,
+        size: int,
+        count: int,
+        *,
+        several: bool = False,
+        answered: bool = True,
+    ) -> int:
+        """Return how commands reach an opened database: the one place that decides, for all.
 
-        Raises:
-            ResponseError: the server refuses to select it; nothing was executed.
+        See `form_of`. ``answered`` unless the SELECT that was sent last has no reply yet. Writes
+        do not rely on that; reads may, and are thrown away if it is refused.
         """
-        database = self.database
-        if self.selected == database.number:
+        if self.selected == database.number and (answered or not does & CHANGES):
             self.entered = database
             return PLAIN
-        form = form_of(does, len(data), count, self.may_multi)
-        if form == INSERTED and data[: len(MULTI)].upper() != MULTI:
-            form = CONFIRMED
-        if form != CONFIRMED:
-            return form
-        error = yield from self.select(database)
-        if error is not None:
-            raise refusals(error, 1)[0]
-        return PLAIN
+        return form_of(does, size, count, self.may_multi, several)
 
     def _sending(self, packed: PackedCommands) -> Steps[Any]:
         """Return what is sent for commands, so that they reach their user's database."""
@@ -289,11 +289,15 @@ class ConnectionState(Reconnects):
         pieces: Any = packed
         form = PLAIN
         if self.selects and not self.own and not packed.effects & ANYWHERE:
-            data = b"".join(packed)
-            form = yield from self._form(data, packed.replies, packed.effects)
+            data, database = b"".join(packed), self.database
+            form = self.form_for(database, packed.effects, len(data), packed.replies)
+            if form == CONFIRMED:
+                if (error := (yield from self.select(database))) is not None:
+                    raise refusals(error, 1)[0]
+                form = PLAIN
             if form != PLAIN:
                 self._framed = form, packed
-                pieces = [framed(form, self.database.select, data)]
+                pieces = [framed(form, database.select, data)]
             self.selects = False
         self._note(packed, form)
         return pieces
@@ -323,6 +327,12 @@ class ConnectionState(Reconnects):
             except ResponseError as refused:
                 replies.append(refused)
         return replies
+
+    def _note_blocking(self) -> None:
+        """Note whether the next reply is that of a command that may block."""
+        parser: Any = getattr(self, "reply_parser", None)  # not in memory, nor unconnected
+        if parser is not None:
+            parser.may_block = self.for_block or self._blocking_for is not None
 
     def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
         reply = self._ready.popleft()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 import ssl
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
@@ -30,15 +29,14 @@ from shardkit.network.connections.connection import (
 from shardkit.network.connections.connection_state import require_open
 from shardkit.network.connections.credentials import source_in
 from shardkit.network.connections.databases import ClientDatabase
-from shardkit.network.connections.policy import NO_POLICY, CallPolicy
+from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.pool import AsyncPool, Pool
 from shardkit.network.connections.redis_private import (
     ask_others_too,
     learn_commands_of_any,
     library_name,
+    pools_of_nodes,
     refusal_in,
-    set_connection_class,
-    was_closed,
 )
 from shardkit.network.connections.sentinels import (
     AsyncMaster,
@@ -113,15 +111,6 @@ class ClusterClient(RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-def _of_connections(name: str) -> Any:
-    """Return an attribute that is that of all connections of a client."""
-
-    def assign(client: Any, value: bool) -> None:
-        setattr(client.connection_class, name, value)
-
-    return property(attrgetter(f"connection_class.{name}"), assign)
-
-
 class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
@@ -130,12 +119,29 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
     also drain, and stays closed with its kit.
     """
 
-    # A connector replaces it by a class for this client alone, with the state of its connections.
-    connection_class: Any = AsyncTcpConnection
     policy = NO_POLICY
+    closed = draining = False
+    make_pool: Callable[[dict[str, Any]], Any]  # for a node; a connector sets it
 
-    draining = _of_connections("draining")
-    closed = _of_connections("closed")
+    @property
+    def below(self) -> list[Any]:
+        """The pools of its nodes."""
+        return pools_of_nodes(self)
+
+    connections = ()  # of its own, beside those
+
+    def drain(self) -> None:
+        """Close idle connections, and others when they are released."""
+        self.draining = True
+        for pool in self.below:
+            pool.drain()
+
+    async def close_for_good(self) -> None:
+        """Close every connection, and open no other."""
+        self.closed = self.draining = True
+        for pool in self.below:
+            await pool.close_for_good()
+        await self.aclose()
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Execute a command. Wait until the cluster is known."""
@@ -305,17 +311,11 @@ def _cluster(
 ) -> redis.RedisCluster:
     seeds, database = seeds_of(fields), ClientDatabase(fields.get("db", 0))
     options = _without(common, "db") | _network(fields)
-    policy: CallPolicy = fields.get("policy", NO_POLICY)
-    retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
 
     class NodePool(pool):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            where = self.connection_kwargs
-            where |= own | {"db": database.number}  # of which redis-py's client drops some
-            _bound(self, {"policy": policy.of_node(where["host"], where["port"])})
-            self.database = database
-            self.credentials = fields.get("credentials") or source_in(fields)
+            _of_node(self, fields, options, database)
 
         def drain(self) -> None:
             type(self).draining = True
@@ -331,7 +331,7 @@ def _cluster(
             # Only a cluster given by URL uses the classes of pool and connection.
             client = kind(
                 url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
-                retry=retry,
+                retry=options["retry"],
                 require_full_coverage=False,
                 connection_pool_class=NodePool,
                 connection_class=connection,
@@ -352,51 +352,43 @@ def _acluster(
     common: dict[str, Any],
     connection: type[Any],
 ) -> aioredis.RedisCluster:
-    seeds = seeds_of(fields)
-    limits = {name: common.pop(name) for name in _LIMITS if name in common}
+    seeds, database = seeds_of(fields), ClientDatabase(fields.get("db", 0))
+    options = _without(common, "db") | _network(fields)
     client = kind(
         host=seeds[0][0],
         port=seeds[0][1],
         ssl=bool(fields.get("ssl")),
         require_full_coverage=False,
-        **_without(common, "db"),
-        **_network(fields),
+        **{name: value for name, value in options.items() if name not in _LIMITS},
         **_replicas_of(fields),
     )
-    client.connection_class = _node_connection(connection, fields, limits)
-    set_connection_class(client, client.connection_class)
+    owning = weakref.ref(client)
+
+    def make_pool(given: dict[str, Any]) -> AsyncPool:
+        pool = AsyncPool(connection, **given)
+        pool.connections.lent = weakref.WeakSet()  # redis-py 6 does not release after an error
+        _of_node(pool, fields, {**options, "retry": AsyncRetry(NoBackoff(), 0)}, database)
+        if (owner := owning()) is not None:
+            pool.closed, pool.draining = owner.closed, owner.draining
+        return pool
+
+    client.make_pool = make_pool
     learn_commands_of_any(client)
     return _prepared(client, fields, seeds)
 
 
-def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any]) -> type[Any]:
-    """Return the class of an awaiting cluster's connections; some state is that of all of them.
+def _of_node(
+    pool: Any, fields: Mapping[str, Any], options: Mapping[str, Any], database: ClientDatabase
+) -> None:
+    """Give the pool of a cluster's node what belongs to its entry.
 
-    They get arguments of their own, as a cluster's client drops some options without a word.
+    redis-py's clients drop some options without a word.
     """
-    policy: CallPolicy = fields.get("policy", NO_POLICY)
-    number = fields.get("db", 0)
-
-    class NodeConnection(base):  # type: ignore[misc]
-        database = ClientDatabase(number)
-
-        def __init__(self, **given: Any) -> None:
-            super().__init__(**{**given, **own, "db": number})
-            self.log_in_with(fields.get("credentials") or source_in(fields))
-            self.policy = policy.of_node(self.host, self.port)
-
-        def should_reconnect(self) -> bool:
-            """Whether it must be closed; a node takes back also what a user has changed."""
-            return super().should_reconnect() or was_closed(self) or self.ends
-
-        async def send_packed_command(self, *args: Any, **options: Any) -> None:
-            """Send commands; subscriptions and WATCH do not ask whether it must be closed."""
-            in_use = self.own or self.connecting or self.due
-            if self.is_connected and not in_use and not self.is_reusable():
-                await self.disconnect()
-            await super().send_packed_command(*args, **options)
-
-    return NodeConnection
+    where, policy = pool.connection_kwargs, fields.get("policy", NO_POLICY)
+    where |= {**options, "db": database.number}
+    where.pop("max_connections", None)
+    pool.database, pool.credentials = database, fields.get("credentials") or source_in(fields)
+    _bound(pool, {"policy": policy.of_node(where["host"], where["port"])})
 
 
 Address: TypeAlias = tuple[str, int]

@@ -122,7 +122,10 @@ class PackedCommands(list[Any]):
             commands.append(None)
         if reader.has_data() or not all(map(_is_command, commands or [None])):
             return cls.doing(WRITES | ALONE | STATE, pieces, 1)  # half a command, or an inline one
-        return cls.of(pieces, commands)
+        packed = cls.of(pieces, commands)
+        if packed.effects & WHOLE:  # it must begin as `framing` takes for granted
+            packed[:] = map(hiredis.pack_command, map(tuple, commands))
+        return packed
 
 
 def effects(args: Sequence[Any]) -> int:
@@ -143,7 +146,7 @@ def effects_of_all(commands: Sequence[Sequence[Any]]) -> int:
     does = (
         found.pop()
         if len(found) == 1
-        else reduce(or_, found, 0) & ~ANYWHERE | reduce(and_, found, ANYWHERE)
+        else reduce(or_, found, 0) & ~(ANYWHERE | WHOLE) | reduce(and_, found, ANYWHERE)
     )
     if (
         does & STATE

@@ -36,11 +36,14 @@ MOST_WRAPPED, MOST_BYTES = 1000, 256 * 1024
 MULTI, EXEC = hiredis.pack_command(("MULTI",)), hiredis.pack_command(("EXEC",))
 
 
-def form_of(does: int, size: int, count: int, may_multi: bool) -> int:
-    """Return how ``count`` commands of ``size`` bytes reach another database."""
+def form_of(does: int, size: int, count: int, may_multi: bool, several: bool = False) -> int:
+    """Return how ``count`` commands of ``size`` bytes reach another database.
+
+    ``several`` if they are sent in several chunks. See also `ConnectionState.form_for`.
+    """
     if not does & CHANGES:
         return SELECTED
-    if does & (ALONE | STATE | WATCHES) or not may_multi:
+    if several or not may_multi or does & (ALONE | STATE | WATCHES):
         return CONFIRMED
     if does & WHOLE:
         return INSERTED

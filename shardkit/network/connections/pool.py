@@ -845,10 +845,19 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
         return bool(idle) or lent < self.max_connections
 
     def get_available_connection(self) -> Any:
-        """Return a connection, perhaps not connected; MaxConnectionsError if all are in use."""
-        connection = self._take_usable() or self._lend_new()
+        """Return a connection, perhaps not connected; MaxConnectionsError if all are in use.
+
+        For redis-py's own code. A cluster's node takes its connections so.
+        """
+        self.policy.require_closed_breaker()
+        connection = self._take_usable()
+        if connection is None:
+            require_open(self)
+            self._require_few()
+            connection = self._lend_new()
         if connection is None:
             raise too_many(self.max_connections)
+        connection.handed_out = True
         return connection
 
     async def ensure_connection(self, connection: Any) -> None:

@@ -33,7 +33,11 @@ from redis._parsers.socket import (  # type: ignore[attr-defined]
     SENTINEL as NOT_GIVEN,
     SERVER_CLOSED_CONNECTION_ERROR,
 )
-from redis.asyncio.cluster import ClusterNode as AsyncClusterNode, RedisCluster as AsyncRedisCluster
+from redis.asyncio.cluster import (
+    ClusterNode as AsyncClusterNode,
+    NodesManager as AsyncNodesManager,
+    RedisCluster as AsyncRedisCluster,
+)
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.cluster import PRIMARY, REPLICA, ClusterNode
@@ -96,11 +100,12 @@ def reading_within(connection: Any, seconds: float | None) -> Iterator[dict[str,
 class _Limited:
     """A parser over that of a connection of ours, which checks the limits of an incomplete reply.
 
-    They count from its first bytes: until then, the reader may subscribe or block.
+    They count from its first bytes: until then, the reader may subscribe or block. Pushes in front
+    of it are part of it, unless its command may block.
     """
 
-    _first_at = 0.0
-    _size = 0
+    _first_at = _pushed_at = 0.0
+    _size = _pushes = 0  # bytes and pushes of one reading
     _replies: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -121,6 +126,18 @@ class _Limited:
             self._open[:] = [sock if transport is None else weakref.ref(transport)]
         self._replies = connection.parses(sock)
         self._reader = self._replies.reader
+
+    def handle_push_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Count a push."""
+        self._pushed_at = self._pushed_at if self._pushes else time.monotonic()
+        self._pushes += 1
+        return super().handle_push_response(*args, **kwargs)  # type: ignore[misc]
+
+    def _skips(self, pushes: int) -> bool:
+        """Whether what was read is a push, ``pushes`` being their number before."""
+        if self._pushes > pushes and self._replies.may_block:
+            self._size = 0
+        return self._pushes > pushes
 
     def _goes_on(self) -> bool:
         """Refuse to read more than the limits allow; feed what was held back, if there is any."""
@@ -168,9 +185,6 @@ else:
     Reconnects = object if hasattr(redis.Connection, "mark_for_reconnect") else _Mark
 
 
-_NO_REPLY = (TypeError, RecursionError)  # a list as a map's key; pushes without end
-
-
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
     """Return the error of a reply that cannot be decoded; later ones can be read."""
     return ResponseError(f"the reply cannot be decoded: {error}")
@@ -179,14 +193,23 @@ def undecodable(error: UnicodeDecodeError) -> ResponseError:
 class LimitedParser(_Limited, _HiredisParser):
     """redis-py's parser, within the limits of a reply and the caller's deadline."""
 
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Read a reply; return an error instead of one that cannot be decoded."""
-        self._size = 0
+    def read_response(  # type: ignore[override]  # before redis-py 8 without timeout
+        self, disable_decoding: bool = False, push_request: bool = False, **options: Any
+    ) -> Any:
+        """Read a reply; return an error instead of one that cannot be decoded.
+
+        redis-py's own code calls itself after each push, so a thousand would end Python's stack.
+        """
+        self._size = self._pushes = 0
         try:
-            return super().read_response(*args, **kwargs)
+            while True:
+                pushes = self._pushes
+                reply = super().read_response(disable_decoding, True, **options)
+                if push_request or not self._skips(pushes):
+                    return reply
         except UnicodeDecodeError as error:
             return undecodable(error)
-        except _NO_REPLY as error:
+        except TypeError as error:  # a list as a map's key
             raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
@@ -201,6 +224,8 @@ class LimitedParser(_Limited, _HiredisParser):
         deadline = current.get()
         allowed = wanted if deadline is None else deadline.shorten(wanted)
         started = time.monotonic()
+        if self._pushes and deadline is not None and deadline.left() <= 0:  # they may never end
+            raise deadline.passed(started - self._pushed_at)
         try:
             if allowed != usual:
                 sock.settimeout(allowed)
@@ -221,14 +246,20 @@ class LimitedParser(_Limited, _HiredisParser):
 class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
     """redis-py's awaiting parser, within the limits of a reply."""
 
-    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Read a reply; return an error instead of one that cannot be decoded."""
-        self._size = 0
+    async def read_response(
+        self, disable_decoding: bool = False, push_request: bool = False
+    ) -> Any:
+        """Read a reply; see the blocking parser's."""
+        self._size = self._pushes = 0
         try:
-            return await super().read_response(*args, **kwargs)
+            while True:
+                pushes = self._pushes
+                reply = await super().read_response(disable_decoding, True)
+                if push_request or not self._skips(pushes):
+                    return reply
         except UnicodeDecodeError as error:
             return undecodable(error)
-        except _NO_REPLY as error:
+        except TypeError as error:
             raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     async def read_from_socket(self) -> bool:
@@ -431,13 +462,53 @@ def node_of(client: Any, host: str, port: int) -> Any:
     """Return a cluster's node; it becomes known if it is not yet, as it owns no slot so far."""
     node = client.get_node(host, port)
     if node is None:
-        manager = client.nodes_manager
-        if isinstance(client, AsyncRedisCluster):
-            node = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
-        else:
-            node = ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
-        node = manager.nodes_cache.setdefault(node.name, node)
+        node = _new_node(client.nodes_manager, host, port)
+        node = client.nodes_manager.nodes_cache.setdefault(node.name, node)
     return node
+
+
+def _new_node(manager: Any, host: str, port: int) -> Any:
+    if not isinstance(manager, AsyncNodesManager):
+        return ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
+    node = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
+    _lend_from(node, manager.make_pool)  # type: ignore[attr-defined]
+    return node
+
+
+class _Lender:
+    """A pool of ours in place of the idle connections of an awaiting cluster's node.
+
+    The node takes connections there, and puts them back.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+        self.popleft, self.append = pool.get_available_connection, pool.release_nowait
+
+    def __len__(self) -> int:
+        return len(self.pool.connections.idle)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(self.pool.connections.idle))
+
+
+def _lend_from(node: Any, make_pool: Callable[[dict[str, Any]], Any]) -> None:
+    """Have an awaiting cluster's node use a pool of ours, made of its connections' arguments."""
+    if not isinstance(node._free, _Lender):
+        pool = make_pool({**node.connection_kwargs, "max_connections": node.max_connections})
+        node._free, node._connections = _Lender(pool), pool.connections
+
+
+def pool_of_node(node: Any) -> Any:
+    """Return the pool of an awaiting cluster's node."""
+    return node.connection_pool if hasattr(node, "connection_pool") else node._free.pool
+
+
+def pools_of_nodes(client: Any) -> list[Any]:
+    """Return the pools of an awaiting cluster's nodes."""
+    manager = client.nodes_manager
+    nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
+    return list(dict.fromkeys(map(pool_of_node, nodes)))
 
 
 def learn_slots(client: Any) -> Any:
@@ -446,7 +517,10 @@ def learn_slots(client: Any) -> Any:
 
 
 def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]]) -> None:
-    """Have a cluster's client ask other nodes if none answers of those that it knows."""
+    """Have a cluster's client ask other nodes if none answers of those that it knows.
+
+    An awaiting one's nodes use pools of ours, which its ``make_pool`` makes.
+    """
     manager = client.nodes_manager
     kind: Any = type(manager)
     awaits = isinstance(client, AsyncRedisCluster)
@@ -455,20 +529,14 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
     def asking_others(error: Exception) -> Iterator[None]:
         if not str(error).startswith("Redis Cluster cannot be connected") or refusal_in(error):
             raise refusal_in(error) or error
-        nodes: list[Any] = [
-            AsyncClusterNode(*each, PRIMARY, **manager.connection_kwargs)
-            if awaits
-            else ClusterNode(*each, PRIMARY)  # type: ignore[no-untyped-call]
-            for each in others()
-        ]
+        nodes = [_new_node(manager, *each) for each in others()]
         known, manager.startup_nodes = manager.startup_nodes, {node.name: node for node in nodes}
         try:
             yield
         except BaseException:
             manager.startup_nodes = known  # they may come back
-            for node in nodes:
-                for connection in getattr(node, "_connections", ()):
-                    close_connection_now(connection)
+            for node in nodes if awaits else ():
+                close_now(pool_of_node(node))
             raise
 
     def initialize(self: Any, **options: Any) -> None:
@@ -478,8 +546,13 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
             with asking_others(error):
                 kind.initialize(self, **options)
 
-    async def ainitialize(self: Any, **options: Any) -> None:
+    async def ainitialize(
+        self: Any, additional_startup_nodes_info: Any = (), **options: Any
+    ) -> None:
         handled = sys.exception()  # before 3.12, what a coroutine is woken up with hides it
+        more = [_new_node(self, *each) for each in additional_startup_nodes_info or ()]
+        for node in more:
+            self.startup_nodes.setdefault(node.name, node)
         try:
             try:
                 await kind.initialize(self, **options)
@@ -490,9 +563,19 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
             error.__context__ = handled or error.__context__
             raise
 
-    # Not as an attribute of the object, which has __slots__.
-    added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}
-    manager.__class__ = type(kind.__name__, (kind,), added)
+    def set_nodes(self: Any, old: dict[str, Any], *args: Any, **options: Any) -> None:
+        kind.set_nodes(self, old, *args, **options)
+        for node in old.values():
+            _lend_from(node, self.make_pool)
+
+    # Not as attributes of the object, which has __slots__.
+    own: dict[str, Any] = {"__slots__": (), "initialize": initialize}
+    if awaits:
+        own |= {"initialize": ainitialize, "set_nodes": set_nodes}
+        own["make_pool"] = staticmethod(client.make_pool)
+        for node in manager.startup_nodes.values():
+            _lend_from(node, client.make_pool)
+    manager.__class__ = type(kind.__name__, (kind,), own)
 
 
 def refusal_in(error: BaseException) -> RedisClusterException | None:
@@ -503,12 +586,6 @@ def refusal_in(error: BaseException) -> RedisClusterException | None:
             return RedisClusterException(str(cause))
         cause = cause.__cause__ or cause.__context__
     return None
-
-
-def was_closed(connection: Any) -> bool:
-    """Whether an awaiting connection has been closed by the server."""
-    reader = getattr(connection, "_reader", None)
-    return reader is not None and bool(reader.at_eof())
 
 
 def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
@@ -526,37 +603,6 @@ def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
         raise failure
 
     cluster.commands_parser.initialize = initialize  # type: ignore[method-assign]
-
-
-def set_connection_class(cluster: Any, connection_class: type[Any]) -> None:
-    """Have an awaiting cluster's nodes make connections of a class; its constructor has no say."""
-    cluster.nodes_manager.connection_kwargs["connection_class"] = connection_class
-    for node in cluster.nodes_manager.startup_nodes.values():
-        node.connection_class = connection_class
-
-
-def drain_cluster(client: Any) -> None:
-    """Close an awaiting cluster's idle connections."""
-    for node in _async_nodes(client):
-        while node._free:
-            connection = node._free.popleft()
-            node._connections.remove(connection)
-            close_connection_now(connection)
-
-
-async def close_cluster(client: Any) -> None:
-    """Close an awaiting cluster's client and its connections, which stay open after an error."""
-    client.closed = True
-    await client.aclose()
-    for nodes in ("nodes_cache", "startup_nodes"):
-        await client.nodes_manager.aclose(nodes)
-
-
-def _async_nodes(client: Any) -> list[Any]:
-    """Return the nodes; two of the same name are equal, but have different connections."""
-    manager = client.nodes_manager
-    nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
-    return list({id(node): node for node in nodes}.values())
 
 
 def abandon_connections(closable: Any) -> None:
@@ -623,10 +669,7 @@ def _close_transport(transport: Any) -> None:
 
 def _async_connections(closable: Any) -> list[Any]:
     """Return an awaiting pool's or cluster's connections, also those to Sentinels."""
-    if isinstance(closable, AsyncRedisCluster):
-        return [c for node in _async_nodes(closable) for c in node._connections]
-    asking = [c for pool in closable.below for c in _async_connections(pool)]
-    return [*closable.connections, *asking]
+    return [c for pool in (closable, *closable.below) for c in pool.connections]
 
 
 def client_over(client: Any, pool: Any) -> Any:

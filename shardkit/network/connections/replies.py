@@ -233,16 +233,17 @@ class ReplyParser:
         gets_decoded, gets_raw: return the next reply, as the connection is configured or as bytes.
         refused: whether a reply is an error or contains one.
         unusable: whether an error means that this server must not be used (any more).
+        may_block: whether the next reply is that of a command that may block.
     """
 
     __slots__ = (
         *("_mid_batch", "_seconds", "gets_decoded", "gets_raw", "headers"),
-        *("max_bytes", "poll", "reader", "refused", "unusable"),
+        *("max_bytes", "may_block", "poll", "reader", "refused", "unusable"),
     )
 
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)
-        self.refused = self.unusable = self._mid_batch = False
+        self.refused = self.unusable = self.may_block = self._mid_batch = False
         encoder = connection.encoder
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
         self.reader = hiredis.Reader(

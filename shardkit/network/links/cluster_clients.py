@@ -308,6 +308,7 @@ class _Pipeline:
 
     def collect(self, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
         """Collect a command; return whether redis-py's own code must do that."""
+        options.pop("keys", None)  # for its cache; its transactions would give it to callbacks
         if self.is_transaction and str_if_bytes(args[0]).upper() == "WATCH":
             self.start_watching()
         if not self.watches:
@@ -469,7 +470,10 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         if not self.collect(args, options):
             return self
         call = partial(super().execute_command, *args, **options)
-        return call() if self.queues else self.follow(call, args)
+        if not self.queues:
+            return self.follow(call, args)
+        self.collected.append((args, options))
+        return call()
 
     def multi(self) -> None:
         """Collect commands from now on, even if keys are watched."""
@@ -488,9 +492,13 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
                 stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
                 with self.client.watching(*commands):
                     return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
-            for args, options in collected:
+            for args, options in () if self.watches else collected:
                 super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-            return self.follow(partial(super().execute, raise_on_error), *commands)  # type: ignore[no-any-return]
+            found = self.follow(partial(super().execute, raise_on_error), *commands)
+            return [  # redis-py returns what EXEC does
+                reply if isinstance(reply, Exception) else self.client.value(*command, reply)
+                for command, reply in zip(collected, found, strict=True)
+            ]
         finally:
             self.reset()
 

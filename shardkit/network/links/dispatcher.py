@@ -766,7 +766,7 @@ def _nodes_of(
     """
     try:
         nodes = slot_owners(client)
-        if isinstance(batch, Columns | PlainCommands):
+        if isinstance(batch, PlainCommands):
             keys = [batch.keys[position] for position in positions]
         else:
             keys = [batch[position].key for position in positions]

@@ -45,20 +45,22 @@ from shardkit.events import CommandsSent, handlers, settled
 from shardkit.network.connections import timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
-from shardkit.network.connections.databases import ClientDatabase, Steps
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import (
     ADDED,
     CONFIRMED,
     PLAIN,
-    SELECTED,
-    form_of,
     framed,
     has_selected,
 )
-from shardkit.network.connections.policy import policy_of
-from shardkit.network.connections.redis_private import health_check_is_due, learn_slots, slot_owners
+from shardkit.network.connections.redis_private import (
+    health_check_is_due,
+    learn_slots,
+    pool_of_node,
+    slot_owners,
+)
 from shardkit.network.links.dispatcher import Attempt, Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
     SEVERAL,
@@ -70,11 +72,9 @@ from shardkit.network.links.grouping import (
 )
 from shardkit.network.links.multiplexer import (
     ConnectionLost,
-    MultiplexedConnection,
     Received,
     exchange_alone,
     multiplexed,
-    source_of,
 )
 from shardkit.network.links.resp import Chunk, pack_command
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
@@ -93,7 +93,6 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
 from shardkit.operations.interruptions import reraise_handlers, tolerated
-from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.placement import slots_of
 
@@ -571,28 +570,24 @@ class Exchange:
             if self._chunks:
                 connection.be_in_any()
         elif self._chunks and databases:
-            if connection.selected == databases[0].number and not self._attempt.confirms:
-                connection.entered = databases[0]
-            else:
-                self._enter(databases[0], request)
+            self._enter(databases[0], request)
         self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
         self.due = self._expected[-1] if self._chunks else 0
 
     def _enter(self, database: Any, request: Any) -> None:
         """Have the requests reach a database; see `framing`."""
         connection, chunks = self.connection, self._chunks
-        confirms, self._attempt.confirms = self._attempt.confirms, False
-        count, size = sum(each.replies for each in chunks), sum(len(each.data) for each in chunks)
+        first, *others = chunks
         does = ALONE if self.block is not None else request.does
-        form = form_of(does, size, count, connection.may_multi)
-        if confirms or form == CONFIRMED or (len(chunks) > 1 and form != SELECTED):
-            self.form = CONFIRMED
+        self.form = form = connection.form_for(
+            database, does, len(first.data), first.replies, several=bool(others)
+        )
+        if self._attempt.confirms or form == CONFIRMED:
+            self.form, self._attempt.confirms = CONFIRMED, False
             self._chunks = [Chunk(database.select, 1), *chunks]
-            return
-        first = chunks[0]
-        self.form = form
-        data = framed(form, database.select, first.data)
-        self._chunks = [Chunk(data, first.replies + ADDED[form]), *chunks[1:]]
+        elif form != PLAIN:
+            data = framed(form, database.select, first.data)
+            self._chunks = [Chunk(data, first.replies + ADDED[form]), *others]
 
     def _write(self) -> None:
         n = self._written
@@ -771,7 +766,8 @@ class AwaitingLink(Link):
             if node is None:
                 return None
             name = node.name
-            _, database, connection = self._connection_to(owner, node)
+            pool = pool_of_node(node)
+            database, connection = pool.database, multiplexed(pool)
         elif database.left or owner.draining:  # the entry has changed
             return None
         else:
@@ -838,7 +834,7 @@ class AwaitingLink(Link):
         return client
 
     def _source_of(self, client: Any, node: Any) -> Any:
-        return source_of(client.connection_pool if node is None else node)
+        return client.connection_pool if node is None else pool_of_node(node)
 
     async def _endpoints(
         self, clients: Clients, component: Component, numbers: Sequence[int | None]
@@ -865,9 +861,9 @@ class AwaitingLink(Link):
             connection = None
             confirms, attempt.confirms = attempt.confirms, False
             if attempt.node is not None:
-                found = self._connection_to(endpoint.access.client, attempt.node)
-                holder, databases = found[0], [found[1]]
-                connection = found[2] if request.block is None else None
+                holder = pool_of_node(attempt.node)
+                databases = [holder.database]
+                connection = multiplexed(holder) if request.block is None else None
             elif not (
                 request.block is not None or confirms or databases[0].left or holder.draining
             ):
@@ -877,7 +873,7 @@ class AwaitingLink(Link):
             if not chunks:  # each database's are sent alone
                 continue
             if connection is None:
-                alone.append(_exchange_alone(source_of(holder), attempt, chunks, self._raw))
+                alone.append(_exchange_alone(holder, attempt, chunks, self._raw))
             else:  # a future: a task for each would cost more than all the rest
                 deadline = attempt.deadline
                 future = connection.submit_chunks(
@@ -908,22 +904,6 @@ class AwaitingLink(Link):
         for turn in turns_of(confirming):
             done += await self._exchange(turn)
         return done + await self._exchange(again) if again else done
-
-    def _connection_to(
-        self, client: Any, node: Any
-    ) -> tuple[Any, ClientDatabase, MultiplexedConnection | None]:
-        """Return the pool of a cluster's node, its database, and the connection that all share.
-
-        That is None if its connections cannot be shared.
-        """
-        holder = getattr(node, "connection_pool", node)
-        database = getattr(holder, "database", None) or holder.connection_class.database
-        connections = kept_with(client, self)  # it belongs to one loop
-        known, connection = connections.get(node.name, (None, None))
-        if known is not holder and getattr(holder.connection_class, "direct", False):
-            connection = MultiplexedConnection(source_of(holder), policy_of(client))
-            connections[node.name] = holder, connection
-        return holder, database, connection
 
 
 def _note_end(attempt: Attempt, future: object) -> None:

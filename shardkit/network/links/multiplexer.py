@@ -29,8 +29,8 @@ import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice
 from typing import Any
@@ -39,7 +39,6 @@ from hiredis import PushNotification
 from redis.exceptions import (
     ConnectionError,
     InvalidResponse,
-    MaxConnectionsError,
     ResponseError,
     TimeoutError,
 )
@@ -53,20 +52,17 @@ from shardkit.network.connections.framing import (
     ADDED,
     CHANGES,
     CONFIRMED,
-    INSERTED,
-    MULTI,
     PLAIN,
     SELECTED,
-    form_of,
     framed,
     has_selected,
     refusals,
 )
 from shardkit.network.connections.policy import CallPolicy, overloaded
-from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
+from shardkit.network.connections.redis_private import postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 from shardkit.operations.commands import Replies, Reply
-from shardkit.operations.deadlines import Deadline
+from shardkit.operations.deadlines import LONG_ENOUGH, Deadline
 
 # Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES
@@ -87,48 +83,6 @@ class ConnectionLost(Exception):
         super().__init__(error, sent)
         self.error = error
         self.sent = sent
-
-
-class NodeSource:
-    """A node of a cluster, which is a pool of redis-py's, in place of a pool of ours."""
-
-    has_room = staticmethod(lambda: True)
-
-    def __init__(self, node: Any) -> None:
-        self.node = node
-        self.release_nowait = node.release
-
-    def get_idle(self) -> Any:
-        """Return a connection that can be used at once, or None."""
-        with suppress(MaxConnectionsError):  # `acquire` raises it
-            connection = self.node.acquire_connection()
-            now = asyncio.get_running_loop().time()
-            if connection.is_reusable() and not health_check_is_due(connection, now):
-                return connection
-            self.node.release(connection)
-        return None
-
-    async def acquire(self) -> Any:
-        """Return a connected connection; its health was checked if that was due."""
-        connection = self.node.acquire_connection()
-        try:
-            if connection.is_connected:
-                if connection.is_reusable():
-                    await connection.check_health()
-                else:
-                    await connection.disconnect(nowait=True)
-            await connection.connect()
-        except BaseException:
-            await give_back(self, connection, broken=True)
-            raise
-        return connection
-
-    get_connection = acquire  # a cluster's nodes have one database each
-
-
-def source_of(holder: Any) -> Any:
-    """Return what connections are taken from: a client's pool, or a node of a cluster."""
-    return holder if hasattr(holder, "get_connection") else NodeSource(holder)
 
 
 async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
@@ -249,8 +203,13 @@ class QueuedRequest:
         copied.is_copy = True
         return copied
 
-    def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
-        """Fail when a deadline passes; the connection stays in use."""
+    def limit(
+        self,
+        deadline: Deadline,
+        loop: asyncio.AbstractEventLoop,
+        told: Callable[[Exception], object],
+    ) -> None:
+        """Fail when a deadline passes, and tell that; the connection stays in use."""
         left = deadline.left()
         if left <= 0:
             self.fail(deadline.passed(), sent=False)
@@ -258,7 +217,9 @@ class QueuedRequest:
         started = time.monotonic()
 
         def expire() -> None:
-            self.fail(deadline.passed(time.monotonic() - started), self.sent)
+            error = deadline.passed(time.monotonic() - started)
+            self.fail(error, self.sent)
+            told(error)
 
         timer = loop.call_later(left, expire)
         self.future.add_done_callback(lambda _: timer.cancel())
@@ -321,7 +282,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._is_taken = is_taken  # whether it is for one request alone
         self._lanes: list[MultiplexedConnection] = []  # others of the first, while they are in use
         self._current = self if first is None else first  # of these, the one for small requests
-        self._max_waiting = policy.max_waiting
+        self._max_waiting, self._breaker = policy.max_waiting, policy.breaker
         self._waiting = 0  # commands that are queued
         self._loop = asyncio.get_running_loop()
         self._queued: deque[QueuedRequest] = deque()
@@ -344,7 +305,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._selecting: QueuedRequest | None = None  # the last one whose SELECT is unanswered
         self._confirming: deque[QueuedRequest] = deque()  # what needs a confirmed SELECT
         self._timer: asyncio.TimerHandle | None = None
-        self._last_read = self._answered_at = 0.0
+        self._last_read = self._answered_at = self._silent_at = 0.0
         self._unwritten = 0
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
@@ -397,8 +358,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self, request: QueuedRequest, replies: int, size: int, deadline: Deadline | None
     ) -> asyncio.Future[Received]:
         future = request.future
+        if self._breaker is not None and self._breaker.opened:
+            request.fail(self._breaker.error(), sent=False)
+            return future
         if deadline is not None and deadline.at != math.inf:
-            request.limit(deadline, self._loop)
+            request.limit(deadline, self._loop, self._note_silence)
             if future.done():
                 return future
         lane, waiting = self, self._waiting
@@ -416,6 +380,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             lane._write()
             lane._write_scheduled = True
         return future
+
+    def _note_silence(self, error: Exception) -> None:
+        """Report to the circuit breaker that a caller's deadline has passed in silence.
+
+        Once for all calls that wait at the same time.
+        """
+        now = self._loop.time()
+        if self._in_flight and now - max(self._last_read, self._silent_at) >= LONG_ENOUGH:
+            self._silent_at = now
+            self._policy.failed(error, math.inf)
 
     def _lane_for(self, size: int) -> MultiplexedConnection:
         """Return the lane for a request, while there are several or some are blocked.
@@ -591,9 +565,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self._last_read = self._first_since = self._loop.time()
             self._unwritten = self._received = 0
-            timeout = self._connection.socket_timeout
-            if timeout is not None and self._timer is None:
-                self._call_later(timeout)
+            if self._timer is None:
+                self._watch()
         data = []
         connection, entered = self._connection, self._connection.entered
         queued, in_flight = self._queued, self._in_flight
@@ -652,25 +625,22 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _frame(self, request: QueuedRequest) -> bool:
         """Decide how a request reaches its database; False if SELECT must be confirmed first."""
-        connection, database = self._connection, request.database
-        behind, form = self._selecting, SELECTED
+        connection, database, behind = self._connection, request.database, self._selecting
         assert database is not None
-        reads = not request.does & (WRITES | ALONE)
-        if connection.selected == database.number and (behind is None or reads):
-            connection.entered, request.behind = database, behind
-            return True
-        if request.does & CHANGES:
-            size = sum(len(chunk.data) for chunk in request.given) or len(request.data)
-            form = form_of(request.does, size, request.unwritten, connection.may_multi)
-            if (
-                form == CONFIRMED
-                or request.more
-                or (form == INSERTED and request.data[: len(MULTI)].upper() != MULTI)
-            ):
-                return False
-        request.form, self._selecting = form, request
-        connection.entering(database)
-        return True
+        form = connection.form_for(
+            database,
+            request.does,
+            len(request.data),
+            request.count,
+            several=bool(request.more),
+            answered=behind is None,
+        )
+        if form == PLAIN:
+            request.behind = behind
+        elif form != CONFIRMED:
+            request.form, self._selecting = form, request
+            connection.entering(database)
+        return bool(form != CONFIRMED)
 
     def _confirm(self, request: QueuedRequest) -> None:
         """Send a request over a connection of its own, behind a confirmed SELECT."""
@@ -951,12 +921,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     # ---- timeout
 
-    def _call_later(self, seconds: float) -> None:
-        # Not by a strong reference, which would keep a closed kit until then.
-        self._timer = self._loop.call_later(seconds, _check_timeout, weakref.ref(self))
+    def _watch(self) -> None:
+        """Look at the time again when something may have taken too long."""
+        moved, whole = self._connection.socket_timeout, self._connection.exchange_timeout
+        at = min(
+            math.inf if moved is None else self._last_read + moved,
+            math.inf if whole is None else self._first_since + whole,
+        )
+        if at != math.inf:
+            # Not by a strong reference, which would keep a closed kit until then.
+            self._timer = self._loop.call_at(at, _check_timeout, weakref.ref(self))
 
     def _check_timeout(self) -> None:
-        """Close a connection on which nothing has moved for the socket timeout."""
+        """Close a connection on which nothing has moved, or a reply has taken too long."""
         self._timer = None
         if self._transport is None:
             return
@@ -966,16 +943,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._last_read = now
         self._unwritten = unwritten
         timeout = self._connection.socket_timeout
-        left = self._last_read + timeout - now
-        if left > 0:
-            try:
-                self._parser.check(now - self._first_since, 0)
-            except TimeoutError as error:
-                self._break_off(error)
-                return
-            self._call_later(left)
+        try:
+            if timeout is not None and self._last_read + timeout <= now:
+                raise TimeoutError(f"no reply for {timeout} seconds")
+            self._parser.check(now - self._first_since, 0)
+        except TimeoutError as error:
+            self._break_off(error)
         else:
-            self._break_off(TimeoutError(f"no reply for {timeout} seconds"))
+            self._watch()
 
 
 def multiplexed(pool: Any) -> MultiplexedConnection | None:

@@ -275,21 +275,17 @@ class ServerRequest:
             part = self.parts([n])
             part.brought = set(self.brought)
             chunks = part.chunks()
-            count, size = sum(each.replies for each in chunks), sum(len(c.data) for c in chunks)
-            form = form_of(part.does, size, count, may_multi)
+            first, count = chunks[0], sum(each.replies for each in chunks)
+            several = len(chunks) > 1
+            form = form_of(part.does, len(first.data), count, may_multi, several)
             self.forms.append(form)
             if form == CONFIRMED:
                 chunks, count = [], 0
             else:
                 self.brought |= part.brought
                 self.runs += (part.runs or [JoinedRun(count)]) if self.joins else []
-                first, last, count = chunks[0], chunks[-1], count + ADDED[form]
-                if form == WRAPPED:
-                    first.data, first.replies = MULTI + select + first.data, first.replies + 2
-                    last.data, last.replies = last.data + EXEC, last.replies + 1
-                else:
-                    first.data = framed(form, select, first.data)
-                    first.replies += ADDED[form]
+                first.data, count = framed(form, select, first.data), count + ADDED[form]
+                first.replies += ADDED[form]
             all_chunks += chunks
             self.run_ends.append(len(self.runs))
             self.ends.append(count + (self.ends[-1] if self.ends else 0))

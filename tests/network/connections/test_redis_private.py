@@ -25,6 +25,7 @@ import shardkit
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import redis_private
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
+from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.pool import AsyncPool, Pool
 
 PACKAGE = Path(shardkit.__file__).parent
@@ -204,33 +205,22 @@ async def test_a_clusters_client_shows_its_slots_and_nodes(cluster: LocalCluster
         redis_private.learn_slots(client)
         assert redis_private.reply_callbacks(client)["SET"](b"OK") is True
         client.close()
-    awaiting = aioredis.RedisCluster(host="127.0.0.1", port=port)
-
-    class Own(aioredis.Connection):
-        """A connection to be recognised."""
-
-    with contract("set_connection_class", "what makes the connections of a node?"):
-        redis_private.set_connection_class(awaiting, Own)
+    awaiting: Any = Connector().awaiting({"host": "127.0.0.1", "port": port, "cluster": True})
+    with contract("pool_of_node", "where does a node take its connections, and put them back?"):
         await awaiting.initialize()
-        node = redis_private.slot_owners(awaiting)[0][0]
-        connection = node.acquire_connection()
-        assert type(connection) is Own
-        node.release(connection)
+        for _ in range(2):
+            for node in awaiting.get_nodes():
+                pool = redis_private.pool_of_node(node)
+                connection = node.acquire_connection()
+                assert list(pool.connections.lent) == [connection]
+                await connection.connect()
+                node.release(connection)
+                assert await node.execute_command("PING") in (b"PONG", True)
+                assert pool.connections.counts() == (1, 0)
+            await redis_private.learn_slots(awaiting)
         assert redis_private.reply_callbacks(awaiting)["SET"](b"OK") is True
-        await redis_private.learn_slots(awaiting)
-        node = redis_private.slot_owners(awaiting)[0][0]
-    with contract("drain_cluster", "where does a node keep its idle connections?"):
-        lent, idle = node.acquire_connection(), node.acquire_connection()
-        await lent.connect()
-        await idle.connect()
-        node.release(idle)
-        redis_private.drain_cluster(awaiting)
-        assert (lent.is_connected, idle.is_connected) == (True, False)
-        assert node.acquire_connection() is not idle
-    connection = lent
-    with contract("close_cluster", "how does a cluster's client close its nodes?"):
-        await redis_private.close_cluster(awaiting)
-        assert not connection.is_connected
+        await awaiting.close_for_good()
+        assert not any(pool.connections.idle for pool in awaiting.below)
 
 
 @pytest.mark.parametrize("name", ["abandon_connections", "close_connection_now"])

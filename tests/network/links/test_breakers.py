@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from faces import PATIENCE
 from link_helpers import command, eventually, mapped, of, opened, paused, two
 from redis.exceptions import (
     AuthenticationError,
@@ -74,6 +75,27 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
         if record.levelno == logging.WARNING
     ]
     assert said == ["server-unavailable", "server-available"]
+
+
+async def test_callers_with_deadlines_open_it_and_it_holds_for_connections_in_use(
+    beside: Any,
+) -> None:
+    fields = {"breaker": {"failures": 3, "interval": 600}, "socket_timeout": 60}
+    async with beside(LocalServer(), **fields) as face:
+        client = await of(face.kit.client("one"))
+        await of(client.ping())
+        with paused(face.bad):
+            for _ in range(3):
+                with (
+                    pytest.raises(DeadlineExceeded, match=r"did not answer|got no command"),
+                    face.kit.deadline(0.3 * PATIENCE),
+                ):
+                    await of(client.get("k"))
+            for call in (lambda: client.get("k"), client.pipeline().get("k").execute):
+                with pytest.raises(BreakerOpenError, match="open since") as caught:
+                    await of(call())
+                assert not caught.value.maybe_executed
+            assert "circuit breaker open" in reason((await face.send(on(0, "GET")))[0])
 
 
 async def test_a_server_that_answers_pings_alone_stays_behind_it(beside: Any) -> None:

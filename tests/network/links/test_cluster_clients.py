@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -60,7 +60,7 @@ async def test_transactions_of_a_cluster_are_atomic_and_watch(
 ) -> None:
     async with opened(kind, mapped(whole.entry.fields)) as face:
         client, other = await client_of(face), await client_of(face, private=True)
-        await of(client.delete("{t}a", "{t}b"))
+        await of(client.delete("{t}a", "{t}b", "{t}h"))
         pipe = client.pipeline(transaction=True)
         assert await of(pipe.incr("{t}a").set("{t}b", 5).get("{t}b").execute()) == [1, True, b"5"]
         crossing = redis.exceptions.CrossSlotTransactionError
@@ -72,6 +72,13 @@ async def test_transactions_of_a_cluster_are_atomic_and_watch(
         pipe.incr("{t}a")
         with pytest.raises(redis.WatchError, match="Watched"):
             await of(pipe.execute())
+        await of(pipe.watch("{t}a"))
+        assert await of(pipe.get("{t}a")) == b"2"
+        pipe.multi()
+        pipe.set("{t}a", 7).hset("{t}h", mapping={"f": 1}).hgetall("{t}h").incr("{t}h")
+        *values, error = await of(pipe.execute(raise_on_error=False))
+        assert values == [True, 1, {b"f": b"1"}]
+        assert isinstance(error, redis.ResponseError)
 
 
 async def test_a_cluster_is_discovered_from_any_seed_or_known_node(kind: str) -> None:
@@ -161,3 +168,44 @@ def test_clients_of_a_cluster_answer_from_one_place_when_their_entry_changes(
                 assert client.pipeline().get("place").execute() == [b"cluster"]
                 assert client.mget_nonatomic("place") == [b"cluster"]
                 assert b"place" in list(client.scan_iter())
+
+
+async def taken(client: Any, node: Any) -> tuple[Any, Callable[[], Any]]:
+    """A connection of a node, as redis-py's own code takes it; and its release."""
+    if isinstance(client, redis.RedisCluster):
+        pool = client.get_redis_connection(node).connection_pool
+        connection = pool.get_connection()
+        return connection, lambda: pool.release(connection)
+    connection = node.acquire_connection()
+    await connection.connect()
+    return connection, lambda: node.release(connection)
+
+
+async def test_connections_of_nodes_are_lent_as_all_others(kind: str, whole: LocalCluster) -> None:
+    limited = {**whole.entry.fields, "max_connections": 2}
+    async with opened(kind, mapped(limited)) as face:
+        client = await client_of(face)
+        await of(client.set("k", 1))
+        node = client.get_node_from_key("k")
+        kept, release = await taken(client, node)
+        await of(kept.send_command("CLIENT", "TRACKING", "ON"))
+        await of(kept.read_response())
+        _, release_other = await taken(client, node)
+        with pytest.raises(redis.exceptions.MaxConnectionsError, match="2 are in use"):
+            await taken(client, node)
+        release()
+        release_other()
+        with pytest.raises(redis.ConnectionError, match="was released"):
+            await of(kept.send_command("GET", "k"))
+        with pytest.raises(redis.ConnectionError, match="was released"):
+            release()
+        server = next(each for each in whole.nodes if each.port == node.port)
+        with server.client() as admin:
+            ours = [each for each in admin.client_list() if each["lib-name"] != "redis-py"]
+            assert not any("t" in each["flags"] for each in ours)  # it was closed
+            admin.client_kill_filter(_type="normal", skipme=True)
+        found, release = await taken(client, node)  # not a dead one
+        await of(found.send_command("GET", "k"))
+        assert await of(found.read_response()) == b"1"
+        release()
+        assert await of(client.dbsize(target_nodes=node)) > 0

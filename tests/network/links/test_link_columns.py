@@ -63,7 +63,7 @@ def test_columns_are_a_sequence_of_commands() -> None:
     assert batch[1:] == made[1:]
     assert batch[-1] == made[-1]
     assert len(batch) == 3
-    assert repr(batch) == "Columns('few', 'SET', 3 keys)"
+    assert repr(batch) == "Columns('few', 3 commands)"
     each = Columns.each("few", "EXPIRE", ["a", "b"], 60)
     assert list(each) == [Command("few", k, ("EXPIRE", k, 60)) for k in "ab"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import hiredis
 import pytest
-from faces import own_client
+from faces import PATIENCE, own_client
 from hypothesis import given, strategies as st
 from link_helpers import command, cut, eventually, mapped, of, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
@@ -21,7 +22,7 @@ from resources import bounded
 from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
-from shardkit import ShardUnavailable
+from shardkit import DeadlineExceeded, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import INCOMPLETE
 from shardkit.network.connections.redis_private import postpone_health_check
@@ -60,7 +61,7 @@ def dripping() -> Iterator[ScriptedServer]:
 async def test_a_reply_that_drips_ends_with_the_exchange_timeout(
     kind: str, size: int, dripping: ScriptedServer, own_server: LocalServer
 ) -> None:
-    shard_map = two(dripping.port, own_server.port, socket_timeout=0.2, exchange_timeout=0.5)
+    shard_map = two(dripping.port, own_server.port, socket_timeout=60, exchange_timeout=0.5)
     async with opened(kind, shard_map) as face:
         batch = [on(0, "GET", "k"), on(1, "INCR", "k")][:size]
         started = time.monotonic()
@@ -151,6 +152,47 @@ async def test_maps_that_announce_too_much_are_refused(kind: str) -> None:
             client = await of(face.kit.client("one"))
             with pytest.raises(InvalidResponse, match="announces 20,000,000 elements"):
                 await of(client.hgetall("k"))
+
+
+# ---- pushes in front of a reply
+
+PUSH = b">2\r\n+a\r\n+b\r\n"
+RESP3 = b"%1\r\n$5\r\nproto\r\n:3\r\n"
+
+
+async def test_any_number_of_pushes_may_come_before_a_reply(beside: Any) -> None:
+    reply = PUSH * 100_000 + b"$1\r\nv\r\n"
+    async with beside(scripted(HELLO=RESP3, GET=reply), protocol=3) as face:
+        client = await of(face.kit.client("data", 0, private=True))
+        assert await of(client.get("k")) == b"v"
+        pipe = client.pipeline(transaction=False).get("k").echo("x")
+        assert await of(pipe.execute()) == [b"v", b"OK"]
+
+
+@pytest.mark.parametrize("name", ["GET", "BLPOP"])
+async def test_pushes_without_end_end_by_the_deadline(beside: Any, name: str) -> None:
+    endless = {name: lambda _: itertools.repeat(PUSH * 1_000)}
+    async with beside(scripted(HELLO=RESP3, **endless), protocol=3) as face:
+        for private in (True, False):
+            client = await of(face.kit.client("data", 0, private=private))
+            await of(client.ping())  # connected before, as that takes its time on a busy machine
+            with (
+                pytest.raises(DeadlineExceeded, match="has passed") as caught,
+                face.kit.deadline(0.5 * PATIENCE),
+            ):
+                await of(client.get("k") if name == "GET" else client.blpop(["k"], 0))
+            assert caught.value.maybe_executed
+
+
+async def test_pushes_count_as_part_of_a_reply(beside: Any) -> None:
+    reply = PUSH * 100_000 + b"$1\r\nv\r\n"
+    async with beside(
+        scripted(HELLO=RESP3, GET=reply, BLPOP=reply), protocol=3, max_reply_bytes=10**6
+    ) as face:
+        client = await of(face.kit.client("data", 0, private=True))
+        with pytest.raises(InvalidResponse, match="larger than 1,000,000 bytes"):
+            await of(client.get("k"))
+        assert await of(client.blpop(["k"], 1)) == b"v"  # other than what comes while it waits
 
 
 async def test_strings_may_contain_any_header(kind: str, own_server: LocalServer) -> None:
