@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 
 from redis.exceptions import RedisError, ResponseError
 
+from shardkit.admin.changes import way_on
 from shardkit.admin.growth import journal, servers
 from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import HOLD, repoint
@@ -75,12 +76,13 @@ class ServerMover(Mover):
             old = stack.enter_context(servers.connected_to(source, self._own))
             new = stack.enter_context(servers.connected_to(target, self._own))
             stack.callback(servers.ask_for_replicas, new, config, target)
-            if move.phase == "begun":
+            # A mover that was killed, or whose record was lost, may have handed over.
+            done = servers.role_of(new).is_master and not servers.role_of(old).is_master
+            if move.phase == "begun" and not (done and self._follows(source, target)):
                 self._begin(old, new)
-            if move.phase == "attached":
+            if move.phase in ("begun", "attached"):
                 self._progress(f"handing over to {target}")
-                # Otherwise a mover that was killed has handed over.
-                if not servers.role_of(new).is_master or servers.role_of(old).is_master:
+                if not done:
                     self._attach(new)  # the target may have been restarted
                     servers.wait_for_copy(old, new, self._copy)
                     servers.take_writes_alone(new, config, target)
@@ -415,7 +417,7 @@ def started(
             if not is_other and each.phase not in _MOVERS[each.copying].settled:
                 raise GrowthError(
                     f"{each.name} is already being moved to {each.target} ({each.phase})",
-                    f"resume it: shardkit move resume {each.name}, or abort it",
+                    way_on(each),
                 )
         if plan.problems:
             raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
@@ -542,7 +544,8 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
     """
     move = journal.read(config, name)
     if move.phase not in ("done", "kept"):
-        raise GrowthError(f"the move of {name} is {move.phase}", "resume it, or abort it")
+        remedy = _SEE if move.is_over else way_on(move)
+        raise GrowthError(f"the move of {name} is {move.phase}", remedy)
     if move.phase == "kept":
         return _reverse_kept(config, move, **options)
     if move.placements:
@@ -642,10 +645,9 @@ def _naming(move: Move) -> Iterator[None]:
         raise GrowthError(
             f"the move of {move.name} from {move.source} to {move.target} stopped in phase "
             f"{move.phase}: {known.text if known else failed_command(error)[1]}",
-            f"{known.remedy if known else 'correct that'}, and then: shardkit move resume "
-            f"{move.name}"
+            f"{known.remedy if known else 'correct that'}, and then {way_on(move)}"
             + (
-                ", or abort it"
+                ""
                 if move.phase in ("begun", "attached")
                 else f". If {move.target} is gone for good: shardkit changes end {move.name} --lost"
             ),
