@@ -76,13 +76,16 @@ class ServerMover(Mover):
             old = stack.enter_context(servers.connected_to(source, self._own))
             new = stack.enter_context(servers.connected_to(target, self._own))
             stack.callback(servers.ask_for_replicas, new, config, target)
-            # A mover that was killed, or whose record was lost, may have handed over.
-            done = servers.role_of(new).is_master and not servers.role_of(old).is_master
-            if move.phase == "begun" and not (done and self._follows(source, target)):
+
+            # Otherwise a mover that was killed, or whose record was lost, has handed over.
+            def hands_over() -> bool:
+                return not servers.role_of(new).is_master or servers.role_of(old).is_master
+
+            if move.phase == "begun" and (hands_over() or not self._follows(source, target)):
                 self._begin(old, new)
             if move.phase in ("begun", "attached"):
                 self._progress(f"handing over to {target}")
-                if not done:
+                if hands_over():
                     self._attach(new)  # the target may have been restarted
                     servers.wait_for_copy(old, new, self._copy)
                     servers.take_writes_alone(new, config, target)
@@ -96,9 +99,15 @@ class ServerMover(Mover):
                 self._require_handover(old, new)
                 self._push()
             if move.phase == "pushed":
-                self._progress(f"waiting until clients have left {source}")
-                wait_until_left(old, LEAVE)
-                self._certify()
+                new.ping()
+                try:
+                    old.ping()
+                except (RedisError, OSError) as error:
+                    self._progress(f"{source} does not answer, so nothing is compared: {error}")
+                else:
+                    self._progress(f"waiting until clients have left {source}")
+                    wait_until_left(old, LEAVE)
+                    self._certify()
                 self._reached("done")
 
     def _begin(self, old: Any, new: Any) -> None:
@@ -237,8 +246,8 @@ class ServerMover(Mover):
             servers.ask_for_replicas(new, self._config, target, 0)
         self._reached("aborted")
 
-    def give_up(self, lost: bool) -> None:
-        """End the move, with ``lost`` without what lost servers have; roles stay as they are."""
+    def give_up(self, lost: bool) -> str:
+        """End the move; with ``lost`` return the server that the source must replace, if any."""
         named = [
             server for server in (self._source, self._target) if self._servers.entries_on(server)
         ]
@@ -246,10 +255,14 @@ class ServerMover(Mover):
             with suppress(RedisError, OSError):
                 if self._role(named[0]).is_master == (named[0] == self._source):
                     self._reached("done" if named[0] == self._target else "aborted")
-                    return
-        if not lost:
+                    return ""
+        takes_writes = False
+        with suppress(RedisError, OSError):
+            takes_writes = self._role(self._target).is_master
+        if not lost or takes_writes:
             raise self._can_continue()
         self._reached("aborted")
+        return "" if self._role(self._source).is_master else str(next(iter(named), ""))
 
     def _role(self, server: ServerAddress) -> ServerRole:
         return servers.role_at(server, self._own)

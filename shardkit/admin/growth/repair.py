@@ -27,6 +27,7 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.growth import gate, journal, relocation
 from shardkit.admin.growth.exchange import database_client, mark_of, strays
+from shardkit.admin.growth.failover import fail_over
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move import mover_of, resume_move
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, Stored
@@ -82,8 +83,14 @@ def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
                 search.carry_out()
         repairs += found
         moves = {each.name: each.does for each in found if each.change and each.does in _RESUMED}
+        failed: list[ShardKitError] = []
         for name in moves if not dry_run else ():
-            resume_move(config, name)
+            try:
+                resume_move(config, name)
+            except ShardKitError as error:  # the others can go on
+                failed.append(error)
+        if failed:
+            raise failed[0]
         if dry_run or "follow" not in moves.values():
             return repairs
         # Entries name databases now that a later move may have left.
@@ -305,8 +312,11 @@ def end_change(config: Any, name: str, *, lost: bool = False) -> Move:
     Raises:
         GrowthError: it can be resumed or aborted.
     """
+    replaced = ""
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         if not move.is_over:
-            mover_of(lease, move).give_up(lost)
-        return move
+            replaced = mover_of(lease, move).give_up(lost)
+    if replaced:
+        fail_over(config, replaced, move.source, force=True)
+    return move

@@ -922,12 +922,12 @@ class ShardMover(Mover):
             self._restore_notifications(self._old)
         self._reached("aborted")
 
-    def give_up(self, lost: bool) -> None:
-        """End the move, with ``lost`` without what lost servers have."""
+    def give_up(self, lost: bool) -> str:
+        """End the move, with ``lost`` without what lost servers have; none must be replaced."""
         move, rule = self._move, self._rule
         if move.phase == "begun":
             self.abort()
-            return
+            return ""
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
             self._old, self._new = old, new
             here, there = _answering(old), _answering(new)
@@ -939,6 +939,7 @@ class ShardMover(Mover):
             elif closing:
                 raise self._can_continue()
         self._reached("aborted")
+        return ""
 
     def verify(self) -> None:
         """Search the sources for keys that were written since."""
