@@ -200,8 +200,14 @@ def refusal(change: Change, other: Change, now: float) -> GrowthError:
         f"{other.owner}) uses the same databases: nothing has changed",
         f"wait until it has ended. If it was killed, it ends by itself within {LEASE:g} s"
         if other.until
-        else f"wait for it, or: shardkit move resume {other.name}, or abort it",
+        else f"wait for it, or {way_on(other)}",
     )
+
+
+def way_on(move: Change) -> str:
+    """Return how an open move or split is ended."""
+    undecided = move.phase in ("begun", "attached")
+    return f"resume it: shardkit move resume {move.name}{', or abort it' if undecided else ''}"
 
 
 def text_of(change: Change) -> str:

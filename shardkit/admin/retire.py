@@ -18,7 +18,7 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
-from shardkit.admin.changes import Change, now_of, numbered, require_open, taking_part
+from shardkit.admin.changes import Change, now_of, numbered, require_open, taking_part, working_on
 from shardkit.admin.pushes import push
 from shardkit.admin.servers import connected_clients, entries_of, identify_databases
 from shardkit.config.component import Component, entry_key, whole_component_of
@@ -84,19 +84,21 @@ def remove(config: redis.Redis, retirement: Retirement, message: str = "") -> No
     """Remove a component by a push of all others. Its data stays.
 
     Raises:
+        GrowthError: a move, split or restore uses one of its databases.
         PushRefusedError: another push came in between.
         ConfigServerError: the config server cannot be written.
     """
     name = retirement.component.name
     if not retirement.removed:
-        push(
-            config,
-            ShardMap(retirement.others, source=f"retire {name}"),
-            force=[name],
-            prune=True,
-            epoch=retirement.epoch,
-            message=message,
-        )
+        with working_on(config, "retire", name, [retirement.component]):
+            push(
+                config,
+                ShardMap(retirement.others, source=f"retire {name}"),
+                force=[name],
+                prune=True,
+                epoch=retirement.epoch,
+                message=message,
+            )
 
 
 def still_used(

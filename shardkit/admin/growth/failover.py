@@ -155,9 +155,22 @@ def fail_over(
             # A killed process has started this: only the entries are left.
             target = _named(known, role.master, same) or role.master
             assert target is not None
-            connect(target)
-            epoch = push_relocation(leased, source, target, same, keep_source=True, message=message)
-            return Takeover(shards, source, target, True, None, epoch=epoch)
+            new = _roles([target], login).get(target)
+            if new is not None and new.is_master:
+                connect(target)
+                return Takeover(
+                    *(shards, source, target, True, None),
+                    epoch=push_relocation(
+                        leased, source, target, same, keep_source=True, message=message
+                    ),
+                )
+            if not (force and wanted in (None, source)):
+                raise GrowthError(
+                    f"{source} is a replica of {target}, which does not take writes",
+                    f"start that one. If it is gone for good: shardkit failover {name} --force has "
+                    f"{source} take writes, without those that only {target} had",
+                )
+            source, wanted, role = target, source, None
         if successor is not None:  # after a crash, by a process that was killed before the push
             role, held, behind = None, None, 0
             target = successor

@@ -122,11 +122,11 @@ def fence_value(
 
 
 def move_of(value: bytes | None) -> str | None:
-    """Return the move that set a fence; None if there is none, or it cannot be read."""
+    """Return the move that set a fence; None if there is none, empty if it cannot be read."""
     try:
         return None if value is None else str(json.loads(value)["move"])
     except (ValueError, TypeError, KeyError):
-        return None
+        return ""
 
 
 def record_in(value: bytes | None) -> dict[str, Any]:
@@ -156,7 +156,8 @@ def close_for(clients: Clients, value: bytes, seconds: float) -> None:
     until = ("NX", "PX", max(1, round(1000 * seconds)))
     if None in ask_each(clients, lambda client: ("SET", fence_key(client), value, *until)):
         raise GrowthError(
-            f"the database is already closed: {FENCE_KEY} is set", "wait until it expires"
+            f"the database is already closed: {FENCE_KEY} is set",
+            "wait until it expires, or: shardkit changes repair",
         )
 
 
@@ -201,7 +202,8 @@ def lift(
 ) -> None:
     """Open databases that a move has closed; with ``value`` those that this attempt closed.
 
-    Those that an earlier move had closed get the ``former`` fence again.
+    A fence that cannot be read has overwritten that of the move. Databases that an earlier move had
+    closed get the ``former`` fence again.
     """
     first: dict[Place, bytes | None] = {}
 
@@ -211,7 +213,7 @@ def lift(
             place
             for place, fence in fences.items()
             if fence == found[place]  # else it is another attempt's now
-            and (fence == value if value is not None else move_of(fence) == move)
+            and (fence == value if value is not None else move_of(fence) in (move, ""))
         ]
         first.update(found)
         keys = {place: fence_key(clients[place]) for place in own}
@@ -228,9 +230,10 @@ def lift_unless_permanent(client: Any, move: str) -> bool:
     while True:
         with client.pipeline(transaction=True) as pipe:
             pipe.watch(fence_key(client))
-            if move_of(pipe.get(fence_key(client))) != move:
+            holder = move_of(pipe.get(fence_key(client)))
+            if holder not in (move, ""):
                 return True
-            if pipe.pttl(fence_key(client)) == -1:
+            if holder and pipe.pttl(fence_key(client)) == -1:
                 return False
             pipe.multi()
             pipe.delete(fence_key(client))

@@ -100,7 +100,8 @@ class Move(Change):
         notifications: the sources' ``notify-keyspace-events`` before the move, by server.
         fences: the targets' fences before the move, by database; from earlier moves away from it.
         keep: whether the old databases are kept up to date until the move is completed or reversed.
-        wanted: ``reverse`` if the process that keeps them up to date is asked for that.
+        wanted: ``reverse`` if the process that keeps them up to date is asked for that; ``kept`` if
+            the process that resumes the move must not keep them up to date itself.
         clusters: of a split into or out of a cluster, a node of the one before and of the one
             afterwards, as ``host:port``; empty text for none.
         slots: the first and last of each range of slots, by the place of a cluster's master.

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 
 from redis.exceptions import RedisError, ResponseError
 
+from shardkit.admin.changes import way_on
 from shardkit.admin.growth import journal, servers
 from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import HOLD, repoint
@@ -75,12 +76,16 @@ class ServerMover(Mover):
             old = stack.enter_context(servers.connected_to(source, self._own))
             new = stack.enter_context(servers.connected_to(target, self._own))
             stack.callback(servers.ask_for_replicas, new, config, target)
-            if move.phase == "begun":
+
+            # Otherwise a mover that was killed, or whose record was lost, has handed over.
+            def hands_over() -> bool:
+                return not servers.role_of(new).is_master or servers.role_of(old).is_master
+
+            if move.phase == "begun" and (hands_over() or not self._follows(source, target)):
                 self._begin(old, new)
-            if move.phase == "attached":
+            if move.phase in ("begun", "attached"):
                 self._progress(f"handing over to {target}")
-                # Otherwise a mover that was killed has handed over.
-                if not servers.role_of(new).is_master or servers.role_of(old).is_master:
+                if hands_over():
                     self._attach(new)  # the target may have been restarted
                     servers.wait_for_copy(old, new, self._copy)
                     servers.take_writes_alone(new, config, target)
@@ -94,9 +99,15 @@ class ServerMover(Mover):
                 self._require_handover(old, new)
                 self._push()
             if move.phase == "pushed":
-                self._progress(f"waiting until clients have left {source}")
-                wait_until_left(old, LEAVE)
-                self._certify()
+                new.ping()
+                try:
+                    old.ping()
+                except (RedisError, OSError) as error:
+                    self._progress(f"{source} does not answer, so nothing is compared: {error}")
+                else:
+                    self._progress(f"waiting until clients have left {source}")
+                    wait_until_left(old, LEAVE)
+                    self._certify()
                 self._reached("done")
 
     def _begin(self, old: Any, new: Any) -> None:
@@ -235,8 +246,8 @@ class ServerMover(Mover):
             servers.ask_for_replicas(new, self._config, target, 0)
         self._reached("aborted")
 
-    def give_up(self, lost: bool) -> None:
-        """End the move, with ``lost`` without what lost servers have; roles stay as they are."""
+    def give_up(self, lost: bool) -> str:
+        """End the move; with ``lost`` return the server that the source must replace, if any."""
         named = [
             server for server in (self._source, self._target) if self._servers.entries_on(server)
         ]
@@ -244,10 +255,14 @@ class ServerMover(Mover):
             with suppress(RedisError, OSError):
                 if self._role(named[0]).is_master == (named[0] == self._source):
                     self._reached("done" if named[0] == self._target else "aborted")
-                    return
-        if not lost:
+                    return ""
+        takes_writes = False
+        with suppress(RedisError, OSError):
+            takes_writes = self._role(self._target).is_master
+        if not lost or takes_writes:
             raise self._can_continue()
         self._reached("aborted")
+        return "" if self._role(self._source).is_master else str(next(iter(named), ""))
 
     def _role(self, server: ServerAddress) -> ServerRole:
         return servers.role_at(server, self._own)
@@ -415,7 +430,7 @@ def started(
             if not is_other and each.phase not in _MOVERS[each.copying].settled:
                 raise GrowthError(
                     f"{each.name} is already being moved to {each.target} ({each.phase})",
-                    f"resume it: shardkit move resume {each.name}, or abort it",
+                    way_on(each),
                 )
         if plan.problems:
             raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
@@ -542,7 +557,8 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
     """
     move = journal.read(config, name)
     if move.phase not in ("done", "kept"):
-        raise GrowthError(f"the move of {name} is {move.phase}", "resume it, or abort it")
+        remedy = _SEE if move.is_over else way_on(move)
+        raise GrowthError(f"the move of {name} is {move.phase}", remedy)
     if move.phase == "kept":
         return _reverse_kept(config, move, **options)
     if move.placements:
@@ -642,10 +658,9 @@ def _naming(move: Move) -> Iterator[None]:
         raise GrowthError(
             f"the move of {move.name} from {move.source} to {move.target} stopped in phase "
             f"{move.phase}: {known.text if known else failed_command(error)[1]}",
-            f"{known.remedy if known else 'correct that'}, and then: shardkit move resume "
-            f"{move.name}"
+            f"{known.remedy if known else 'correct that'}, and then {way_on(move)}"
             + (
-                ", or abort it"
+                ""
                 if move.phase in ("begun", "attached")
                 else f". If {move.target} is gone for good: shardkit changes end {move.name} --lost"
             ),

@@ -18,27 +18,27 @@ opened, followed or closed before the other side was asked what it has.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth import gate, journal, relocation
-from shardkit.admin.growth.exchange import Clients, clients_of, database_client, mark_of, strays
+from shardkit.admin.growth.exchange import database_client, mark_of, strays
+from shardkit.admin.growth.failover import fail_over
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move import mover_of, resume_move
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, Stored
-from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_at, role_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components
-from shardkit.errors import ConfigError, GrowthError
+from shardkit.errors import ConfigError, GrowthError, ShardKitError
 from shardkit.network.connections.databases import FENCE_KEY
 
 Components = Mapping[str, Component]
+_RESUMED = "resume", "follow"
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Repair:
         database: ``host:port/number``, or ``host:port/*`` for a server.
         change: the move or split that closed it, by its id; empty if it is not known.
         name: what that moved.
-        does: ``resume``, ``follow``, ``close``; ``left`` for a database that no entry names; or
-            ``unknown``, if the fence does not tell.
+        does: ``resume``, ``follow``, ``close``; ``left`` for a database that no entry names;
+            ``kept`` if a move keeps it up to date; or ``unknown``, if the fence does not tell.
         why: what was found.
     """
 
@@ -72,16 +72,28 @@ def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
         GrowthError: a move cannot be continued.
         ConfigError: the entries or a record cannot be read.
     """
-    with journal.lease(config) as lease:
-        components = read_components(config)
-        search = _ClosedDatabases(lease, components)
-        repairs = [*search.repairs()]
-        if not dry_run:
-            search.carry_out()
-    if not dry_run:
-        for name in dict.fromkeys(each.name for each in repairs if each.does == "resume"):
-            resume_move(config, name)
-    return repairs
+    repairs: list[Repair] = []
+    while True:
+        with journal.lease(config) as lease:
+            search = _ClosedDatabases(lease, read_components(config))
+            found = search.repairs()
+            if repairs:
+                found = [each for each in found if each.does != "left" and each not in repairs]
+            if not dry_run:
+                search.carry_out()
+        repairs += found
+        moves = {each.name: each.does for each in found if each.change and each.does in _RESUMED}
+        failed: list[ShardKitError] = []
+        for name in moves if not dry_run else ():
+            try:
+                resume_move(config, name)
+            except ShardKitError as error:  # the others can go on
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        if dry_run or "follow" not in moves.values():
+            return repairs
+        # Entries name databases now that a later move may have left.
 
 
 def open_database(config: Any, place: str) -> Repair:
@@ -155,13 +167,14 @@ class _ClosedDatabases:
                 client.mark, _ = self._nodes[place]
             yield client
 
-    def repairs(self) -> Iterator[Repair]:
+    def repairs(self) -> list[Repair]:
         """Find what is wrong."""
+        found = []
         for server in self._logins:
             with suppress(RedisError, OSError), connected_to(server, self._login(server)) as asked:
                 role = role_of(asked)
                 if role.master is not None:
-                    yield self._of_replica(server, role, role.master)
+                    found.append(self._of_replica(server, role, role.master))
                     continue
                 info = asked.info("keyspace")
                 numbers = {int(name[2:]) for name in info if name[2:].isdigit()}
@@ -173,8 +186,8 @@ class _ClosedDatabases:
                         else:
                             closes = fence is not None and client.pttl(FENCE_KEY) == -1
                         if closes:
-                            yield self._repair(place, client, fence or b"{}")
-        yield from self._without_fences()
+                            found.append(self._repair(place, client, fence or b"{}"))
+        return [*found, *self._decided({each.change for each in found}), *self._without_fences()]
 
     def _of_replica(self, server: ServerAddress, role: ServerRole, master: ServerAddress) -> Repair:
         """Find out why entries name a replica as a master: it was moved or failed over."""
@@ -195,13 +208,9 @@ class _ClosedDatabases:
         return Repair(f"{server}/*", "", str(server), "unknown", why)
 
     def carry_out(self) -> None:
-        """Write records again, have entries follow moves that have taken over, and set fences."""
+        """Write records again, have entries follow promoted replicas, and set fences."""
         for move in self._rebuilt.values():
             self._lease.write(move)
-            if move.phase != "fenced":
-                changed = partial(self._changed, move)
-                message = f"{move.verb} of {move.name}, as its fences tell"
-                journal.push_changed(self._lease, changed, message)
         for server, master in self._replaced.items():
             message = f"{master} has replaced {server}"
             journal.push_relocation(
@@ -211,9 +220,6 @@ class _ClosedDatabases:
             value = gate.fence_value(move.id, "", move.target, record=journal.essence(move))
             with self.client(place) as client:
                 client.set(FENCE_KEY, value, nx=True)
-
-    def _changed(self, move: Move, components: Components) -> Components:
-        return rule_of(move).changed(components, self._same)
 
     def _named(self, place: Place) -> str:
         """Return the shard whose entry names a place; empty for none."""
@@ -233,8 +239,16 @@ class _ClosedDatabases:
         change = gate.move_of(fence) or ""
         move = self.moves.get(change)
         name = move.name if move else self._named(place)
+        if move is None:  # somebody has overwritten it
+            own = (m for m in self.moves.values() if str(place) in (*m.sources, *m.targets))
+            move = next((each for each in own if not change and not each.is_over), None)
         if move is not None and not move.is_over:
-            return Repair(str(place), change, name, "resume", f"it is {move.phase}")
+            if move.phase == "kept":
+                why = f"shardkit move resume, complete or reverse {move.name}"
+                return Repair(str(place), move.id, move.name, "kept", why)
+            if move.keep:  # by another process, as this one would never end
+                self._rebuilt[move.id] = replace(move, wanted="kept")
+            return Repair(str(place), move.id, move.name, "resume", f"it is {move.phase}")
         if not self._named(place):
             went = f"its keys went to {json.loads(fence).get('to')}" if change else "unreadable"
             return Repair(str(place), change, name, "left", went)
@@ -245,42 +259,30 @@ class _ClosedDatabases:
         if move is None or move.copying != KEYS:
             why = "its fence does not tell how to continue"
             return Repair(str(place), change, name, "unknown", why)
-        targets = dict.fromkeys(map(Place.parse, move.targets))
-        with clients_of(targets, self._login, move.slots) as new:
-            phase, why = self._phase(move, client, new)
-        if phase == "unknown":
-            return Repair(str(place), change, move.name, phase, why)
-        self._rebuilt[change] = replace(move, phase=phase, ended=0.0)
-        return Repair(str(place), change, move.name, "follow" if phase == "done" else "resume", why)
+        move = replace(move, phase="fenced", ended=0.0)
+        does, why = self._look(move)
+        if does != "unknown":
+            self._rebuilt[change] = move
+        return Repair(str(place), change, move.name, does, why)
 
-    def _phase(self, move: Move, source: Any, new: Clients) -> tuple[str, str]:
-        """Return how far a move is, by what its targets have."""
+    def _decided(self, known: Collection[str]) -> Iterator[Repair]:
+        """Find open moves that have taken over, and whose databases no entry names."""
+        for move in journal.current(self.moves.values()):
+            if move.id in known or move.phase not in ("promoted", "fenced", "pushed"):
+                continue
+            does, why = "resume", f"it is {move.phase}"
+            if move.copying == KEYS:
+                does, why = self._look(move)
+            where = next(iter(move.sources), f"{move.source}/*")
+            yield Repair(where, move.id, move.name, does, why)
+
+    def _look(self, move: Move) -> tuple[str, str]:
+        """Return what is done about a move of shards, and why, by what its databases tell."""
         try:
-            closed = [
-                each.server
-                for each, client in new.items()
-                if (
-                    gate.is_closed(client)
-                    if hasattr(client, "mark")
-                    else gate.move_of(client.get(FENCE_KEY)) == move.id
-                )
-            ]
-            proofs = [
-                client.get(gate.proof_key(client)) == move.id.encode() for client in new.values()
-            ]
-            filled = [place for place, client in new.items() if strays(client, 1)]
-            masters = all(role_of(client).is_master for client in new.values())
-        except (RedisError, OSError) as error:
-            return "unknown", f"{move.target} cannot be asked: {error}"
-        if all(proofs):
-            # If some are open, clients may have written there.
-            phase = "fenced" if len(closed) == len(new) else "pushed"
-            return phase, f"{move.target} has everything: it is {phase}"
-        if closed:
-            return "unknown", f"{move.target} has lost what was copied: shardkit changes end --lost"
-        if filled and masters and not strays(source, 1):
-            return "done", f"it was emptied, and {move.target} has the keys"
-        return "unknown", f"{move.target} lacks the keys: shardkit changes end --lost"
+            phase, why = mover_of(self._lease, move, self._components).look()
+        except ShardKitError as error:
+            phase, why = "", str(error)
+        return "follow" if phase == "done" else "resume" if phase else "unknown", why
 
     def _without_fences(self) -> Iterator[Repair]:
         """Find empty databases that a move has left, and that nothing closes."""
@@ -310,8 +312,11 @@ def end_change(config: Any, name: str, *, lost: bool = False) -> Move:
     Raises:
         GrowthError: it can be resumed or aborted.
     """
+    replaced = ""
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         if not move.is_over:
-            mover_of(lease, move).give_up(lost)
-        return move
+            replaced = mover_of(lease, move).give_up(lost)
+    if replaced:
+        fail_over(config, replaced, move.source, force=True)
+    return move

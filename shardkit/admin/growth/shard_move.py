@@ -151,6 +151,10 @@ class ShardMover(Mover):
             self._new = self._stack.enter_context(self._clients(self._rule.targets))
             if move.phase in ("fenced", "pushed") and not self._old_gate.is_cluster:
                 self._old = _answering(self._old)  # the others are not needed any more
+            if move.phase != "kept":
+                self._follow_databases()
+            if move.phase == "done":
+                return
             if move.phase == "begun" and self._has_decided():
                 self._reached("fenced")
             if move.phase == "fenced" and self._is_open_elsewhere():
@@ -240,6 +244,58 @@ class ShardMover(Mover):
 
     def _is_decided(self) -> bool:
         return bool(self._old) and self._old_gate.is_closed(self._old)
+
+    def look(self) -> tuple[str, str]:
+        """Return the phase by what the databases tell, and why; empty if they do not tell it.
+
+        The record may be lost, or older than they are.
+        """
+        with self._clients(self._rule.sources) as old, self._clients(self._rule.targets) as new:
+            return self._seen(_answering(old), new)
+
+    def _seen(self, old: Clients, new: Clients) -> tuple[str, str]:
+        target, move = self._move.target, self._move.id
+        try:
+            fences = [client.get(gate.fence_key(client)) for client in new.values()]
+            closed = [
+                gate.move_of(fence) == move or (hasattr(client, "mark") and gate.is_closed(client))
+                for fence, client in zip(fences, new.values(), strict=True)
+            ]
+            proofs = [
+                client.get(gate.proof_key(client)) == move.encode() for client in new.values()
+            ]
+            filled = any(exchange.strays(client, 1) for client in new.values())
+            masters = all(role_of(client).is_master for client in new.values())
+        except (RedisError, OSError) as error:
+            return "", f"{target} cannot be asked: {error}"
+        if all(proofs):
+            # If some are open, clients may have written there.
+            phase = "fenced" if all(closed) else "pushed"
+            return phase, f"{target} has everything: it is {phase}"
+        if any(closed):
+            return "", f"{target} has lost what was copied: shardkit changes end --lost"
+        sources = () if self._old_gate.is_cluster else old.values()  # a cluster keeps its data
+        if masters and not any(exchange.strays(client, 1) for client in sources):
+            if filled:
+                return "done", f"it was emptied, and {target} has the keys"
+            if all(map(gate.record_in, fences)):
+                return "done", f"it was emptied, and the keys have left {target} since"
+        return "", f"{target} lacks the keys: shardkit changes end --lost"
+
+    def _follow_databases(self) -> None:
+        """Have the record and entries follow what the databases tell, if they are older."""
+        move = self._move
+        if move.id not in map(gate.move_of, gate.fences_of(self._old)) or not self._is_decided():
+            return
+        phase, why = self._seen(self._old, self._new)
+        if phase in ("pushed", "done") and phase != move.phase:
+            push_changed(
+                self._lease,
+                lambda components: self._rule.changed(components, self._same),
+                f"{move.verb} of {move.name}: {why}",
+            )
+            self._admit_writers()
+            self._reached(phase)
 
     def _is_open_elsewhere(self) -> bool:
         """Whether a source was promoted before it had the fence, so that clients wrote there."""
@@ -331,8 +387,9 @@ class ShardMover(Mover):
                     client, 1
                 ):
                     raise GrowthError(
-                        f"{place.server} has keys in database {place.database}",
-                        "empty it, or abort the move",
+                        f"{place.server} has keys in database {place.database} that this move has "
+                        "not copied",
+                        "abort it, or delete them if nothing needs them",
                     )
                 if fence is not None:
                     move.fences[str(place)] = fence.decode(errors="replace")
@@ -737,8 +794,10 @@ class ShardMover(Mover):
         if not move.keep:
             self._clear(None, kept=True)
             return
-        move.wanted = ""
+        wanted, move.wanted = move.wanted, ""
         self._reached("kept")
+        if wanted == "kept":
+            return
         back = reversed_move(move)
         self._lease.release()
         self._progress(f"keeping {move.source} up to date")
@@ -863,12 +922,12 @@ class ShardMover(Mover):
             self._restore_notifications(self._old)
         self._reached("aborted")
 
-    def give_up(self, lost: bool) -> None:
-        """End the move, with ``lost`` without what lost servers have."""
+    def give_up(self, lost: bool) -> str:
+        """End the move, with ``lost`` without what lost servers have; none must be replaced."""
         move, rule = self._move, self._rule
         if move.phase == "begun":
             self.abort()
-            return
+            return ""
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
             self._old, self._new = old, new
             here, there = _answering(old), _answering(new)
@@ -880,6 +939,7 @@ class ShardMover(Mover):
             elif closing:
                 raise self._can_continue()
         self._reached("aborted")
+        return ""
 
     def verify(self) -> None:
         """Search the sources for keys that were written since."""

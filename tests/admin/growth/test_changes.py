@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, small, still_there
+from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
 from redis.client import Pipeline
 
 from shardkit.admin import backup, changes
@@ -28,7 +28,9 @@ from shardkit.admin.growth import (
     measure_balance,
     plan_balance,
     plan_move,
+    resume_move,
     reverse_move,
+    shard_move,
     start_split,
 )
 from shardkit.admin.retire import delete_data, last_known, remove
@@ -130,6 +132,16 @@ def test_retire_keeps_what_a_split_fills(fleet: Fleet) -> None:
         fleet.config, "users", shards=4, over=[fleet.name(1)], hold=PATIENT, progress=retire
     )
     assert refused
+    assert still_there(fleet)
+
+
+def test_what_an_interrupted_move_needs_is_not_retired(fleet: Fleet) -> None:
+    small(fleet)
+    with killed_at((shard_move.ShardMover, "_push")):
+        fleet.move_shard()
+    with pytest.raises(GrowthError, match=r"users: a move of users:1 \(fenced, .*resume users:1"):
+        remove(fleet.config, last_known(fleet.config, "users"))
+    assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     assert still_there(fleet)
 
 

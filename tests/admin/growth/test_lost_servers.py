@@ -10,7 +10,10 @@ from growth_helpers import PATIENT, Fleet, killed_at, replication, small, still_
 import shardkit
 from shardkit.admin.growth import (
     abort_move,
+    apply_fences,
+    end_change,
     fail_over,
+    move as server_move,
     moves,
     resume_move,
     servers as growth_servers,
@@ -98,3 +101,43 @@ def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> Non
         assert abort_move(fleet.config, "users:1").phase == "aborted"
         assert target.dbsize() == copied
     assert [each.phase for each in moves(fleet.config)] == ["aborted"]
+
+
+@pytest.mark.parametrize("moment", ["_push", "_certify"], ids=["promoted", "pushed"])
+def test_the_move_of_a_server_that_is_gone_is_resumed(fleet: Fleet, moment: str) -> None:
+    small(fleet)
+    with killed_at((server_move.ServerMover, moment)):
+        fleet.move_server()
+    fleet.servers[0].kill()
+    assert resume_move(fleet.config, fleet.name(0)).phase == "done"
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert still_there(fleet)
+
+
+@pytest.mark.parametrize("moment", ["_push", "_certify"], ids=["promoted", "pushed"])
+@pytest.mark.parametrize("command", ["changes end", "failover"])
+def test_the_old_server_takes_the_place_of_a_new_one_that_is_gone(
+    fleet: Fleet, moment: str, command: str
+) -> None:
+    small(fleet)
+    with killed_at((server_move.ServerMover, moment)):
+        fleet.move_server()
+    with pytest.raises(GrowthError, match="has lost no server"):
+        end_change(fleet.config, fleet.name(0), lost=True)
+    fleet.servers[1].kill()
+    if command == "changes end":
+        fleet.run("changes", "end", fleet.name(0), "--lost")
+    elif moment == "_push":
+        with pytest.raises(GrowthError, match=r"which does not take writes; .* --force has"):
+            fail_over(fleet.config, fleet.name(0))
+        fail_over(fleet.config, fleet.name(0), force=True)
+    else:
+        fail_over(fleet.config, fleet.name(1), to=fleet.name(0), force=True)
+    assert end_change(fleet.config, fleet.name(0)).phase == "aborted"
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert still_there(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.key_sharded("users")["k1"].set("k1", 1)
+    fleet.servers[1].restart()
+    [fence] = apply_fences(fleet.config, 20)
+    assert fence.applied, "it comes back as a replica"

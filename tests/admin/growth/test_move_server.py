@@ -525,7 +525,7 @@ def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet, of_shards: bool) -
         ("", resume_move, f"{name} has no move; see: shardkit move status"),
         ("aborted", resume_move, f"the move of {name} was aborted; start it again"),
         ("begun", verify_move, f"the move of {name} is begun; resume it first"),
-        ("begun", reverse_move, f"the move of {name} is begun; resume it, or abort it"),
+        ("begun", reverse_move, f"the move of {name} is begun; resume it: shardkit move res"),
         ("done", abort_move, f"the move of {name} is done: nothing to abort is left"),
         ("unheard", resume_move, damaged),
         *(
@@ -561,7 +561,7 @@ def test_a_target_that_somebody_else_has_filled_meanwhile_is_not_emptied(
     name = recorded(fleet, of_shards).name
     said = r"has keys and is not a replica .*: something else uses"
     if of_shards:
-        said = f"{fleet.name(1)} has keys in database 2; empty it, or abort the"
+        said = f"{fleet.name(1)} has keys in database 2 that this move has not copied; abort it"
     with fleet.servers[1].client(db=2) as client:
         client.set("somebody's", 1)
         with pytest.raises(GrowthError, match=said):

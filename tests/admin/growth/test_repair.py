@@ -19,7 +19,9 @@ from shardkit.admin.growth import (
     open_database,
     repair_changes,
     resume_move,
+    reverse_move,
     shard_move,
+    start_move,
     start_split,
 )
 from shardkit.config.store import pull
@@ -85,7 +87,7 @@ def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> No
         shards = [fleet.at(0, db=db) for db in (1, 2)]
         fleet.config.flushall()
         fleet.describe({USERS: {"shards": shards}}, force=[USERS])
-    wanted = ["follow" if lost else "resume"] if lost or moment == "_push" else []
+    wanted = ["follow"] if lost else ["resume"] if moment else []
     planned = repair_changes(fleet.config, dry_run=True)
     assert [each.does for each in planned] == wanted
     assert repair_changes(fleet.config) == planned
@@ -94,6 +96,71 @@ def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> No
     with shardkit.connect(fleet.url) as kit:
         assert kit.key_sharded(USERS)["k1"].set("k1", 1)
     assert repair_changes(fleet.config) == []
+
+
+@pytest.mark.parametrize("work", ["shards", "split", "server"])
+@pytest.mark.parametrize(
+    "moment", ["cop", "comparing", "holding", "pushing", "emptying", "waiting"]
+)
+def test_a_record_and_entries_that_are_older_than_the_servers_follow_them(
+    fleet: Fleet, work: str, moment: str
+) -> None:
+    small(fleet)
+    snapshot: dict[Any, Any] = {}
+
+    def note(said: str) -> None:
+        if said.startswith(moment):
+            keys = fleet.config.keys("config:[^g]*")  # without the lease
+            snapshot.update({key: fleet.config.dump(key) for key in keys})
+
+    if work == "split":
+        options: Any = {"over": [fleet.name(1)], "hold": PATIENT, "progress": note}
+        start_split(fleet.config, USERS, shards=4, **options)
+    else:
+        fleet.move(work == "shards", progress=note)
+    if not snapshot:
+        return  # it has no such step
+    fleet.config.flushall()
+    for key, value in snapshot.items():
+        fleet.config.restore(key, 0, value)
+    repair_changes(fleet.config)
+    assert [each.phase for each in moves(fleet.config)] == ["done"]
+    assert still_there(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.key_sharded(USERS)["k1"].set("k1", 1)
+    assert {each.does for each in repair_changes(fleet.config)} <= {"left"}
+
+
+@pytest.mark.parametrize("records", [True, False], ids=["records there", "all lost"])
+def test_a_map_from_before_two_moves_follows_both(fleet: Fleet, records: bool) -> None:
+    small(fleet)
+    snapshot = {key: fleet.config.dump(key) for key in fleet.config.keys("config:*")}
+    fleet.move_shard()
+    start_move(fleet.config, ["users:1"], fleet.name(2), hold=PATIENT)
+    if records:
+        snapshot[CHANGES_KEY] = fleet.config.dump(CHANGES_KEY)
+    fleet.config.flushall()
+    for key, value in snapshot.items():
+        fleet.config.restore(key, 0, value)  # type: ignore[arg-type]
+    assert {each.does for each in repair_changes(fleet.config)} == {"follow"}
+    assert fleet.masters() == [fleet.name(0), fleet.name(2)]
+    assert still_there(fleet)
+
+
+@pytest.mark.parametrize(("moment", "side"), [("_hold_and_decide", 0), ("_push", 0), ("_push", 1)])
+def test_a_fence_that_somebody_has_overwritten_closes_nothing_for_ever(
+    fleet: Fleet, moment: str, side: int
+) -> None:
+    small(fleet)
+    with killed_at((shard_move.ShardMover, moment)):
+        fleet.move_shard()
+    with fleet.servers[side].client(db=2) as client:
+        client.set("config:fence", "nonsense")
+    repair_changes(fleet.config)
+    assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.key_sharded(USERS)["k1"].set("k1", 1)
 
 
 def test_a_replica_whose_master_is_another_ones_stays_unknown(fleet: Fleet) -> None:
@@ -135,6 +202,20 @@ def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None
     with pytest.raises(GrowthError, match=f"{places[1]} is not closed"):
         open_database(fleet.config, places[1])
     assert repair_changes(fleet.config) == [], "they stay open"
+
+
+@pytest.mark.parametrize("moment", ["_push", "_keep_or_clear", "_follow"])
+def test_a_repair_ends_although_a_move_keeps_its_old_databases(fleet: Fleet, moment: str) -> None:
+    small(fleet)
+    with killed_at((shard_move.ShardMover, moment)):
+        fleet.move_shard(keep=True)
+    repair_changes(fleet.config)
+    assert [each.does for each in repair_changes(fleet.config)] == ["kept"]
+    with pytest.raises(GrowthError, match="is closed by the move of users:1: shardkit move resum"):
+        open_database(fleet.config, f"{fleet.name(0)}/2")
+    assert still_there(fleet)
+    assert reverse_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert still_there(fleet)
 
 
 def test_a_lost_fence_is_set_again(fleet: Fleet) -> None:
