@@ -19,6 +19,7 @@ from shardkit.errors import InvalidEntryError
 
 SECRETS = frozenset({"password", "ssl_password", "ssl_ca_data"})
 NAMES: set[str] = set()  # of all fields, as `shardkit.config.fields` knows them
+_SETTING = re.compile("(?i)(?:password|passwd|pwd|secret|token)=")
 NO_CLUSTER = "make it the component's entry: a cluster shards itself"  # a remedy
 _LONGEST = 60
 
@@ -74,12 +75,12 @@ def mask(name: str, value: Any) -> Any:
         return [mask("", inner) for inner in value]
     if name in SECRETS and value is not None:
         return value if isinstance(value, str) and REFERENCE.fullmatch(value) else MASK
-    if isinstance(value, str) and (name == "url" or "://" in value):
+    if isinstance(value, str) and (name == "url" or ":/" in value):
         return mask_url(value)
     if isinstance(value, str) and (
-        "@" in value.partition(":")[2]
+        ("@" in value and (":" in value or name == "host"))
         or "=" in value.partition("?")[2]
-        or (name == "host" and "@" in value)
+        or _SETTING.search(value)
     ):
         return MASK  # most likely a URL without its scheme
     return value

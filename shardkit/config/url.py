@@ -99,6 +99,8 @@ def url_fields(url: str) -> dict[str, Any]:
         raise BadUrlError("contains a bracket before its '@'", "write it as %5B or %5D")
     if "#" in url:
         raise BadUrlError("contains a '#'", "write it as %23")
+    if re.search("[;&=]", parts.netloc.rpartition("@")[2]):  # more likely fields
+        raise BadUrlError("contains fields in its host", "write fields behind a '?'")
     read.pop("connection_class", None)
     if scheme == "unix":
         if parts.hostname or not parts.path.strip("/"):

@@ -27,7 +27,7 @@ def refused(fields: dict[str, object]) -> str:
     "call",
     [
         lambda: refused({"url": f"redis+cluster://a,{'a' * MANY}!"}),
-        lambda: refused({"url": f"redis+sentinel://a,{'a1.' * MANY}[/m"}),
+        lambda: repr(Entry({"url": f"redis+sentinel://a,{'a1.' * MANY}!/m"})),
         lambda: refused({"host": ":" * MANY}),
         lambda: refused({"host": "?" * MANY}),
         lambda: shown("host", "a:" * MANY),
