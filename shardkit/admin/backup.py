@@ -57,7 +57,7 @@ from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.survey import CONFIG_KEYS, data_keys, query_entries, reads_later
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.operation import pages
-from shardkit.operations.server_errors import failed_command
+from shardkit.operations.server_errors import failed_command, meaning
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
 PAUSE = 5.0  # seconds after which servers accept writes again by themselves
@@ -440,7 +440,8 @@ def _on_all(feeds: list[_Feed], step: Callable[[_Feed], None], *, suppressed: bo
         try:
             step(feed)
         except RedisError as error:
-            raise ConfigError(f"{feed.server} cannot be backed up: {error}", "grant it") from None
+            said, remedy = meaning(error) or (error, "start it, or grant it")
+            raise ConfigError(f"{feed.server} cannot be backed up: {said}", remedy) from None
 
     with ThreadPoolExecutor(len(feeds) or 1) as pool:
         running = [pool.submit(run, feed) for feed in feeds]

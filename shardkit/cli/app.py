@@ -291,7 +291,8 @@ def _sentence(text: str) -> str:
     """Return click's message in the style of ours; what it quotes may be a misplaced address."""
     from shardkit.config.problem import mask
 
-    text = re.sub(r"(['\"])(.*)\1", lambda each: f"{each[1]}{mask('', each[2])}{each[1]}", text)
+    pieces = r"(?s)(['\"(])(.*)(\1|\))"
+    text = re.sub(pieces, lambda each: f"{each[1]}{mask('host', each[2])}{each[3]}", text)
     return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
 
 

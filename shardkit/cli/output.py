@@ -29,7 +29,7 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from shardkit.cli.text import one_line, printable, reason
+from shardkit.cli.text import one_line, printable, reason, shortened
 
 PROGRAM = "shardkit"
 _SELDOM = 10.0  # seconds between two lines about progress, where they are not replaced
@@ -308,7 +308,7 @@ def _cell(cell: Cell, column: Column) -> Text:
         return Text(f"{cell:.2f}")
     text = _plain(cell) if isinstance(cell, bytes) else cell
     text = text if isinstance(text, str) else ", ".join(text)
-    return Text("\n".join(map(printable, text.split("\n"))))
+    return Text("\n".join(map(printable, shortened(text, _UNLIMITED).split("\n"))))
 
 
 def _console(stream: TextIO) -> Console:

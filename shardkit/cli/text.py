@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shardkit.operations.commands import Shard
 
 _PROGRESSION = 4  # more numbers than this in even steps are written as first, second, …, last
+_LONGEST = 5_000  # characters of a message: whoever names a key decides how long it is
 _UNITS = ("B", "K", "M", "G", "T", "P")
 
 
@@ -35,7 +36,7 @@ def masked(text: str) -> str:
         is_page = url[0].startswith(("http://", "https://")) and "@" not in url[0]
         return url[0] if is_page else mask_url(url[0])
 
-    return re.sub(r"[\w+.-]+://\S+", mask, text)
+    return re.sub(r"(?<![\w+.-])[\w+.-]+://\S+", mask, text)  # from each word's start alone
 
 
 def one_line(text: str) -> str:
@@ -43,7 +44,12 @@ def one_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 2:
         lines = [lines[0], "…", lines[-1]]
-    return masked(printable(" ".join(lines)))
+    return shortened(masked(printable(" ".join(lines))), _LONGEST)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text without its middle, if it is too long."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
 
 
 def percent(part: int, whole: int) -> str:

@@ -68,7 +68,7 @@ def check_name(name: object, where: str) -> Iterator[Problem]:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield Problem(
             where,
-            shown("", name),
+            shown("host", name),  # perhaps it is an address
             "",
             "is not a component's name",
             "use letters, digits, '_', '-' and '.', and ':' between words",

@@ -19,7 +19,7 @@ from shardkit.errors import InvalidEntryError
 
 SECRETS = frozenset({"password", "ssl_password", "ssl_ca_data"})
 NAMES: set[str] = set()  # of all fields, as `shardkit.config.fields` knows them
-_URL = re.compile(r":.*@|\?.*=", re.DOTALL)
+_SETTING = re.compile("(?i)(?:password|passwd|pwd|secret|token)=")
 NO_CLUSTER = "make it the component's entry: a cluster shards itself"  # a remedy
 _LONGEST = 60
 
@@ -75,9 +75,13 @@ def mask(name: str, value: Any) -> Any:
         return [mask("", inner) for inner in value]
     if name in SECRETS and value is not None:
         return value if isinstance(value, str) and REFERENCE.fullmatch(value) else MASK
-    if isinstance(value, str) and (name == "url" or "://" in value):
+    if isinstance(value, str) and (name == "url" or ":/" in value):
         return mask_url(value)
-    if isinstance(value, str) and (_URL.search(value) or (name == "host" and "@" in value)):
+    if isinstance(value, str) and (
+        ("@" in value and (":" in value or name == "host"))
+        or "=" in value.partition("?")[2]
+        or _SETTING.search(value)
+    ):
         return MASK  # most likely a URL without its scheme
     return value
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 
 MODES: Final = ("master", "replica", "prefer_replica", "nearest", "zone", "zone_replica")
 MAX_LAG: Final = 10.0  # seconds
@@ -44,12 +45,12 @@ class ReadFrom:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InvalidArgumentError(
-                f"read_from={self.mode!r:.80} is unknown", f"give one of {', '.join(MODES)}"
+                f"read_from={shown(self.mode)} is unknown", f"give one of {', '.join(MODES)}"
             )
         lag = self.max_lag
         is_time = isinstance(lag, int | float) and not isinstance(lag, bool) and lag > 0
         if lag is not None and not is_time:
-            raise InvalidArgumentError(f"max_lag={lag!r:.80}", "give seconds above 0, or None")
+            raise InvalidArgumentError(f"max_lag={shown(lag)}", "give seconds above 0, or None")
 
     @property
     def by_zone(self) -> bool:

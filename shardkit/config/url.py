@@ -99,6 +99,8 @@ def url_fields(url: str) -> dict[str, Any]:
         raise BadUrlError("contains a bracket before its '@'", "write it as %5B or %5D")
     if "#" in url:
         raise BadUrlError("contains a '#'", "write it as %23")
+    if re.search("[;&=]", parts.netloc.rpartition("@")[2]):  # more likely fields
+        raise BadUrlError("contains fields in its host", "write fields behind a '?'")
     read.pop("connection_class", None)
     if scheme == "unix":
         if parts.hostname or not parts.path.strip("/"):
@@ -316,7 +318,7 @@ def _split_port(hostport: str) -> tuple[str, str]:
     return host, port
 
 
-_HOSTS = re.compile(r"(?:[\w.-]+(?::\d+)?,?)*")  # further addresses
+_HOST = re.compile(r"(?:[\w.-]+(?::\d+)?)?")  # a further address
 
 
 def mask_url(url: str) -> str:
@@ -329,7 +331,7 @@ def mask_url(url: str) -> str:
     pieces = _split(url)
     one = cluster_of(url) or url
     first, comma, others = _split(one).hostport.partition(",")
-    if (comma or one != url) and _HOSTS.fullmatch(others):  # several addresses, or a cluster's
+    if (comma or one != url) and all(map(_HOST.fullmatch, others.split(","))):  # or a cluster's
         masked = mask_url(one.replace(first + comma + others, first, 1)).partition("://")[2]
         if masked == MASK:
             return f"{pieces.scheme}://{MASK}"

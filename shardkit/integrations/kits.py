@@ -5,7 +5,7 @@ from __future__ import annotations
 import shardkit
 from shardkit.errors import InvalidArgumentError
 from shardkit.kit.kit import ShardKit, default_kit
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import shown, without_login
 from shardkit.operations.forks import ForkSafeLock
 
 _QUERY = "?config="
@@ -24,8 +24,8 @@ def kit_of(topology: str | None) -> ShardKit:
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL without its query, which may have a password."""
-    return url.partition("?")[0]
+    """Return a URL without its query and its login, which may have a password."""
+    return without_login(url.partition("?")[0].partition("#")[0])
 
 
 def parse_url(url: str) -> tuple[str, str | None]:

@@ -28,7 +28,9 @@ from redis.exceptions import RedisError
 from shardkit import log_records
 from shardkit.errors import InvalidKeyError, RoutingError, ShardKitError
 from shardkit.events import CallStarted, CommandsSent, Event, FunctionCalled, handlers
+from shardkit.metrics.outbox import LAST_SECONDS
 from shardkit.network.topology import ConfigServer
+from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
 from shardkit.operations.interruptions import start_thread
 from shardkit.routing.command_keys import key_positions
@@ -119,7 +121,8 @@ class HeatCounter:
 
     def leave(self, source: ConfigServer) -> None:
         """Report, and use a kit's connections no more; the last one's end ends the counting."""
-        self.send()
+        with DeadlineBlock(LAST_SECONDS):
+            self.send()
         self._sources = [each for each in self._sources if each() not in (None, source)]
         if not self._sources:
             self.closed = True

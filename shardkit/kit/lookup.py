@@ -19,7 +19,7 @@ from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology
-from shardkit.operations.arguments import Seconds
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Key
 from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.arguments import check_seconds
@@ -49,12 +49,12 @@ class CallSite:
         unsharded: bool = False,
     ) -> None:
         if placement is not None and shards is None:
-            raise InvalidArgumentError(f"placement={placement!r} without shards=", "use both")
+            raise InvalidArgumentError(f"placement={shown(placement)} without shards=", "use both")
         if type(shards) is int and shards > 0:
             wrong = wrong_placement(placement or DEFAULT, shards)
             if wrong:
                 raise InvalidArgumentError(
-                    f"component {component!r}: placement={placement!r} {wrong}", "correct it"
+                    f"component {component!r}: placement={shown(placement)} {wrong}", "correct it"
                 )
         self.component = component
         self.shards = shards

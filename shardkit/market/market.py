@@ -14,6 +14,7 @@ and accepts negative prices.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -205,6 +206,7 @@ def _offer(item: str, seller: str) -> str:
 
 def _quoted(name: str) -> str:
     """Return a name without braces and slashes, so that no two names have the same key."""
-    if not isinstance(name, str) or not name:
-        raise InvalidArgumentError(f"name={shown(name)} of a user or an item", "give text")
-    return quote(name, safe="")
+    if isinstance(name, str) and name:
+        with suppress(UnicodeEncodeError):
+            return quote(name, safe="")
+    raise InvalidArgumentError(f"name={shown(name)} of a user or an item", "give text")

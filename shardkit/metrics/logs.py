@@ -357,7 +357,10 @@ class Logs(RecordingStructure[Face]):
 
 
 def _text(message: object) -> str:
-    text = message if isinstance(message, str) else str(message)
+    try:
+        text = message if isinstance(message, str) else str(message)
+    except Exception:  # such as of an integer of thousands of digits
+        text = shown(message)
     return text[:LONGEST_MESSAGE].encode(errors="backslashreplace").decode()
 
 

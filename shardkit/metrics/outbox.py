@@ -42,7 +42,7 @@ Owner = TypeVar("Owner")
 logger = logging.getLogger("shardkit.metrics")
 
 INTERVAL = 1.0
-LAST_SECONDS = 2.0  # for sending when the program ends
+LAST_SECONDS = 2.0  # for sending when a kit is closed or the program ends
 # Records that wait in one outbox while servers are away.
 MOST_WAITING = 100_000
 # Seconds for which a request is repeated; servers keep its number for an hour.
@@ -306,12 +306,13 @@ class Background:
         return empty
 
     def close(self) -> None:
-        """Make one attempt to send what is left, and stop the thread."""
+        """Make one attempt to send what is left, for LAST_SECONDS, and stop the thread."""
         if not self._closed:
             self._closed = True
             self._stop.set()
             if self._outboxes:
-                self.send()
+                with DeadlineBlock(LAST_SECONDS):
+                    self.send()
 
 
 _with_records: set[Background] = set()  # those whose records must still be sent
@@ -321,8 +322,7 @@ _with_records: set[Background] = set()  # those whose records must still be sent
 def _send_last() -> None:
     """Make one attempt to send what is left when the program ends."""
     for background in list(_with_records):
-        with DeadlineBlock(LAST_SECONDS):
-            background.close()
+        background.close()
 
 
 def _run(background: weakref.ref[Background], stop: threading.Event, interval: float) -> None:

@@ -59,10 +59,17 @@ def in_seconds(time: Seconds | None) -> float | None:
     return time.total_seconds() if isinstance(time, dates.timedelta) else time
 
 
+def without_login(text: str) -> str:
+    """Return a text without what may be the password of an address."""
+    before, colon, rest = text.partition(":")
+    _, at, after = rest.rpartition("@")
+    return f"{before}{colon}***{at}{after}" if at else text
+
+
 def shown(value: object) -> str:
     """Return a value as messages show it: shortened in the middle when it is long."""
     try:
-        return _short.repr(value)
+        return without_login(_short.repr(without_login(value) if type(value) is str else value))
     except ValueError:  # Python refuses to print integers of thousands of digits
         return f"of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
 

@@ -34,9 +34,11 @@ from shardkit import log_records
 from shardkit.callbacks import check_ran, check_runs, makes
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
 from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.lanes import AsyncLanes, Job, Lanes
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.operations.steps import arun_steps, run_steps, sleep
+from shardkit.queues.claim import PATIENCE
 from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
 from shardkit.queues.task_queues import (
@@ -112,6 +114,8 @@ class BaseWorker(Generic[Face]):
         self.queues: QueueOrder = [queues] if isinstance(queues, str) else list(queues)
         if not 0 < len(self.queues) <= MOST_QUEUES:
             raise InvalidArgumentError(f"worker: queues={shown(queues)}", "give 1 to 100 queues")
+        # Whether they may be on several servers.
+        self._several = len(self.queues) > 1 or not isinstance(self.queues[0], str)
         check_integer("worker", "concurrency", concurrency, 1, MOST_CONCURRENCY)
         self.concurrency = concurrency
         self.lease = check_seconds("worker", "lease", lease, LEAST_LEASE, LONGEST_TIME)
@@ -219,6 +223,7 @@ class BaseWorker(Generic[Face]):
     _pause: Callable[[float], Any]
     _sleep: Callable[[float], Any]
     _handle: Callable[[int, Task], Any]
+    _beside: Callable[[Steps[Any]], Any]
 
     def _serve(self, slot: int, burst: bool) -> Steps[None]:
         """Take tasks and handle them, until stopped."""
@@ -252,15 +257,24 @@ class BaseWorker(Generic[Face]):
         if error is None:
             self._succeeded(task, seconds, reported)
 
-    def _report(self, task: Task, what: str, report: Callable[[], Any]) -> Steps[Any]:
-        """Report what became of a task, with retries; None if no server could be reached."""
-        for attempt in range(1, TRIES + 1):
+    def _report(
+        self, task: Task, what: str, report: Callable[[], Any], first: int = 1
+    ) -> Steps[Any]:
+        """Report what became of a task, with retries; None if no server could be reached.
+
+        Other servers may have tasks, so retries are made beside them.
+        """
+        for attempt in range(first, TRIES + 1):
             try:
-                return (yield report)
+                with DeadlineBlock(PATIENCE) if self._several else nullcontext():
+                    return (yield report)
             except SERVER_ERRORS as error:
                 if attempt == TRIES or _is_fatal(error):
                     self._could_not_report(task, what, error)
                     return None
+            if self._several and attempt == 1:
+                yield partial(self._beside, self._report(task, what, report, 2))
+                return None
             yield partial(self._sleep, FIRST_PAUSE * 2.0 ** (attempt - 1))
         return None
 
@@ -349,6 +363,7 @@ class Worker(BaseWorker[Blocking]):
         self._aborting = threading.Event()
         self._lock = threading.Lock()
         self._fatal: BaseException | None = None
+        self._late: list[threading.Thread] = []  # report what could not be reported at once
         self.aborted = False
 
     def stop(self) -> None:
@@ -392,6 +407,9 @@ class Worker(BaseWorker[Blocking]):
             self._stopping.set()
             self._aborting.set()
             renewer.join()
+            until = time.monotonic() + PATIENCE
+            for each in self._late:
+                each.join(max(0.0, until - time.monotonic()))
         if on_progress is not None:
             on_progress(self.summary, len(self._running))
         if self._fatal is not None:
@@ -445,7 +463,12 @@ class Worker(BaseWorker[Blocking]):
             abandoned = list(self._running.values())
             self._running.clear()
         for task in abandoned:
-            run_steps(self._requeue(task))
+            self._beside(self._requeue(task))
+
+    def _beside(self, steps: Steps[Any]) -> None:
+        thread = threading.Thread(target=run_steps, args=(steps,), daemon=True)
+        self._late = [each for each in self._late if each.is_alive()] + [thread]
+        thread.start()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -478,6 +501,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
     def _reset(self) -> None:
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._waiting: set[asyncio.Task[Task | None]] = set()  # takes that wait for a task
+        self._late: set[asyncio.Task[Any]] = set()  # report what could not be reported at once
         self.aborted = False
 
     def stop(self) -> None:
@@ -506,10 +530,12 @@ class AsyncWorker(BaseWorker[Awaiting]):
                 beside.append(asyncio.ensure_future(self._report_progress(on_progress)))
             try:
                 outcomes = await asyncio.gather(*slots, return_exceptions=True)
+                if self._late:
+                    await asyncio.wait(self._late, timeout=PATIENCE)
             finally:
-                for each in (*slots, *beside):
+                for each in (*slots, *beside, *self._late):
                     each.cancel()
-                await asyncio.gather(*slots, *beside, return_exceptions=True)
+                await asyncio.gather(*slots, *beside, *self._late, return_exceptions=True)
         if on_progress is not None:
             on_progress(self.summary, len(self._running))
         for error in outcomes:
@@ -528,9 +554,8 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
     async def _take(self, burst: bool) -> Task | None:
         """Take a task; stopping cancels a take that waits."""
-        several = len(self.queues) > 1 or not isinstance(self.queues[0], str)
         # Of several servers, others may have a task by the end of the wait below.
-        with suppress(*SERVER_ERRORS) if several and not burst else nullcontext():
+        with suppress(*SERVER_ERRORS) if self._several and not burst else nullcontext():
             task = await self.tasks.take(self.queues, lease=self.lease, timeout=0)
             if task is not None or burst or self._stopping.is_set():
                 return task
@@ -599,6 +624,11 @@ class AsyncWorker(BaseWorker[Awaiting]):
         return None
 
     # ---- beside the slots
+
+    async def _beside(self, steps: Steps[Any]) -> None:
+        task = asyncio.ensure_future(arun_steps(steps))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -425,7 +425,10 @@ def test_config_is_restored(kit: shardkit.ShardKit, servers: LocalServers, tmp_p
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"host": "127.0.0.1", "port": 1}, r"127\.0\.0\.1:1 cannot be backed up: .*; grant it"),
+        (
+            {"host": "127.0.0.1", "port": 1},
+            r"127\.0\.0\.1:1 cannot be backed up: .*; start it, or grant it",
+        ),
         ({"cluster": True, "port": 1}, r"a cluster cannot be backed up: .*; start its nodes"),
     ],
 )

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
@@ -26,6 +26,8 @@ from shardkit.config.store import diff
 from shardkit.config.url import mask_url
 from shardkit.dashboard import FleetWatch, application
 from shardkit.dashboard.app import VIEWS
+from shardkit.errors import InvalidEntryError
+from shardkit.integrations.kits import parse_url
 from shardkit.local import LocalServer
 
 SECRET = "hunter2"
@@ -155,6 +157,50 @@ def test_no_secret_of_an_address_is_shown(
     said += command("config", "validate", url) + command("config", "push", "--config", url)
     said += command("locate", "--config", url) + command("config", "diff", url, url)
     assert SECRET not in said + caplog.text
+
+
+logins = st.builds("{}{}:{}@{}".format, schemes, st.sampled_from(["", "u"]), secrets, hosts)
+
+
+@patient
+@given(logins)
+def test_no_secret_of_an_address_in_the_place_of_a_name_is_shown(login: str) -> None:
+    nowhere = "components: {c: {shards: [{port: 1}]}}"
+    calls: list[Callable[[shardkit.ShardKit], Any]] = [
+        lambda kit: kit.client(login),
+        lambda kit: kit.key_sharded(login).get("k"),
+        lambda kit: kit.key_sharded("c", placement=login),
+        lambda kit: kit.key_sharded("c", 1, placement=login),
+        lambda kit: kit.key_sharded("c", read_from=login),
+        lambda kit: kit.hash("h", component="c", codec=login),
+        lambda kit: kit.set("s", component="c", partition=login),
+        lambda kit: kit.lock("l", component=login).acquire(),
+        lambda _: parse_url(login),
+        lambda _: parse_url(login.replace("redis", "shardkit")),
+        lambda _: ShardMap.parse(json.dumps({"components": {login: {"entry": {}}}})),
+    ]
+    said = ""
+    with shardkit.connect(ShardMap.parse(nowhere)) as kit:
+        for call in calls:
+            try:
+                call(kit)
+            except ShardKitError as error:
+                said += about(error)
+    for args in ([login], ["worker"], ["clients"], ["exec", "--on"], ["files"], ["apply"]):
+        said += command(*args, *([] if args == [login] else [login]))
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize("typed", ["h;password={}", "h&password={}", "{}@h:1", "redis:/h#{}"])
+def test_what_is_no_address_is_shown_without_what_may_be_a_password(typed: str) -> None:
+    url = typed.format(SECRET)
+    said = command("status", "--config", url) + command("clients", url)
+    with pytest.raises(InvalidEntryError, match="cannot be used") as raised:
+        Entry({"host": url})
+    said += about(raised.value)
+    with suppress(ShardKitError):
+        said += repr(Entry({"url": f"redis://{url}"}))
+    assert SECRET not in said
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,14 @@ import sys
 from contextlib import ExitStack
 from urllib.request import urlopen
 
+import pytest
 from click.testing import CliRunner
 from fleets import Shown
 from textual.widgets import DataTable, Input, Static
 
 from shardkit.cli.app import app
 from shardkit.cli.commands import dashboard
+from shardkit.dashboard.fleet import ServerWatch
 
 
 async def test_servers_and_shards_can_be_sorted_and_filtered(shown: Shown) -> None:
@@ -55,6 +57,29 @@ async def test_a_narrow_terminal_shows_what_matters_and_a_wider_one_more(shown: 
         names = [str(each.label).split()[0] for each in table.columns.values()]
         assert names == ["shard", "state", "keys"]
         await pilot.press("q")
+
+
+async def test_a_server_that_has_not_answered_yet_is_shown_without_numbers(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(shown.fleet.servers, "silent:1", ServerWatch("silent:1", {}))
+    application = dashboard._application(shown.fleet, 0.1)
+    async with application.run_test(size=(100, 30)) as pilot:
+        shown_rows = application.query_one(DataTable)
+        rows = [list(map(str, shown_rows.get_row_at(n))) for n in range(shown_rows.row_count)]
+        assert ["silent:1", "unknown", "", "0", *[""] * 7] in rows
+        await pilot.press("q")
+
+
+async def test_an_error_of_the_table_is_the_commands(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Textual would show the values of all variables."""
+    application = dashboard._application(shown.fleet, 0.1)
+    async with application.run_test(size=(100, 30)) as pilot:
+        monkeypatch.setitem(shown.fleet.servers, "broken:1", None)
+        await pilot.press("r")
+    assert isinstance(application.return_value, AttributeError)
 
 
 def test_json_is_one_answer_of_all_servers(shown: Shown) -> None:

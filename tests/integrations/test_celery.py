@@ -305,6 +305,41 @@ def test_a_channel_holds_no_more_than_its_prefetch_count(connection: Connection)
     assert [message.payload for message in messages] == [0, 1, 2, 3]
 
 
+def test_a_server_that_does_not_answer_delays_no_messages_of_others(tmp_path: Path) -> None:
+    described = "components: {jobs: {shards: [{port: 7101}, {port: 7102}]}}"
+    with LocalServers(ShardMap.parse(described), ports="free") as servers, ExitStack() as stack:
+        ports = [servers.server_of("jobs", n).port for n in (0, 1)]
+        path = tmp_path / "map.yaml"
+        # So what waits for a server until it times out waits for longer than the test.
+        entries = [{"port": port, "socket_timeout": 100} for port in ports]
+        path.write_text(repr({"components": {"jobs": {"shards": entries}}}))
+        with shardkit.connect(path) as kit:
+            place = kit.key_sharded("jobs").shard_of
+            names = {place(f"kombu:{{q{n}}}"): f"q{n}" for n in range(20)}
+        stack.callback(shardkit.configure, None)
+        shardkit.configure(path)
+        connection = stack.enter_context(Connection("shardkit://jobs"))
+        silent, alive = (connection.SimpleQueue(names[shard]) for shard in (1, 0))
+        for n in range(3):
+            silent.put({"n": n})
+        messages = [silent.get(timeout=5 * PATIENCE) for _ in range(3)]
+        alive.put({"n": 9})
+        message = alive.get(timeout=5 * PATIENCE)
+        began = time.monotonic()
+        servers.server_of("jobs", 1).pause()
+        try:
+            for each in (*messages, message):
+                each.ack()
+            assert alive.qsize() == 0
+        finally:
+            servers.server_of("jobs", 1).resume()
+        assert time.monotonic() - began < 30  # once two seconds
+        assert eventually(lambda: not silent.channel.qos.held)
+        assert silent.qsize() == 0
+        alive.close()
+        silent.close()
+
+
 def test_topic_and_fanout_exchanges_reach_queues_that_others_bound(site: Site) -> None:
     with Connection("shardkit://jobs") as one, Connection("shardkit://jobs") as other:
         topic, fanout = Exchange("news", "topic"), Exchange("all", "fanout")

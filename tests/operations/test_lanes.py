@@ -18,7 +18,7 @@ import shardkit
 from shardkit.admin import push
 from shardkit.dashboard import FleetWatch
 from shardkit.local import LocalServer
-from shardkit.queues import AsyncWorker, Worker
+from shardkit.queues import AsyncWorker, NewTask, Worker
 
 NEVER = 1e6
 
@@ -228,3 +228,67 @@ def test_a_server_that_does_not_answer_hides_none_of_the_others(
                 assert opened.eventually(lambda: time.monotonic() > began + 2)
             reads.append(third.info("commandstats")["cmdstat_get"]["calls"])
             assert reads[1] > reads[0]
+
+
+def test_an_outcome_that_a_server_does_not_take_delays_no_tasks_of_others(
+    face: Face, servers: Servers
+) -> None:
+    kit = face.kit
+    queues = on_each(face, lambda name: f"queues:{{{name}}}")
+    tasks, begun, done, ended = kit.queues(component="both"), [], [], threading.Event()
+    worker: Any = (Worker if face.runner is None else AsyncWorker)(tasks, queues[::-1])
+    worker.register("run", lambda: (begun.append(1), ended.wait()))
+    worker.register("note", lambda: done.append(1))
+    face.run(tasks.enqueue(queues[1], "run"))
+    working = face.start(lambda: worker.run(signals=False))
+    assert face.eventually(lambda: begun)
+    with servers.trouble("stopped"):
+        ended.set()
+        face.run(tasks.enqueue(queues[0], "note"))
+        assert face.eventually(lambda: done)
+        if face.runner is None:
+            worker.stop()
+        else:
+            face.runner.get_loop().call_soon(worker.stop)
+        working()
+
+
+def test_a_worker_that_is_told_twice_to_stop_requeues_what_it_can_and_ends(
+    face: Face, servers: Servers
+) -> None:
+    kit = face.kit
+    queues = on_each(face, lambda name: f"queues:{{{name}}}")
+    tasks, begun, ended = kit.queues(component="both"), [], threading.Event()
+    worker: Any = (Worker if face.runner is None else AsyncWorker)(
+        tasks, queues[::-1], concurrency=4
+    )
+    worker.register("run", lambda: (begun.append(1), ended.wait()))
+    for queue in queues:
+        face.run(tasks.enqueue_many(queue, [NewTask("run")] * 2))
+    working = face.start(lambda: worker.run(signals=False))
+    assert face.eventually(lambda: len(begun) == 4)
+    try:
+        with servers.trouble("stopped"):
+            worker._stopping.set()
+            worker._aborting.set()  # as a second signal does, which only a process of its own gets
+            if face.runner is None:
+                working()
+                assert worker.aborted
+            assert face.eventually(lambda: servers.first.llen(f"queues:{{{queues[0]}}}") == 2)
+    finally:
+        ended.set()
+        working()
+
+
+def test_a_kit_that_is_closed_waits_two_seconds_for_its_last_records(
+    face: Face, servers: Servers
+) -> None:
+    counters = face.kit.counters(component="both", precisions=[60])
+    names = on_each(face, lambda name: f"counters:60:of:{name}")
+    with servers.trouble("stopped"):
+        for name in names:
+            counters.hit(name)
+        began = time.monotonic()
+        face.run(face.kit.aclose()) if face.runner else face.kit.close()
+        assert time.monotonic() - began < 30  # the socket_timeout is 120
+    assert any(True for _ in servers.first.scan_iter("counters:*"))

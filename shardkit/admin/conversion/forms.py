@@ -80,8 +80,8 @@ class Pattern:
     @cached_property
     def name(self) -> str:
         """A name for a structure: ``user:name``."""
-        words = re.findall(r"[\w.-]*\w[\w.-]*", _VARIABLE.sub(" ", self.text))
-        return ":".join(word.strip("_.-") for word in words) or "values"
+        words = re.findall(r"[\w.-]+", _VARIABLE.sub(" ", self.text))
+        return ":".join(filter(None, (word.strip("_.-") for word in words))) or "values"
 
     @cached_property
     def glob(self) -> bytes:
@@ -146,12 +146,14 @@ def families(keys: Iterable[tuple[bytes, str]]) -> list[KeyFamily]:
 def _tokens(key: bytes) -> tuple[_NamePart, ...]:
     tokens: list[_NamePart] = []
     for n, piece in enumerate(_OUTER.split(key)):
+        if len(tokens) > _LONGEST:
+            break
         if n % 2 or not piece:
             tokens.append(_NamePart("", piece))
         elif kind := _kind(piece):
             tokens.append(_NamePart(kind, piece))
         else:
-            inner = _INNER.split(piece)
+            inner = _INNER.split(piece, _LONGEST)
             if any(map(_kind, inner[::2])):
                 tokens += [
                     _NamePart("" if n % 2 or not part else _kind(part) or "word", part)

@@ -92,12 +92,12 @@ _SERVERS: _Columns = (
     ("role", lambda row: row["role"], 80),
     ("shards", lambda row: row["shards"], 90),
     ("keys", lambda row: row["keys"], 70),
-    ("ops/s", lambda row: row.get("ops"), 0),
-    ("memory", lambda row: row.get("memory"), 50),
-    ("conns", lambda row: row.get("clients"), 80),
-    ("CPU %", lambda row: None if "cpu" not in row else round(100 * row["cpu"], 1), 60),
-    ("lag", lambda row: row.get("lag"), 90),
-    ("ms", lambda row: None if "latency" not in row else round(1000 * row["latency"], 2), 90),
+    ("ops/s", lambda row: row["ops"], 0),
+    ("memory", lambda row: row["memory"], 50),
+    ("conns", lambda row: row["clients"], 80),
+    ("CPU %", lambda row: None if row["cpu"] is None else round(100 * row["cpu"], 1), 60),
+    ("lag", lambda row: row["lag"], 90),
+    ("ms", lambda row: None if row["latency"] is None else round(1000 * row["latency"], 2), 90),
 )
 _SHARDS: _Columns = (
     ("shard", lambda row: row["shard"], 0),
@@ -140,7 +140,9 @@ def top(
                 ]
                 output.document(servers=servers, shards=_shards(fleet), problems=fleet.problems)
             else:
-                _application(fleet, interval).run()
+                error = _application(fleet, interval).run()
+                if error is not None:  # Textual would show the values of all variables
+                    raise error
         finally:
             fleet.close()
     return 0
@@ -158,7 +160,7 @@ def _application(fleet: Any, interval: float) -> Any:
         from textual.binding import Binding
         from textual.widgets import DataTable, Footer, Input, Static
 
-    class Top(App[None]):
+    class Top(App[Exception]):
         """Servers or shards, sorted and filtered."""
 
         CSS = "Input { display: none; } Input.open { display: block; } #line { height: 1; }"
@@ -198,6 +200,12 @@ def _application(fleet: Any, interval: float) -> Any:
             return tuple(each for each in columns if each[2] <= self.size.width)
 
         def show(self) -> None:
+            try:
+                self._show()
+            except Exception as error:
+                self.exit(error)
+
+        def _show(self) -> None:
             columns = self._columns()
             self.column %= len(columns)
             servers = [fleet.servers[name].summary() for name in sorted(fleet.servers, key=natural)]

@@ -163,8 +163,8 @@ def _answering_probes(port: int | None, workers: Sequence[Worker | AsyncWorker])
 
 
 def _load(spec: str) -> Any:
-    module, colon, name = spec.partition(":")
-    if not (module and colon and name):
+    module, _, name = spec.partition(":")
+    if not all(map(str.isidentifier, (*module.split("."), *name.split(".")))):
         raise click.UsageError(f"{spec!r} is not MODULE:WORKER, such as myapp.tasks:worker")
     if "" not in sys.path:
         sys.path.insert(0, "")

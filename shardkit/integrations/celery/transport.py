@@ -37,10 +37,12 @@ from shardkit.errors import ClosedError, ConfigServerError, InvalidArgumentError
 from shardkit.integrations.kits import open_kit, parse_url, without_secrets
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
+from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.lanes import Job, Lanes
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.queues import Task
+from shardkit.queues.claim import PATIENCE
 from shardkit.queues.commands import QueueCommands, QueueKeys
 from shardkit.queues.worker import FIRST_PAUSE, LEAST_LEASE, LONGEST_PAUSE, SERVER_ERRORS
 from shardkit.structures.base.arguments import check_seconds
@@ -83,6 +85,7 @@ class QoS(virtual.QoS):
         self.held: dict[str, Task] = {}  # by delivery tag
         self.changed = threading.Condition()
         self._unreported: dict[str, str] = {}  # outcomes that a server did not answer
+        self._silent: set[str] = set()  # queues of such servers: their outcomes wait
 
     def can_consume(self) -> bool:
         return not self.prefetch_count or len(self.held) < self.prefetch_count
@@ -104,6 +107,7 @@ class QoS(virtual.QoS):
         self._report(delivery_tag, "fail" if requeue else "acknowledge")
 
     def restore_unacked(self) -> None:
+        self._silent.clear()
         for tag in reversed(list(self.held)):
             self._report(tag, self._unreported.pop(tag, "release"))
 
@@ -120,7 +124,13 @@ class QoS(virtual.QoS):
                 yield Job(tasks.component, key, self._steps(tag, outcome), lambda: lease / 3)
 
     def _report(self, tag: str, outcome: str) -> None:
-        self.channel.tasks._driver.run(self._steps(tag, outcome))
+        """Report an outcome; while its server does not answer, leave it to the renewals."""
+        task = self.held.get(tag)
+        if task is not None and _queue_of(task) in self._silent:
+            self._unreported[tag] = outcome
+        else:
+            with DeadlineBlock(PATIENCE):
+                self.channel.tasks._driver.run(self._steps(tag, outcome))
 
     def _steps(self, tag: str, outcome: str) -> Operation[None]:
         if (task := self.held.get(tag)) is None:
@@ -137,13 +147,15 @@ class QoS(virtual.QoS):
             counted, text = False, f"server failed; it tries again: {error}"
             if outcome != EXTEND:
                 self._unreported[tag] = outcome
+                self._silent.add(_queue_of(task))
         else:
+            self._silent.discard(_queue_of(task))
             if outcome != EXTEND:
                 with self.changed:
                     self.held.pop(tag, None)
                     self.changed.notify_all()
         if not counted and (outcome != EXTEND or tag in self.held):
-            queue = task.queue.partition(SEPARATOR)[0]
+            queue = _queue_of(task)
             about = log_records.fields("message-not-reported", queue=queue, id=task.id, cause=text)
             logger.warning("%s of a message of %s: its %s", outcome, queue, text, extra=about)
 
@@ -223,7 +235,7 @@ class Channel(virtual.Channel):
 
     def _feed(self, queue: str, no_ack: bool, consumer: str, stop: threading.Event) -> None:
         """Take messages of a queue until the consumer is cancelled."""
-        transport, qos, failures, bound = self._transport, self.qos, 0, time.monotonic()
+        transport, qos, failures = self._transport, self.qos, 0
         first, *_ = queues = self._queues(queue)
         task: Task | None = None
         while not stop.is_set():
@@ -232,10 +244,6 @@ class Channel(virtual.Channel):
                     qos.changed.wait(WAIT)
                     continue
             try:
-                if time.monotonic() - bound > BOUND_FOR / 3:
-                    bound = time.monotonic()
-                    for each in self.state.queue_bindings(queue):
-                        self._bind(each.exchange, each.routing_key, queue)
                 # After one of the first priority another is likely, and asked for more cheaply.
                 if task is not None and task.queue == first:
                     task = self.tasks.take(first, lease=self.lease, timeout=0)
@@ -280,17 +288,36 @@ class Channel(virtual.Channel):
         self._bind(exchange, routing_key, queue)
 
     def _bind(self, exchange: str, routing_key: str, queue: str) -> None:
+        self.kit.driver.run(self._binding(exchange, routing_key, queue))
+
+    def _binding(self, exchange: str, routing_key: str, queue: str) -> Operation[None]:
         seconds = BOUND_FOR if queue in self._own else "inf"
-        self.kit.driver.run(self._bindings(exchange, seconds, dumps([routing_key, queue])))
+        yield from self._bindings(exchange, seconds, dumps([routing_key, queue]))
+
+    def bindings(self) -> Iterator[Job]:
+        """Yield what renews the bindings of consumed queues."""
+
+        def again(*binding: str) -> Operation[None]:
+            with suppress(*SERVER_ERRORS):
+                yield from self._binding(*binding)
+
+        for queue in list(self._active_queues):
+            for each in list(self.state.queue_bindings(queue)):
+                steps = again(each.exchange, each.routing_key, queue)
+                key = self._table(each.exchange)
+                yield Job(self.tasks.component, key, steps, lambda: BOUND_FOR / 3)
 
     def _bindings(self, exchange: str, seconds: Argument, *new: str) -> Operation[list[bytes]]:
         """Bind queues for some seconds, and return all bindings."""
-        name, key = "integrations/celery/bindings", f"{self.tasks.name}:bindings:{exchange}"
+        name, key = "integrations/celery/bindings", self._table(exchange)
         call = lua_call(self.tasks.component, name, [key], (seconds, *new), idempotent=True)
         [[live, gone]] = yield [call]
         for each in gone:
             yield from self._purging(loads(each)[1])
         return live  # type: ignore[no-any-return]
+
+    def _table(self, exchange: str) -> str:
+        return f"{self.tasks.name}:bindings:{exchange}"
 
     def _new_queue(
         self, queue: str, durable: bool = True, auto_delete: bool = False, **kwargs: Any
@@ -410,15 +437,24 @@ class Transport(virtual.Transport):
             self._renewal.start()
 
     def _renew(self) -> None:
-        lanes, renewed = Lanes(self.kit.driver, "shardkit-celery"), time.monotonic()
+        lanes = Lanes(self.kit.driver, "shardkit-celery")
+        renewed = bound = time.monotonic()
         while not self._closed.wait(min(TICK, self.lease / 3)):
             if renew := time.monotonic() - renewed >= self.lease / 3:
                 renewed = time.monotonic()
-            lanes.start([job for each in list(self.channels) for job in each.qos.jobs(renew=renew)])
+            jobs = [job for each in list(self.channels) for job in each.qos.jobs(renew=renew)]
+            if time.monotonic() - bound > BOUND_FOR / 3:
+                bound = time.monotonic()
+                jobs += [job for each in list(self.channels) for job in each.bindings()]
+            lanes.start(jobs)
 
 
 def _named(queue: str, step: int) -> str:
     return f"{queue}{SEPARATOR}{step}" if step else queue
+
+
+def _queue_of(task: Task) -> str:
+    return task.queue.partition(SEPARATOR)[0]
 
 
 def _message_of(task: Task) -> dict[str, Any] | None:
