@@ -27,11 +27,19 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
-from shardkit.errors import ClosedError, DamagedDataError, ShardErrors, ShardKitError
+from shardkit.errors import (
+    ClosedError,
+    CoordinationError,
+    DamagedDataError,
+    ShardErrors,
+    ShardKitError,
+)
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
 from shardkit.operations.lua import lua_call
@@ -41,6 +49,10 @@ from shardkit.routing.keys import hash_tag
 # Seconds after which a lease is lost if its process was killed, and the part of it that is renewed.
 LEASE = 10.0
 _RENEWED_AFTER, _RETRIED_AFTER, _PATIENCE = 1 / 3, 1 / 10, 1 / 2
+
+
+# What the caller computes now: to wait for one of these would be to wait for itself.
+_computing: ContextVar[tuple[ComputingLease, ...]] = ContextVar("shardkit_computing", default=())
 
 
 class ComputingLease:
@@ -68,6 +80,21 @@ class ComputingLease:
         except ShardKitError:
             return self.ttl * _RETRIED_AFTER
         return None
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute inside: calls that would wait for this value raise."""
+        before = _computing.get()
+        _computing.set((*before, self))
+        try:
+            yield
+        finally:
+            _computing.set(before)  # no reset: an event loop's end closes steps in any context
+
+    def computes(self, values: CachedValues[Any], key: str) -> bool:
+        """Whether it is the lease of a value, and not released."""
+        mine = (self._values._driver, self.place) == (values._driver, (values.component, key))
+        return mine and not self.released
 
     def patience(self) -> float:
         """Return the seconds that a renewal may take."""
@@ -129,6 +156,11 @@ class CachedValues(Structure[Face]):
                         return Taken(reply[1], None, reply[3] / 1000)
                     use = ("of", versions)
                     continue
+                if any(lease.computes(self, key) for lease in _computing.get()):
+                    raise CoordinationError(
+                        f"{key}: the computation of this value needs the value itself",
+                        "call the function without the cache there: its __wrapped__",
+                    )
                 if not channel:
                     channel = yield Subscribe(self.component, key)
                     if channel:

@@ -163,7 +163,8 @@ class ShardKitCache(BaseCache):
         renewals.add(lease)
         kept, began = None, time.monotonic()
         try:
-            value = default()
+            with lease.computing():
+                value = default()
             data = self._dump(value)
             kept = data if isinstance(data, bytes) else str(data).encode()
         finally:
