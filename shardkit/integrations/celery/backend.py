@@ -80,6 +80,21 @@ class ShardKitBackend(KeyValueStoreBackend):
             on_interval()  # raises the error of a parent, which says more than a chord's
         return meta
 
+    def iter_native(self, result: Any, *args: Any, on_interval: Any = None, **kw: Any) -> Any:
+        found, parents = [result, *result.results], {}
+        for each in found:
+            if (parent := each.parent) is not None and parent.id not in parents:
+                parents[parent.id] = parent
+                found.append(parent)
+
+        def look() -> None:
+            for parent in parents.values():
+                parent.maybe_throw()  # if it failed, what follows it never runs
+            if on_interval:
+                on_interval()
+
+        return super().iter_native(result, *args, on_interval=look, **kw)
+
     def get_many(self, task_ids: Any, timeout: Any = None, interval: Any = 0.5, **kw: Any) -> Any:
         return super().get_many(task_ids, timeout, min(interval or INTERVAL, INTERVAL), **kw)
 

@@ -103,6 +103,10 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         self._report(delivery_tag, "fail" if requeue else "acknowledge")
 
+    def release(self, delivery_tag: str) -> None:
+        """Give back a message that nobody has seen, as its queue's first."""
+        self._report(delivery_tag, "release")
+
     def restore_unacked(self) -> None:
         for tag in reversed(list(self.held)):
             self._report(tag, self._unreported.pop(tag, "release"))
@@ -386,7 +390,7 @@ class Transport(virtual.Transport):
         if consumer in channel._consumers and queue in self._callbacks:
             self._callbacks[queue](message)
         else:
-            channel.qos.reject(message["properties"]["delivery_tag"], requeue=True)
+            channel.qos.release(message["properties"]["delivery_tag"])
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self._loop = loop
