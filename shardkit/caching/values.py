@@ -159,7 +159,7 @@ class CachedValues(Structure[Face]):
                 if any(lease.computes(self, key) for lease in _computing.get()):
                     raise CoordinationError(
                         f"{key}: the computation of this value needs the value itself",
-                        "call the function without the cache there: its __wrapped__",
+                        "compute without the cache there: call the function's __wrapped__",
                     )
                 if not channel:
                     channel = yield Subscribe(self.component, key)

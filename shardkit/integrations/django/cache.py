@@ -32,9 +32,9 @@ from django.utils.module_loading import import_string
 
 from shardkit import log_records
 from shardkit.caching.values import PlainValues, lease_beside
-from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
+from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.integrations.kits import kit_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -51,6 +51,8 @@ from shardkit.routing.keys import hash_tag
 
 logger = logging.getLogger("shardkit.integrations")
 
+_OPTIONS = {"TOPOLOGY", "NAME", "IGNORE_EXCEPTIONS", "LOG_IGNORED_EXCEPTIONS", "SERIALIZER"}
+_OPTIONS |= {"COMPRESSOR", "PICKLE_VERSION", "MAX_ENTRIES", "CULL_FREQUENCY"}
 _UNLINKED_AT_ONCE = 1000
 _SCANNED_AT_ONCE = 1000
 
@@ -61,6 +63,16 @@ class ShardKitCache(BaseCache):
     def __init__(self, location: str, params: Mapping[str, Any]) -> None:
         super().__init__(params)
         options = params.get("OPTIONS", {})
+        own_classes = {"SERIALIZER", "COMPRESSOR"} & set(options)  # may have options, too
+        for wrong in () if own_classes else set(options) - _OPTIONS:
+            raise InvalidArgumentError(
+                f"CACHES: {shown(wrong)} is no option of ShardKitCache",
+                f"remove it, or use one of {', '.join(sorted(_OPTIONS))}",
+            )
+        if not isinstance(location, str):
+            raise InvalidArgumentError(
+                f"CACHES: LOCATION={shown(location)}", "name one component; a map has its servers"
+            )
         self._component = location
         self._topology: str | None = options.get("TOPOLOGY")
         self._name: str = options.get("NAME", "cache")
