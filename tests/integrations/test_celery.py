@@ -326,6 +326,9 @@ def test_topic_and_fanout_exchanges_reach_queues_that_others_bound(site: Site) -
 
             assert (read("sport"), read("every")) == (["goal"], ["goal", "rain"])
             assert (read("a"), read("b")) == (["hello"], ["hello"])
+            Queue("late", fanout, channel=producer.channel).declare()
+            producer.publish("anew", exchange=fanout)
+            assert (read("a"), read("late")) == (["anew"], ["anew"])
             producer.publish("again", routing_key="a")
             assert reading.queue_purge("a") == 1
             assert reading.basic_get("a") is None

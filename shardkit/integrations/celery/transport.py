@@ -286,6 +286,7 @@ class Channel(virtual.Channel):
     def _bind(self, exchange: str, routing_key: str, queue: str) -> None:
         seconds = BOUND_FOR if queue in self._own else "inf"
         self.kit.driver.run(self._bindings(exchange, seconds, dumps([routing_key, queue])))
+        self._transport.tables.pop(exchange, None)
 
     def _bindings(self, exchange: str, seconds: Argument, *new: str) -> Operation[list[bytes]]:
         """Bind queues for some seconds, and return all bindings."""
