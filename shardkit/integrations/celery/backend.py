@@ -81,15 +81,9 @@ class ShardKitBackend(KeyValueStoreBackend):
         return meta
 
     def iter_native(self, result: Any, *args: Any, on_interval: Any = None, **kw: Any) -> Any:
-        found, parents = [result, *result.results], {}
-        for each in found:
-            if (parent := each.parent) is not None and parent.id not in parents:
-                parents[parent.id] = parent
-                found.append(parent)
-
         def look() -> None:
-            for parent in parents.values():
-                parent.maybe_throw()  # if it failed, what follows it never runs
+            if result.parent is not None:
+                result.parent.maybe_throw()  # if it failed, the group never runs
             if on_interval:
                 on_interval()
 
