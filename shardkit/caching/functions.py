@@ -62,7 +62,7 @@ class _Cached(Protocol[P, T_co, N_co]):
     """What a decorated function can do, whose calls return values or coroutines for them."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """Return the value; one caller of all computes a missing one. One exchange, or two."""
+        """Return the value; one caller of all computes a missing one. One exchange, or three."""
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Compute the value now, store and return it. Cost: two exchanges."""
@@ -239,7 +239,6 @@ class _Function:
             self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals, near = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
-        compute = partial(self.function, *args, **kwargs)
         reading = near.note(key, tags) if near is not None and near.warm else None
         try:
             stored, lease, fresh = yield partial(values.take, key, tags, anew), False
@@ -248,7 +247,7 @@ class _Function:
                 near.forget([key])
             if not (self.options.fallback and isinstance(error, ShardErrors)):
                 raise
-            return (yield compute, False)
+            return (yield partial(self.function, *args, **kwargs), False)
         if lease is None:
             try:
                 value = self.load(stored)
@@ -263,7 +262,7 @@ class _Function:
         kept, began = None, time.monotonic()
         try:
             with lease.computing():
-                value = yield compute, False
+                value = yield partial(self.function, *args, **kwargs), False
             kept = self.dump(value)
             return value if kept is None else self.load(kept)
         except self.options.exceptions as error:

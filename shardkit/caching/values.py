@@ -7,9 +7,10 @@
         └─► wait ─ woken by put or fail ─► take  there is nothing to use meanwhile
 
 A value and the lease to compute it are one HASH, so each step is one script on its server, by that
-server's clock. The holder's process extends the lease while it computes; a killed one's expires.
-A removed value takes the lease with it: what was being computed is returned to its caller, and not
-stored.
+server's clock. A fresh value without a lease needs no script: two plain commands read it, and how
+long its key has left. The holder's process extends the lease while it computes; a killed one's
+expires. A removed value takes the lease with it: what was being computed is returned to its caller,
+and not stored.
 
 **Early**: the nearer a value's end, the likelier a caller computes it although it is fresh, so one
 that is often used never runs out, and callers do not compute it at the same moment. The time is
@@ -138,14 +139,19 @@ class CachedValues(Structure[Face]):
             tags: its tags' keys.
             anew: whether to compute it whatever is stored, and whoever else does.
 
-        Cost: one exchange for a hit, two if a tag was invalidated.
+        Cost: one exchange for a hit; otherwise two, three if a tag was invalidated.
         """
+        early = -math.log(1 - random.random())
+        if not anew:
+            reads = (self._at(tag, "GET", tag, idempotent=True) for tag in tags)
+            hit = self._hit((yield [*self._reads(key), *reads]), early)
+            if hit is not None:
+                return hit
         caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
         use: tuple[Argument, ...] = ("anew",) if anew else ("any",)
-        early = 1 - random.random()
         try:
             while True:
-                args = (caller, round(1000 * LEASE), channel, f"{-math.log(early):.6f}", *use)
+                args = (caller, round(1000 * LEASE), channel, f"{early:.6f}", *use)
                 call = self._call("caching/take", key, args)
                 (reply, *found) = yield [call, *map(self._version, tags)]
                 versions = b" ".join(found)
@@ -200,6 +206,24 @@ class CachedValues(Structure[Face]):
         """Return the command that ends or extends a lease."""
         return self._call("caching/settle", key, (lease, *args))
 
+    def _reads(self, key: str) -> list[Command]:
+        fields = ("format", "lease", "value", "tags", "stale", "took")
+        read = self._at(key, "HMGET", key, *fields, idempotent=True)
+        return [read, self._at(key, "PTTL", key, idempotent=True)]
+
+    def _hit(self, replies: Sequence[Any], early: float) -> Taken | None:
+        """Return a fresh value that nobody computes; of all others, a script decides."""
+        [[form, lease, value, tags, stale, took], left, *versions] = replies
+        if form != b"1" or lease is not None or None in (value, tags, *versions):
+            return None
+        try:
+            left, took = left - int(stale), int(took)
+        except (TypeError, ValueError):  # damaged
+            return None
+        if tags != b" ".join(versions) or left <= took * early:
+            return None
+        return Taken(value, None, max(0, left - 5 * took) / 1000)
+
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         keys = (key, f"{key}:waiters")
         return lua_call(self.component, name, keys, args, idempotent=True)
@@ -219,6 +243,12 @@ class PlainValues(CachedValues[Face]):
         super().__init__(driver, component, name, ttl or 0, 0)
         if ttl is None:
             self._kept = 0
+
+    def _reads(self, key: str) -> list[Command]:
+        return [self._at(key, "GET", key, idempotent=True)]
+
+    def _hit(self, replies: Sequence[Any], early: float) -> Taken | None:
+        return None if replies[0] is None else Taken(replies[0], None, 0)
 
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         lease = lease_beside(key)

@@ -158,7 +158,7 @@ class ShardKitCache(BaseCache):
         timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> Any:
-        """Return a value, which one caller of all processes computes. One exchange, or two."""
+        """Return a value, which one caller of all processes computes. One exchange, or three."""
         stored, seconds = self._key(key, version), self._seconds(timeout)
         has_lease = hash_tag(lease_beside(stored).encode()) == hash_tag(stored.encode())
         if not callable(default) or seconds == 0 or not has_lease:
