@@ -14,7 +14,17 @@ from enum import Enum
 from functools import partial
 from operator import attrgetter
 from string import Formatter
-from typing import Any, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    Required,
+    Self,
+    TypedDict,
+    TypeVar,
+    overload,
+)
 from uuid import UUID
 
 from shardkit.caching.near import LONGEST_AGE, SHORTEST_AGE, TAGS, VALUES, NearCopies, NearCopy
@@ -37,12 +47,14 @@ from shardkit.structures.codecs.named import codec as codec_of
 from shardkit.structures.codecs.plain import Codec
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 N_co = TypeVar("N_co", covariant=True)
 
 _VALUE, _NONE, _ERROR = b"v", b"n", b"e"  # what a stored value begins with
 _SHORTEST = 0.001  # seconds
+_DESCRIPTORS: tuple[Any, ...] = (classmethod, staticmethod)
 _SCALARS = (str, int, float, Decimal, UUID, date, Enum)
 
 
@@ -50,7 +62,7 @@ class _Cached(Protocol[P, T_co, N_co]):
     """What a decorated function can do, whose calls return values or coroutines for them."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """Return the value; one caller of all computes a missing one. One exchange, or two."""
+        """Return the value; one caller of all computes a missing one. One exchange, or three."""
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
         """Compute the value now, store and return it. Cost: two exchanges."""
@@ -63,6 +75,17 @@ class _Cached(Protocol[P, T_co, N_co]):
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the key on the server; no exchange."""
+
+    @property
+    def __wrapped__(self) -> Callable[P, T_co]:
+        """The function itself, which always computes."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+    @overload
+    def __get__(
+        self: _Cached[Concatenate[Any, Q], T_co, N_co], instance: object, owner: Any = None
+    ) -> _Cached[Q, T_co, N_co]: ...
 
 
 class CachedFunction(_Cached[P, T_co, None], Protocol[P, T_co]):
@@ -151,11 +174,15 @@ class Caching:
     def __call__(self, function: Callable[P, T], /) -> CachedFunction[P, T]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
         """Decorate a function that has the key's and the tags' parameters, and is no generator."""
+        kind = type(function)
+        function = getattr(function, "__func__", function) if kind in _DESCRIPTORS else function
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidArgumentError(
                 f"{self.owner}: {_name(function)} is a generator", "return a list instead"
             )
-        return _Function(self, function).made()
+        call = _Function(self, function).made()
+        in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
+        return _Method(call, kind) if in_class else call
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
@@ -182,11 +209,17 @@ class _Function:
     def __init__(self, options: Caching, function: Callable[..., Any]) -> None:
         self.options = options
         self.function = function
-        self.awaits = inspect.iscoroutinefunction(function)
+        called = function if inspect.isroutine(function) else type(function).__call__
+        self.awaits = any(map(inspect.iscoroutinefunction, (function, called)))
+        self.signature = inspect.signature(function)
+        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        first = [p for p in self.signature.parameters.values() if p.kind in kinds]
+        needed = sum(p.default is p.empty for p in self.signature.parameters.values())
+        self.counts = range(needed, len(first) + 1)  # of positional arguments that need no look
         self.owner = f"{options.owner} of {_name(function)}"
         self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
         self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
-        self._by_name = {kind.__qualname__: kind for kind in options.exceptions}
+        self._by_name = {_path(kind): kind for kind in options.exceptions}
         self._used: tuple[Any, Any] = (None, None)
         self.copies: Mapping[str, NearCopy] = {}
 
@@ -202,9 +235,10 @@ class _Function:
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls, and whether they end a lease."""
+        if kwargs or len(args) not in self.counts:
+            self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals, near = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
-        compute = partial(self.function, *args, **kwargs)
         reading = near.note(key, tags) if near is not None and near.warm else None
         try:
             stored, lease, fresh = yield partial(values.take, key, tags, anew), False
@@ -213,7 +247,7 @@ class _Function:
                 near.forget([key])
             if not (self.options.fallback and isinstance(error, ShardErrors)):
                 raise
-            return (yield compute, False)
+            return (yield partial(self.function, *args, **kwargs), False)
         if lease is None:
             try:
                 value = self.load(stored)
@@ -227,7 +261,8 @@ class _Function:
         renewals.add(lease)
         kept, began = None, time.monotonic()
         try:
-            value = yield compute, False
+            with lease.computing():
+                value = yield partial(self.function, *args, **kwargs), False
             kept = self.dump(value)
             return value if kept is None else self.load(kept)
         except self.options.exceptions as error:
@@ -256,11 +291,10 @@ class _Function:
             ) from None
 
     def dump_error(self, error: Exception) -> bytes:
-        name = next(
-            kind for kind in type(error).__mro__ if kind in self.options.exceptions
-        ).__qualname__
+        kind = next(kind for kind in type(error).__mro__ if kind in self.options.exceptions)
         try:
-            return _ERROR + json.dumps([name, error.args]).encode()
+            kind(*error.args)  # as `load` does
+            return _ERROR + json.dumps([_path(kind), error.args]).encode()
         except (TypeError, ValueError):
             raise InvalidArgumentError(
                 f"{self.owner}: the arguments of {shown(error)} cannot be stored",
@@ -341,8 +375,41 @@ def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[st
     return awaited() if inspect.iscoroutine(removed) else near.forget(keys)
 
 
+class _Method:
+    """A cached function in a class; what it can do is bound like itself."""
+
+    __qualname__: str
+
+    def __init__(self, call: Any, kind: type) -> None:
+        functools.update_wrapper(self, call)
+        self._call, self._kind = call, kind
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        first = owner if self._kind is classmethod else instance
+        if first is None or self._kind is staticmethod:
+            return self._call
+        return _Bound(self._call, first)
+
+    def __reduce__(self) -> str:
+        return str(self.__qualname__)
+
+
+class _Bound(partial[Any]):
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.func, name)
+        takes = name in ("refresh", "invalidate", "key", "__wrapped__")
+        return partial(found, *self.args) if takes else found
+
+
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _tag_keys(tags: Iterable[str]) -> list[str]:
@@ -413,7 +480,7 @@ class _KeyTemplate:
         if value is inspect.Parameter.empty:
             raise TypeError(f"{self._function}() missing 1 required argument: {name!r}")
         if value is None:
-            return "%"
+            return "%" if self._separator else "None"
         if isinstance(value, bytes):
             return _quoted(value.decode("latin-1"), self._separator)
         if isinstance(value, _SCALARS):

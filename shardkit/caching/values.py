@@ -7,9 +7,10 @@
         └─► wait ─ woken by put or fail ─► take  there is nothing to use meanwhile
 
 A value and the lease to compute it are one HASH, so each step is one script on its server, by that
-server's clock. The holder's process extends the lease while it computes; a killed one's expires.
-A removed value takes the lease with it: what was being computed is returned to its caller, and not
-stored.
+server's clock. A fresh value without a lease needs no script: two plain commands read it, and how
+long its key has left. The holder's process extends the lease while it computes; a killed one's
+expires. A removed value takes the lease with it: what was being computed is returned to its caller,
+and not stored.
 
 **Early**: the nearer a value's end, the likelier a caller computes it although it is fresh, so one
 that is often used never runs out, and callers do not compute it at the same moment. The time is
@@ -27,11 +28,19 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
-from shardkit.errors import ClosedError, DamagedDataError, ShardErrors, ShardKitError
+from shardkit.errors import (
+    ClosedError,
+    CoordinationError,
+    DamagedDataError,
+    ShardErrors,
+    ShardKitError,
+)
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
 from shardkit.operations.lua import lua_call
@@ -41,6 +50,10 @@ from shardkit.routing.keys import hash_tag
 # Seconds after which a lease is lost if its process was killed, and the part of it that is renewed.
 LEASE = 10.0
 _RENEWED_AFTER, _RETRIED_AFTER, _PATIENCE = 1 / 3, 1 / 10, 1 / 2
+
+
+# What the caller computes now: to wait for one of these would be to wait for itself.
+_computing: ContextVar[tuple[ComputingLease, ...]] = ContextVar("shardkit_computing", default=())
 
 
 class ComputingLease:
@@ -68,6 +81,21 @@ class ComputingLease:
         except ShardKitError:
             return self.ttl * _RETRIED_AFTER
         return None
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute inside: calls that would wait for this value raise."""
+        before = _computing.get()
+        _computing.set((*before, self))
+        try:
+            yield
+        finally:
+            _computing.set(before)  # no reset: an event loop's end closes steps in any context
+
+    def computes(self, values: CachedValues[Any], key: str) -> bool:
+        """Whether it is the lease of a value, and not released."""
+        mine = (self._values._driver, self.place) == (values._driver, (values.component, key))
+        return mine and not self.released
 
     def patience(self) -> float:
         """Return the seconds that a renewal may take."""
@@ -111,14 +139,19 @@ class CachedValues(Structure[Face]):
             tags: its tags' keys.
             anew: whether to compute it whatever is stored, and whoever else does.
 
-        Cost: one exchange for a hit, two if a tag was invalidated.
+        Cost: one exchange for a hit; otherwise two, three if a tag was invalidated.
         """
+        early = -math.log(1 - random.random())
+        if not anew:
+            reads = (self._at(tag, "GET", tag, idempotent=True) for tag in tags)
+            hit = self._hit((yield [*self._reads(key), *reads]), early)
+            if hit is not None:
+                return hit
         caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
         use: tuple[Argument, ...] = ("anew",) if anew else ("any",)
-        early = 1 - random.random()
         try:
             while True:
-                args = (caller, round(1000 * LEASE), channel, f"{-math.log(early):.6f}", *use)
+                args = (caller, round(1000 * LEASE), channel, f"{early:.6f}", *use)
                 call = self._call("caching/take", key, args)
                 (reply, *found) = yield [call, *map(self._version, tags)]
                 versions = b" ".join(found)
@@ -129,6 +162,11 @@ class CachedValues(Structure[Face]):
                         return Taken(reply[1], None, reply[3] / 1000)
                     use = ("of", versions)
                     continue
+                if any(lease.computes(self, key) for lease in _computing.get()):
+                    raise CoordinationError(
+                        f"{key}: the computation of this value needs the value itself",
+                        "compute without the cache there: call the function's __wrapped__",
+                    )
                 if not channel:
                     channel = yield Subscribe(self.component, key)
                     if channel:
@@ -168,6 +206,24 @@ class CachedValues(Structure[Face]):
         """Return the command that ends or extends a lease."""
         return self._call("caching/settle", key, (lease, *args))
 
+    def _reads(self, key: str) -> list[Command]:
+        fields = ("format", "lease", "value", "tags", "stale", "took")
+        read = self._at(key, "HMGET", key, *fields, idempotent=True)
+        return [read, self._at(key, "PTTL", key, idempotent=True)]
+
+    def _hit(self, replies: Sequence[Any], early: float) -> Taken | None:
+        """Return a fresh value that nobody computes; of all others, a script decides."""
+        [[form, lease, value, tags, stale, took], left, *versions] = replies
+        if form != b"1" or lease is not None or None in (value, tags, *versions):
+            return None
+        try:
+            left, took = left - int(stale), int(took)
+        except (TypeError, ValueError):  # damaged
+            return None
+        if tags != b" ".join(versions) or left <= took * early:
+            return None
+        return Taken(value, None, max(0, left - 5 * took) / 1000)
+
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         keys = (key, f"{key}:waiters")
         return lua_call(self.component, name, keys, args, idempotent=True)
@@ -187,6 +243,12 @@ class PlainValues(CachedValues[Face]):
         super().__init__(driver, component, name, ttl or 0, 0)
         if ttl is None:
             self._kept = 0
+
+    def _reads(self, key: str) -> list[Command]:
+        return [self._at(key, "GET", key, idempotent=True)]
+
+    def _hit(self, replies: Sequence[Any], early: float) -> Taken | None:
+        return None if replies[0] is None else Taken(replies[0], None, 0)
 
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         lease = lease_beside(key)

@@ -204,7 +204,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
             max_age: the seconds that such a copy may be older than what its server has, also when
                 connections hang.
 
-        Cost of a call: one exchange for a hit, two for a computation.
+        Cost of a call: one exchange for a hit, three for a computation.
         """
         return _caching.Caching(lambda: self, component, **options)
 

@@ -307,7 +307,8 @@ class TaskQueues(Structure[Face]):
         Args:
             reason: why, for the dead letters; the first 1,000 characters are stored.
             delay: the seconds until the retry; by default ``retry_delay``, twice that after the
-                second attempt, and so on. After the last of ``attempts`` it is dead.
+                second attempt, and so on; with 0 it is its queue's last at once. After the last
+                of ``attempts`` it is dead.
             traceback: where it failed, for the dead letters; the last 8,000 characters are stored.
 
         Cost: one exchange, O(log n).

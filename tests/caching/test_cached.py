@@ -21,6 +21,7 @@ from faces import Face, eventually, faced
 
 import shardkit
 from shardkit import InvalidArgumentError, ShardErrors, ShardMap
+from shardkit.errors import CoordinationError
 from shardkit.local import LocalServer, LocalServers
 from shardkit.testing import MemoryServers
 
@@ -133,6 +134,14 @@ def test_chosen_exceptions_and_none_are_stored(face: Face, computing: Computing)
             face.run(load("b"))
     assert computing.calls == ["a", "b", "b"]
 
+    class Missing(LookupError):
+        def __init__(self, *, code: int) -> None:
+            super().__init__(code)
+
+    computing.error = Missing(code=3)
+    with pytest.raises(InvalidArgumentError, match="arguments of Missing"):
+        face.run(cached(face, computing, exceptions=Missing)("c"))
+
 
 @pytest.mark.parametrize(("kept", "calls"), [(True, 1), (False, 2)])
 def test_none_is_stored_unless_it_is_not_wanted(face: Face, kept: bool, calls: int) -> None:
@@ -170,6 +179,27 @@ def test_a_stale_value_is_used_while_one_caller_computes(
     assert [load("a"), load("a")] == [1, 1]
     computing.go_on.set()
     assert started() == 2
+
+
+def test_an_old_value_is_not_used_for_longer_because_it_is_being_computed(
+    kit: shardkit.ShardKit, computing: Computing
+) -> None:
+    load = cached(Face(kit, None), computing, ttl=0.2)
+    assert load("a") == 1
+    computing.go_on.clear()
+    refreshing = Face(kit, None).start(lambda: load.refresh("a"))
+    assert eventually(lambda: len(computing.calls) == 2)
+    time.sleep(0.3)  # until it is too old
+    with kit.deadline(0.2), pytest.raises(ShardErrors, match="1 shard failed"):
+        load("a")
+    computing.go_on.set()
+    assert refreshing() == 2
+    computing.error = OSError("no database")
+    with pytest.raises(OSError, match="no database"):
+        load.refresh("a")
+    computing.error = None
+    time.sleep(0.3)  # until it is too old
+    assert load("a") == len(computing.calls) == 4
 
 
 async def test_a_cancelled_caller_gives_the_computation_to_the_next(akit: Any) -> None:
@@ -249,7 +279,7 @@ def test_damaged_values_are_computed_again(face: Face, computing: Computing) -> 
             client.hset(load.key("a"), "value", damage)
             assert face.run(load("a")) == number
         client.set(load.key("a"), "other")
-        with pytest.raises(shardkit.DamagedDataError, match="a STRING"):
+        with pytest.raises(shardkit.DamagedDataError, match="another type"):
             face.run(load("a"))
 
 
@@ -267,7 +297,9 @@ def test_keys_of_different_arguments_differ(kit: shardkit.ShardKit) -> None:
     assert load.key(1) == load.key("1", "x") == load.key(b=b"x", a=1) == "cached:{1:x}"
 
 
-def test_methods_and_attributes_make_keys(kit: shardkit.ShardKit) -> None:
+async def test_methods_have_bound_keys_and_invalidations(
+    kit: shardkit.ShardKit, akit: shardkit.AsyncShardKit
+) -> None:
     class Shop:
         def __init__(self, number: int) -> None:
             self.number = number
@@ -278,10 +310,96 @@ def test_methods_and_attributes_make_keys(kit: shardkit.ShardKit) -> None:
             self.calls += 1
             return [self.number, page]
 
+        @kit.cached("many", ttl=60, key="{cls.__name__}:{page}")
+        @classmethod
+        def of_all(cls, page: int) -> int:
+            return page
+
+        @staticmethod
+        @kit.cached("many", ttl=60, key="shops:{page}")
+        def of_none(page: int) -> int:
+            return page
+
+        @kit.cached("many", ttl=60, key="also:{page}")
+        @staticmethod
+        def also_of_none(page: int) -> int:
+            return page
+
+        @akit.cached("many", ttl=60, key="later:{self.number}:{page}")
+        async def later(self, page: int) -> int:
+            self.calls += 1
+            return page
+
     one, two = Shop(1), Shop(2)
-    assert [one.items(5), two.items(5), one.items(5)] == [[1, 5], [2, 5], [1, 5]]
+    assert [one.items(5), two.items(5), one.items(page=5)] == [[1, 5], [2, 5], [1, 5]]
     assert (one.calls, two.calls) == (1, 1)
-    assert Shop.items.key(one, 5) == "cached:{shop:1:5}"
+    assert one.items.key(5) == Shop.items.key(one, 5) == "cached:{shop:1:5}"
+    one.items.invalidate(5)
+    assert [one.items(5), two.items(5), one.items.refresh(5)] == [[1, 5], [2, 5], [1, 5]]
+    assert (one.calls, two.calls) == (3, 1)
+    assert one.items.__wrapped__(6) == [1, 6]
+    either: list[Any] = [Shop, one]
+    calls = [call for of in either for call in (of.of_all, of.of_none, of.also_of_none)]
+    assert [call(5) for call in calls] == [5] * len(calls)
+    keys = [call.key(5) for call in calls]
+    assert keys == [f"cached:{{{name}:5}}" for name in ("Shop", "shops", "also")] * 2
+
+    before = one.calls
+    assert [await one.later(7), await one.later(7)] == [7, 7]
+    await one.later.invalidate(7)
+    assert [await one.later(7), one.calls] == [7, before + 2]
+
+
+def test_a_value_that_needs_itself_is_an_error_and_not_a_wait(face: Face) -> None:
+    def compute(name: str) -> Any:
+        return load("a") if name == "b" else load({"a": "b", "c": "a", "d": "e"}.get(name, "d"))
+
+    async def acompute(name: str) -> Any:
+        return (await asyncio.gather(compute(name)))[0]
+
+    load = cached(face, compute if face.runner is None else acompute)
+    for name in "abcd":
+        with pytest.raises(CoordinationError, match="needs the value itself"):
+            face.run(load(name))
+    fibonacci = cached(face, lambda n: n if face.runner or n < 2 else fibonacci(n - 1))
+    assert face.run(fibonacci(9)) == (9 if face.runner else 1)
+
+
+def test_a_hit_accepts_no_other_arguments_than_the_function(kit: shardkit.ShardKit) -> None:
+    def take(a: int, b: int = 1, *, c: int = 2) -> list[int]:
+        return [a]
+
+    load: Any = kit.cached("many", ttl=60, key="k:{a}")(take)
+    assert [load(1), load(1, 2), load(a=1, c=3)] == [[1]] * 3
+    for args, kwargs in (((1, 2, 3), {}), ((1,), {"d": 1}), ((1,), {"a": 1}), ((), {})):
+        with pytest.raises(TypeError, match="argument"):
+            load(*args, **kwargs)
+
+
+def test_exceptions_of_one_name_are_told_apart(face: Face, computing: Computing) -> None:
+    other = type("KeyError", (Exception,), {"__module__": "other"})
+    load = cached(face, computing, exceptions=(KeyError, other))
+    computing.error = KeyError("a")
+    for _ in range(2):
+        with pytest.raises(KeyError, match="a"):
+            face.run(load("a"))
+    assert computing.calls == ["a"]
+
+
+def test_the_tag_of_none_can_be_invalidated(face: Face, computing: Computing) -> None:
+    load = cached(face, computing, tags=("of:{name}",))
+    assert face.run(load(None)) == 1
+    face.run(load.invalidate_tag("of:None"))
+    assert face.run(load(None)) == 2
+
+
+async def test_an_object_with_an_async_call_is_awaited(akit: Any) -> None:
+    class Load:
+        async def __call__(self, name: str) -> str:
+            return name
+
+    load: Any = akit.cached("many", ttl=60, key="{name}")(Load())
+    assert [await load("a"), await load("a")] == ["a", "a"]
 
 
 @pytest.mark.parametrize(

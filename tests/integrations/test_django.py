@@ -26,7 +26,7 @@ from django.core.cache import caches
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.errors import ConfigError, ShardErrors
+from shardkit.errors import ConfigError, CoordinationError, ShardErrors
 from shardkit.local import LocalServer
 
 BACKEND = "shardkit.integrations.django.cache.ShardKitCache"
@@ -196,6 +196,20 @@ def _half_dead() -> Iterator[None]:
         shardkit.configure(parsed)
         yield
         shardkit.configure(None)
+
+
+def test_what_is_no_setting_is_refused_by_name() -> None:
+    with pytest.raises(shardkit.InvalidArgumentError, match="'TOPLOGY' is no option"):
+        cache(TOPLOGY="configs/local.yaml")
+    with pytest.raises(shardkit.InvalidArgumentError, match="LOCATION="):
+        ShardKitCache(["redis://a", "redis://b"], {})  # type: ignore[arg-type]  # as Django's own
+
+
+@pytest.mark.usefixtures("_default_kit")
+def test_get_or_set_inside_itself_is_an_error() -> None:
+    found = cache()
+    with pytest.raises(CoordinationError, match="needs the value itself"):
+        found.get_or_set("k", lambda: found.get_or_set("k", lambda: 1))
 
 
 @pytest.mark.usefixtures("_half_dead")

@@ -116,7 +116,7 @@ class Model:
         if task.attempts >= ATTEMPTS:
             self.bury(task.id, reason or "it failed")
         elif delay == 0:
-            self.waiting.insert(0, task.id)
+            self.waiting.append(task.id)
         else:
             self.put(task.id, delay or min(2.0**task.attempts, 6))
         return True

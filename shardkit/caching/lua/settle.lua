@@ -12,7 +12,7 @@
 -- Reply    1; 0 if somebody else has the lease, or the value was removed or stored meanwhile
 --@include structures/base/damage
 --@include operations/wake
-local stored = redis.call('HMGET', KEYS[1], 'format', 'lease', 'value')
+local stored = redis.call('HMGET', KEYS[1], 'format', 'lease', 'value', 'fresh', 'stale')
 check_format(KEYS[1], stored[1])
 local what = ARGV[2]
 if what ~= 'remove' and stored[2] ~= ARGV[1] then return 0 end
@@ -27,7 +27,7 @@ if what == 'put' and KEYS[3] then
 elseif what == 'put' then
   redis.call('HDEL', KEYS[1], 'lease', 'ends')
   redis.call('HSET', KEYS[1], 'value', ARGV[3], 'tags', ARGV[4],
-    'fresh', string.format('%.0f', now + ARGV[5]), 'took', ARGV[7])
+    'fresh', string.format('%.0f', now + ARGV[5]), 'stale', ARGV[6] - ARGV[5], 'took', ARGV[7])
   redis.call('PEXPIRE', KEYS[1], ARGV[6])
   woken = 1000
 elseif what == 'extend' then
@@ -40,6 +40,8 @@ elseif what == 'remove' or not stored[3] then
   redis.call('DEL', KEYS[1])
 else
   redis.call('HDEL', KEYS[1], 'lease', 'ends')
+  local till = (tonumber(stored[4]) or 0) + (tonumber(stored[5]) or 0)
+  redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', till))
 end
 -- Without a value, one waiter computes it; further ones ask again by themselves.
 for _ = 1, 1000 do

@@ -1,7 +1,8 @@
 -- Read a cached value, or take the lease to compute it, or wait for whoever has the lease.
--- KEYS[1]  the value, a HASH: format, value, tags (their versions), fresh (until when), took (how
---          long it was computed); lease (its holder), ends (when it does); times in milliseconds.
---          The key expires when the value may no longer be used.
+-- KEYS[1]  the value, a HASH: format, value, tags (their versions), fresh (until when), stale (for
+--          how long it is used after that), took (how long it was computed); lease (its holder), ends
+--          (when it does); times in milliseconds. Unless it has a lease, the key expires when the
+--          value may no longer be used: `CachedValues.take` reads it without this script.
 -- KEYS[2]  the waiters, a SET of a channel and an id each
 -- KEYS[3]  the value, a STRING, if KEYS[1] has only its lease
 -- ARGV[1]  the id of the caller, which becomes the lease
@@ -14,7 +15,7 @@
 --@include structures/base/damage
 local MOST = 2 ^ 53
 local stored = redis.call('HMGET', KEYS[1], 'format', 'value', 'tags', 'fresh', 'took', 'lease',
-  'ends')
+  'ends', 'stale')
 check_format(KEYS[1], stored[1])
 local plain = KEYS[3] and redis.call('GET', KEYS[3])
 if plain then return {'hit', plain, '', 0} end
@@ -28,11 +29,13 @@ if holder == ARGV[1] then return {'yours'} end  -- the reply was lost
 if value and (ARGV[5] == 'any' or (ARGV[5] == 'of' and tags == ARGV[6])) then
   local fresh = stored_integer(KEYS[1], 'fresh', stored[4], 0, MOST)
   local took = stored_integer(KEYS[1], 'took', stored[5], 0, MOST)
+  local stale = stored_integer(KEYS[1], 'stale', stored[8], 0, MOST)
   if not tags then damaged(KEYS[1], 'no versions of tags', 'some') end
-  if leased or now + took * tonumber(ARGV[4]) < fresh then
+  if now + took * tonumber(ARGV[4]) < fresh or (leased and now < fresh + stale) then
     return {'hit', value, tags, math.max(0, fresh - now - 5 * took)}
   end
-elseif leased and ARGV[5] ~= 'anew' then
+end
+if leased and ARGV[5] ~= 'anew' then
   if ARGV[3] ~= '' then
     redis.call('SADD', KEYS[2], ARGV[3] .. ' ' .. ARGV[1])
     redis.call('PEXPIRE', KEYS[2], ends - now + 60000)

@@ -80,6 +80,15 @@ class ShardKitBackend(KeyValueStoreBackend):
             on_interval()  # raises the error of a parent, which says more than a chord's
         return meta
 
+    def iter_native(self, result: Any, *args: Any, on_interval: Any = None, **kw: Any) -> Any:
+        def look() -> None:
+            if result.parent is not None:
+                result.parent.maybe_throw()  # if it failed, the group never runs
+            if on_interval:
+                on_interval()
+
+        return super().iter_native(result, *args, on_interval=look, **kw)
+
     def get_many(self, task_ids: Any, timeout: Any = None, interval: Any = 0.5, **kw: Any) -> Any:
         return super().get_many(task_ids, timeout, min(interval or INTERVAL, INTERVAL), **kw)
 

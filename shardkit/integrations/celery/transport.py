@@ -106,6 +106,10 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         self._report(delivery_tag, "fail" if requeue else "acknowledge")
 
+    def release(self, delivery_tag: str) -> None:
+        """Give back a message that nobody has seen, as its queue's first."""
+        self._report(delivery_tag, "release")
+
     def restore_unacked(self) -> None:
         self._silent.clear()
         for tag in reversed(list(self.held)):
@@ -289,6 +293,7 @@ class Channel(virtual.Channel):
 
     def _bind(self, exchange: str, routing_key: str, queue: str) -> None:
         self.kit.driver.run(self._binding(exchange, routing_key, queue))
+        self._transport.tables.pop(exchange, None)
 
     def _binding(self, exchange: str, routing_key: str, queue: str) -> Operation[None]:
         seconds = BOUND_FOR if queue in self._own else "inf"
@@ -413,7 +418,7 @@ class Transport(virtual.Transport):
         if consumer in channel._consumers and queue in self._callbacks:
             self._callbacks[queue](message)
         else:
-            channel.qos.reject(message["properties"]["delivery_tag"], requeue=True)
+            channel.qos.release(message["properties"]["delivery_tag"])
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self._loop = loop

@@ -32,9 +32,9 @@ from django.utils.module_loading import import_string
 
 from shardkit import log_records
 from shardkit.caching.values import PlainValues, lease_beside
-from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
+from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.integrations.kits import kit_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -51,6 +51,8 @@ from shardkit.routing.keys import hash_tag
 
 logger = logging.getLogger("shardkit.integrations")
 
+_OPTIONS = {"TOPOLOGY", "NAME", "IGNORE_EXCEPTIONS", "LOG_IGNORED_EXCEPTIONS", "SERIALIZER"}
+_OPTIONS |= {"COMPRESSOR", "PICKLE_VERSION", "MAX_ENTRIES", "CULL_FREQUENCY"}
 _UNLINKED_AT_ONCE = 1000
 _SCANNED_AT_ONCE = 1000
 
@@ -61,6 +63,16 @@ class ShardKitCache(BaseCache):
     def __init__(self, location: str, params: Mapping[str, Any]) -> None:
         super().__init__(params)
         options = params.get("OPTIONS", {})
+        own_classes = {"SERIALIZER", "COMPRESSOR"} & set(options)  # may have options, too
+        for wrong in () if own_classes else set(options) - _OPTIONS:
+            raise InvalidArgumentError(
+                f"CACHES: {shown(wrong)} is no option of ShardKitCache",
+                f"remove it, or use one of {', '.join(sorted(_OPTIONS))}",
+            )
+        if not isinstance(location, str):
+            raise InvalidArgumentError(
+                f"CACHES: LOCATION={shown(location)}", "name one component; a map has its servers"
+            )
         self._component = location
         self._topology: str | None = options.get("TOPOLOGY")
         self._name: str = options.get("NAME", "cache")
@@ -146,7 +158,7 @@ class ShardKitCache(BaseCache):
         timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> Any:
-        """Return a value, which one caller of all processes computes. One exchange, or two."""
+        """Return a value, which one caller of all processes computes. One exchange, or three."""
         stored, seconds = self._key(key, version), self._seconds(timeout)
         has_lease = hash_tag(lease_beside(stored).encode()) == hash_tag(stored.encode())
         if not callable(default) or seconds == 0 or not has_lease:
@@ -163,7 +175,8 @@ class ShardKitCache(BaseCache):
         renewals.add(lease)
         kept, began = None, time.monotonic()
         try:
-            value = default()
+            with lease.computing():
+                value = default()
             data = self._dump(value)
             kept = data if isinstance(data, bytes) else str(data).encode()
         finally:

@@ -1,4 +1,4 @@
--- Requeue a leased task as the first, or delayed; or bury it.
+-- Requeue a leased task, as the first if this was no attempt, else as the last; or delay or bury it.
 -- KEYS     the ten keys of the queue, see base.lua
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  its id
@@ -25,7 +25,7 @@ elseif tonumber(ARGV[5]) > 0 then
   redis.call('ZADD', q.delayed, stamp(now + ARGV[5]), id)
   if redis.call('ZRANGE', q.delayed, 0, 0)[1] == id then wake(q) end
 else
-  redis.call('LPUSH', q.waiting, id)
+  redis.call(ARGV[6] == '1' and 'LPUSH' or 'RPUSH', q.waiting, id)
   wake(q)
 end
 return 1

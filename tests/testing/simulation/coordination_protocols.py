@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from shared import Roles
@@ -322,6 +323,32 @@ class CachedFunctions(Roles):
         assert [read(n) >= self.valid for n in (0, 1)] == [True, True]
 
 
+class CachedAges(Protocol):
+    """No call returns a value that is older than it may be, however long the next one takes."""
+
+    clients = 3
+    faults = (*NETWORK, *CLIENTS, "cancel")
+    shards = 1
+    ttl, stale = 0.5, 0.5
+    longest_put = 11.0  # seconds until what was computed is stored, or its lease has ended
+
+    async def client(self, client: Client) -> None:
+        @client.kit.cached("data", ttl=self.ttl, stale=self.stale, key="k")
+        async def read() -> float:
+            await asyncio.sleep(client.choose((0.0, 60.0, 0.1)))
+            if client.choose((False, False, True)):
+                raise LookupError
+            return client.time
+
+        for _ in range(5):
+            await asyncio.sleep(client.choose((0.0, 0.3, 20.0)))
+            call = client.choose((read, read, read.refresh))
+            called = client.time
+            with suppress(LookupError):
+                computed = await call()
+                assert called - computed <= self.longest_put + self.ttl + self.stale
+
+
 class Barriers(Protocol):
     """A round opens for three arrivals; one that was withdrawn, or sent again, is not one more."""
 
@@ -512,6 +539,7 @@ COORDINATION: dict[str, type[Protocol]] = {
     "multi-locks": MultiLocks,
     "latches": Latches,
     "cached functions": CachedFunctions,
+    "cached ages": CachedAges,
     "barriers": Barriers,
     "rate limits": RateLimits,
     "transfers": Transferring,

@@ -174,6 +174,16 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "",
     ),
     "cached-tags-are-not-compared": ("CachedValues.take", "if reply[2] == versions:", "if True:"),
+    "cached-plain-read-takes-any-tags": (
+        "CachedValues._hit",
+        'tags != b" ".join(versions)',
+        "False",
+    ),
+    "cached-old-value-while-computed": ("(leased and now < fresh + stale)", "leased"),
+    "cached-failure-keeps-an-old-value": (
+        "redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', till))",
+        "",
+    ),
     "cached-value-keeps-its-lease": (
         "elseif what == 'remove' or not stored[3] then\n  redis.call('DEL', KEYS[1])",
         "elseif what == 'remove' then\n  redis.call('HDEL', KEYS[1], 'value')",
