@@ -23,10 +23,10 @@ from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import RoutingError, ShardKitError, natural
-from shardkit.kit.config_client import config_client
+from shardkit.kit.config_client import config_client, stale_map
 from shardkit.kit.kit import ShardKit
 from shardkit.network.connections.redis_private import learn_slots, slot_owners
-from shardkit.network.rules import ConfigFacts, judge
+from shardkit.network.rules import CheckFinding, ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of, query_all
 from shardkit.network.survey import (
     Login,
@@ -37,6 +37,7 @@ from shardkit.network.survey import (
     survey,
     targets_of,
 )
+from shardkit.network.topology import MapFile
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.lua import script
 from shardkit.routing.command_keys import key_positions
@@ -167,7 +168,7 @@ class FleetWatch:
         self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
-        jobs = (self._read_entries, _ENTRIES), (self._check, _CHECK), (self._summarize, interval)
+        jobs = (self._read_entries, _ENTRIES), (self.check, _CHECK), (self._summarize, interval)
         for work, pause in jobs:
             self._start(self._repeat, work, pause)
 
@@ -353,17 +354,19 @@ class FleetWatch:
 
     # ---- everything together
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Judge the whole fleet, as `shardkit status` does."""
         if not self.components:
             self._closed.wait(min(1.0, self.interval))
-        facts = ConfigFacts()
+        facts, stale = ConfigFacts(), list[CheckFinding]()
         if self.config_server is not None:
             with (
                 suppress(ShardKitError, *ServerErrors),
                 config_client(self.config_server) as config,
             ):
                 facts = config_facts(config)
+                if isinstance(source := self.kit.topology.source, MapFile):
+                    stale = stale_map(config, source.shard_map)
         rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)
         judgement = judge(rows, facts)
         problems: dict[tuple[str, str], dict[str, Any]] = {}
@@ -376,7 +379,7 @@ class FleetWatch:
             shard = str(entry.row.target.shard or "config server")
             for each in entry.problems:
                 note(entry.server.address, each.text, each.remedy, int(each.severity), shard)
-        for finding in judgement.findings:
+        for finding in (*judgement.findings, *stale):
             note(finding.where, finding.problem, finding.remedy, 1 if finding.warning else 2)
         self.problems = sorted(problems.values(), key=lambda each: -each["severity"])
 

@@ -33,6 +33,7 @@ SLOW_PING = 0.25  # seconds
 MISPLACED_SHARE = 0.1  # the share of sampled keys that may belong elsewhere
 NEARLY = 0.9  # the share of a limit from which on there is a warning
 _MOST_LAG = 10  # seconds that a replica may be behind
+MOST_DOWN = 30  # seconds that the link of a replica that takes over may have been down
 _MOST_SKEW = 1.0  # seconds that a server's clock may differ from this machine's
 
 OK = "ok"
@@ -239,9 +240,10 @@ def _with_role(
     best = max(there, key=lambda facts: int(facts.info.get("slave_repl_offset", 0)))
     since = best.info.get("master_link_down_since_seconds")
     missing = f"in the last {since} s" if since else "since the link broke"
+    command = f"shardkit failover {server}" + " --force" * (int(since or 0) > MOST_DOWN)
     return replace(
         problem,
-        remedy=f"shardkit failover {server}: {best.address} takes over, and what it had not "
+        remedy=f"{command}: {best.address} takes over, and what it had not "
         f"received of the writes {missing} is lost",
     )
 

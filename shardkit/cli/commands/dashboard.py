@@ -55,7 +55,7 @@ def dashboard(
     listens_on = str(found[0]).partition("%")[0]
     is_local = ip_address(listens_on).is_loopback
     token = os.environ.get(TOKEN, "") or ("" if is_local else secrets.token_urlsafe(24))
-    with opened(where) as topology:
+    with opened(where, lasting=True) as topology:
         fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
         try:
             app = application(
@@ -126,7 +126,7 @@ def top(
     """
     with extra("dashboard", "live tables"):
         from shardkit.dashboard.fleet import FleetWatch
-    with opened(where) as topology:
+    with opened(where, lasting=True) as topology:
         fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
         try:
             if output.as_json:
