@@ -219,10 +219,24 @@ def judge(
 def _with_role(
     problem: ServerProblem, row: SurveyedEntry, rows: Sequence[SurveyedEntry]
 ) -> ServerProblem:
-    """Say of a dead server what its role makes of that: a master has a successor, or none."""
+    """Say of a dead server what its role makes of that: a master has a successor, or none.
+
+    And of a successor that it is one: the entry is older than the failover.
+    """
+    server = row.server.address
+    if problem.kind == WRONG_ROLE and row.server.role == "master":
+        masters = (
+            each.server.role
+            for each in rows
+            if each.target.shard == row.target.shard and not each.target.node
+        )
+        if "master" not in masters:
+            text, remedy = "is the master instead", "after a failover: shardkit config pull"
+            return replace(
+                problem, text=text, remedy=f"{remedy}; else correct the entry", mild=True
+            )
     if problem.kind != UNREACHABLE or row.target.entry.is_cluster:
         return problem
-    server = row.server.address
     if row.target.node:
         remedy = f"start it, or take it out: shardkit replicas detach {server}"
         return replace(problem, text=f"is a replica that {problem.text}", remedy=remedy, mild=True)
@@ -451,7 +465,10 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
         return
     if facts.role == "replica" and not target.node:
         yield ServerProblem(
-            WRONG_ROLE, "is a replica, which refuses writes", "name its master, or promote it"
+            WRONG_ROLE,
+            "is a replica, which refuses writes",
+            f"name its master, {facts.info.get('master_host')}:{facts.info.get('master_port')} "
+            "(after a failover: shardkit config pull), or promote it",
         )
     if facts.role == "master" and target.node:
         yield ServerProblem(

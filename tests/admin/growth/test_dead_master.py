@@ -71,6 +71,10 @@ def test_after_a_failover_all_say_that_the_map_file_is_older_until_it_is_pulled(
         shown = run(word, at=map_file)
         assert "is older than the entries: users changed at epoch" in shown
         assert pull_it in shown
+        assert "is the master instead" in shown
+    fleet.servers[0].restart()
+    run("failover", "--guard", "20", at=map_file)
+    assert f"name its master, {fleet.name(1)} (after a failover" in run("status", at=map_file)
     assert "wrote" in run("config", "pull", "-o", str(map_file), at=map_file)
     assert "older" not in run("check", at=map_file) + run("status", at=map_file)
 
