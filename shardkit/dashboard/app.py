@@ -118,10 +118,11 @@ def application(
             given = {name: request.query_params.get(name, "") for name in queries}
             if queries:
                 who = request.client.host if request.client else ""
-                about = {**request.path_params, **given, "who": who}
-                text = "%s looked at keys of %s"
-                noted = log_records.fields("dashboard-keys-read", **about)
-                logger.warning(text, who, about["component"], extra=noted)
+                name = request.path_params["component"]
+                about = log_records.fields(
+                    "dashboard-keys-read", component=name, query=given, who=who
+                )
+                logger.warning("%s looked at keys of %s: %s", who, name, given, extra=about)
             try:
                 answer = await run_in_threadpool(partial(ask, **request.path_params, **given))
             except MissingEntryError as error:

@@ -17,10 +17,9 @@ from shardkit.config.entry import WHERE, Entry, as_one_server, entries_of_url
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import HISTORY_KEY, read_components, read_history
 from shardkit.errors import ConfigServerError, ShardKitError
-from shardkit.kit.kit import CONFIG_TIMEOUT
 from shardkit.network.connections import Connector
 from shardkit.network.rules import CONFIG, CheckFinding
-from shardkit.network.server_queries import ServerErrors
+from shardkit.network.server_queries import TIMEOUT, ServerErrors
 from shardkit.network.topology import MapFile, Source
 
 
@@ -34,7 +33,7 @@ def config_client(where: str | Entry) -> Iterator[redis.Redis]:
     an entry cannot be used.
     """
     entry = where if isinstance(where, Entry) else first_master(entries_of_url(where))
-    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
+    limits = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
     client = Connector().blocking({**limits, **as_one_server(entry).resolved(WHERE)})
     assert isinstance(client, redis.Redis)
     pool: Any = client.connection_pool

@@ -346,7 +346,7 @@ def test_keys_are_shown_only_behind_a_token_and_each_look_is_logged(
     assert [(each["event"], each["component"]) for each in looks] == [
         ("dashboard-keys-read", "users")
     ] * 4
-    assert looks[1]["key"] == cart["id"]
+    assert looks[1]["query"]["key"] == cart["id"]
     found, cursor = set(), ""
     while True:
         page = answer(browser, f"/api/keys/users?pattern=user:*&cursor={cursor}")
