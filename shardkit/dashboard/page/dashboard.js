@@ -75,7 +75,7 @@ function table(name, columns, rows, empty) {
   const shownRows = whole.has(name) ? kept : kept.slice(0, ROWS)
   const body = shownRows.map(row => h("tr", {}, columns.map(each =>
     h("td", { class: each[3] || (isNumber(each) ? "number" : null) }, each[2] ? each[2](row) : each[1](row) ?? ""))))
-  const found = h("div", { class: "scroll" + (rows.length > 20 ? " tall" : ""), tabindex: rows.length > 20 ? 0 : null, "data-key": name },
+  const found = h("div", { class: "scroll" + (rows.length > 20 ? " tall" : "") + (columns === PROBLEMS ? " stacked" : ""), tabindex: rows.length > 20 ? 0 : null, "data-key": name },
     h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)))
   if (rows.length <= 8) return found
   return [h("input", { type: "search", placeholder: "Filter " + number(rows.length) + " rows", "aria-label": "Filter", value: filters.get(name) || "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class CallPolicy:
     backoff: Any = None
     max_waiting: int = MAX_WAITING
     replaceable: bool = False  # whether a replica can take the server's place
+    near: Collection[str] = ()  # the nodes of clusters that are in this process's zone
     node: Callable[[str, int], Breaker] | None = None  # makes the breaker of a cluster's node
     _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
 
