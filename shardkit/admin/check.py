@@ -34,13 +34,11 @@ from shardkit.admin.doctor.scan import (
 )
 from shardkit.admin.locate import MEMBER_TYPES
 from shardkit.completion import fold
-from shardkit.config.component import Component, whole_component_of
-from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import read_components, read_epoch, read_history
+from shardkit.config.component import Component
+from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, ConfigServerError, ShardKitError, ShardUnavailable
 from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import (
-    CONFIG,
     CheckFinding,
     ConfigFacts,
     JudgedEntry,
@@ -449,31 +447,6 @@ def config_facts(config: Any) -> ConfigFacts:
         bool(read(lambda: [1] * config.exists(_LEASE_KEY))),
         unreadable,
     )
-
-
-def stale_map(config: Any, shard_map: ShardMap) -> list[CheckFinding]:
-    """Return the finding that a shard map is older than the entries; nothing if it is not.
-
-    A map that was changed, and not pushed yet, is not older.
-    """
-    now = read_components(config, shard_map.components)
-    differing = {
-        name: each for name, each in shard_map.components.items() if not each.same_as(now.get(name))
-    }
-    for record in read_history(config) if differing else ():
-        for name, each in differing.items():
-            if each.same_as(whole_component_of(name, record.before.get(name) or {})):
-                return [
-                    CheckFinding(
-                        shard_map.source,
-                        f"is older than the entries: {name} changed at epoch {record.epoch} "
-                        f"({record.message or record.source})",
-                        f"shardkit config pull -o {shard_map.source}",
-                        warning=True,
-                        kind=CONFIG,
-                    )
-                ]
-    return []
 
 
 def check_structures(

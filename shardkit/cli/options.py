@@ -331,10 +331,13 @@ class OpenTopology:
 
 
 @contextmanager
-def opened(where: str | None) -> Iterator[OpenTopology]:
-    """Open the topology that ``--config`` or ``$SHARDKIT_CONFIG`` names."""
+def opened(where: str | None, *, lasting: bool = False) -> Iterator[OpenTopology]:
+    """Open the topology that ``--config`` or ``$SHARDKIT_CONFIG`` names.
+
+    For a ``lasting`` command, a map is read again when its file changes.
+    """
     place = topology_of(where)
-    with shardkit.connect(place) as kit:
+    with shardkit.connect(where if lasting and isinstance(place, ShardMap) else place) as kit:
         if isinstance(place, Entry):
             yield OpenTopology(kit, place, f"config server {place.address}")
         else:

@@ -266,8 +266,11 @@ def _rendered(table: Table, width: int) -> RichTable:
         shown.remove(numbers[-1])
         left_out.append(table.columns[numbers.pop()].title)
     widths = [min(most, max(width, few)) for most, few in zip(widths, least, strict=True)]
+    words = [_longest(" ".join(each).split()) for each in texts]
     for _ in range(sum(widths[n] + gap for n in shown) - gap - width):
-        widest = max(shown, key=lambda n: widths[n] - least[n])
+        # Where there is room elsewhere, no word is broken.
+        whole = [n for n in shown if widths[n] > max(words[n], least[n])]
+        widest = max(whole or shown, key=lambda n: widths[n] - least[n])
         widths[widest] -= widths[widest] > least[widest]
     caption = f"no room for: {', '.join(reversed(left_out))}" if left_out else None
     rendered = RichTable(

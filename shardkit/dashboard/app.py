@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +13,16 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from shardkit import log_records
 from shardkit.dashboard.fleet import FleetWatch
 from shardkit.dashboard.views import Views
-from shardkit.errors import InvalidEntryError, MissingEntryError, ShardKitError, extra
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidEntryError,
+    MissingEntryError,
+    ShardKitError,
+    extra,
+)
 from shardkit.network.server_queries import ServerErrors
 
 with extra("dashboard", "dashboards"):
@@ -30,10 +38,12 @@ with extra("dashboard", "dashboards"):
     from starlette.routing import BaseRoute, Route
     from starlette.schemas import SchemaGenerator
 
+logger = logging.getLogger("shardkit.dashboard")
+
 PAGE = files("shardkit.dashboard") / "page"
 VIEWS = (
     *("/", "/components/{name}", "/servers/{address}", "/slow", "/heat", "/queues", "/locks"),
-    *("/recorded", "/growth", "/configuration"),
+    *("/recorded", "/growth", "/configuration", "/keys"),
 )
 _COOKIE = "shardkit_dashboard"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
@@ -60,6 +70,10 @@ METRICS = {
     "latency": ("shardkit_server_latency_seconds", "Seconds that INFO took"),
     "cpu": ("shardkit_server_cpu_cores", "Share of a core"),
     "lag": ("shardkit_server_replication_lag_bytes", "Bytes behind"),
+    "hits": ("shardkit_server_hit_ratio", "Share of look-ups that found their key"),
+    "evicted": ("shardkit_server_evicted_keys_per_second", "Keys evicted a second"),
+    "received": ("shardkit_server_received_bytes_per_second", "Bytes received a second"),
+    "sent": ("shardkit_server_sent_bytes_per_second", "Bytes sent a second"),
 }
 """The metrics of a server by the field of its summary: the name and the help."""
 
@@ -69,6 +83,7 @@ def application(
     *,
     token: str = "",
     allow_changes: bool = False,
+    browse_keys: bool = False,
     hosts: tuple[str, ...] = ("*",),
 ) -> Starlette:
     """Return the application.
@@ -78,22 +93,38 @@ def application(
         token: what people must know; empty for nothing. It is given once as ``?token=…``, which
             sets a cookie, or by programs as ``Authorization: Bearer …``.
         allow_changes: whether dead tasks can be revived.
+        browse_keys: whether keys and their values are shown. Needs a token; each look is logged.
         hosts: the host names by which it may be addressed, so that another site's page cannot reach
             a dashboard on this machine by a name of its own.
     """
+    if browse_keys and not token:
+        raise InvalidArgumentError("browse_keys without a token", "set a token")
     views = Views(fleet)
     api: list[BaseRoute] = []
     # Not of all answers: events must not wait until there is enough to compress.
     compressed = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)]
 
-    def answers(path: str, ask: Callable[..., Any], text: str, changes: bool = False) -> None:
-        """Serve the answer of a function, called in a thread with the path's parameters."""
+    def answers(
+        path: str, ask: Callable[..., Any], text: str, *queries: str, changes: bool = False
+    ) -> None:
+        """Serve the answer of a function, called in a thread with the path's parameters.
+
+        And with those of the query that are named: who asks with any is logged.
+        """
 
         async def endpoint(request: Request) -> Response:
             if changes and _is_of_another_site(request):
                 return JSONResponse({"error": "asked by the page of another site"}, 403)
+            given = {name: request.query_params.get(name, "") for name in queries}
+            if queries:
+                who = request.client.host if request.client else ""
+                name = request.path_params["component"]
+                about = log_records.fields(
+                    "dashboard-keys-read", component=name, query=given, who=who
+                )
+                logger.warning("%s looked at keys of %s: %s", who, name, given, extra=about)
             try:
-                answer = await run_in_threadpool(partial(ask, **request.path_params))
+                answer = await run_in_threadpool(partial(ask, **request.path_params, **given))
             except MissingEntryError as error:
                 return JSONResponse({"error": str(error)}, 404)
             except (InvalidEntryError, ValueError) as error:  # what no name can be
@@ -130,6 +161,10 @@ def application(
             changes=True,
         )
 
+    if browse_keys:
+        answers("/keys/{component}", views.keys, "Some keys.", "pattern", "cursor")
+        answers("/keys/{component}/value", views.value, "A key's value.", "place", "key")
+
     async def events(request: Request) -> Response:
         async def stream() -> AsyncIterator[bytes]:
             sent = b""
@@ -154,7 +189,7 @@ def application(
         return Response((PAGE / name).read_bytes(), media_type=kind)
 
     async def settings(request: Request) -> Response:
-        return JSONResponse({"allow_changes": allow_changes})
+        return JSONResponse({"allow_changes": allow_changes, "browse_keys": browse_keys})
 
     async def schema(request: Request) -> Response:
         about = {"openapi": "3.1.0", "info": {"title": "shardkit dashboard", "version": "1"}}
@@ -245,3 +280,6 @@ class _FleetMetrics:
         problems = GaugeMetricFamily("shardkit_problems", "Problems found by the last check")
         problems.add_metric([], len(summary.get("problems", [])))
         yield problems
+        unusable = GaugeMetricFamily("shardkit_unusable_shards", "Shards that cannot be used")
+        unusable.add_metric([], summary.get("unusable", 0))
+        yield unusable

@@ -11,22 +11,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from shardkit import log_records
+from shardkit.admin.changes import open_changes
 from shardkit.admin.check import config_facts
+from shardkit.admin.growth import moves
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
+from shardkit.dashboard.history import History
 from shardkit.errors import RoutingError, ShardKitError, natural
-from shardkit.kit.config_client import config_client
+from shardkit.kit.config_client import config_client, stale_map
 from shardkit.kit.kit import ShardKit
 from shardkit.network.connections.redis_private import learn_slots, slot_owners
-from shardkit.network.rules import ConfigFacts, judge
+from shardkit.network.rules import CheckFinding, ConfigFacts, Severity, judge
 from shardkit.network.server_queries import ServerErrors, client_of, query_all
 from shardkit.network.survey import (
     Login,
@@ -37,6 +41,7 @@ from shardkit.network.survey import (
     survey,
     targets_of,
 )
+from shardkit.network.topology import MapFile
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.lua import script
 from shardkit.routing.command_keys import key_positions
@@ -51,6 +56,8 @@ _KEPT = 1800  # samples of a server: an hour at the usual interval
 _EVENTS = 200
 _SLOW = 5000  # entries of slow logs
 _DAY = 86_400
+_SURVEY = 8  # commands of a check, and three for each database
+_TOTALS = ("ops", "memory", "clients")
 _ROLES = {"master": "master", "slave": "replica", "primary": "master"}
 _LOGS = (("SLOWLOG", ()), ("COMMANDLOG", ("large-request",)), ("COMMANDLOG", ("large-reply",)))
 
@@ -61,13 +68,15 @@ class Sample:
 
     at: float
     latency: float  # of INFO, in seconds
-    ops: int  # a second
+    ops: int  # a second, without the dashboard's own
     memory: int
     clients: int
     cpu: float  # the share of a core since the sample before
     lag: int | None  # bytes that the slowest replica, or this one, is behind; None without one
     received: float  # bytes a second
     sent: float
+    hits: float | None  # the share of look-ups that found their key; None if there were none
+    evicted: float  # keys a second
 
 
 @dataclass
@@ -79,6 +88,7 @@ class ServerWatch:
     info: Mapping[str, Any] = field(default_factory=dict, repr=False)  # what INFO said last
     error: str = ""  # why the last sample failed
     since: float = 0.0  # when it began to answer, or ceased to, in seconds since 1970
+    own: int = 0  # commands that the dashboard has sent since the last sample
     # The samples of the last hour, the oldest first.
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
     databases: dict[int, list[str]] = field(default_factory=dict)  # the shards in each
@@ -136,6 +146,7 @@ class FleetWatch:
         kit: a blocking kit, which the caller closes afterwards.
         config_server: its entry, if there is one.
         interval: the seconds between two samples of a server.
+        history: a file that keeps the last day's charts; none by default.
 
     Attributes:
         servers: the servers by address.
@@ -148,7 +159,12 @@ class FleetWatch:
     """
 
     def __init__(
-        self, kit: ShardKit, config_server: Entry | None = None, *, interval: Seconds = INTERVAL
+        self,
+        kit: ShardKit,
+        config_server: Entry | None = None,
+        *,
+        interval: Seconds = INTERVAL,
+        history: str | PathLike[str] | None = None,
     ) -> None:
         interval = in_seconds(interval)
         self.kit = kit
@@ -157,6 +173,10 @@ class FleetWatch:
         self.servers: dict[str, ServerWatch] = {}
         self.components: dict[str, Component] = {}
         self.broken: dict[str, str] = {}
+        self.changes: list[dict[str, Any]] = []  # at work
+        self.history = History(
+            list(Sample.__annotations__), None if history is None else Path(history)
+        )
         self.problems: list[dict[str, Any]] = []
         self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self.slow: deque[dict[str, Any]] = deque(maxlen=_SLOW)
@@ -165,15 +185,16 @@ class FleetWatch:
         self.summary = b"{}"
         self._homes: dict[str, tuple[Component, list[tuple[str, str, int, Any]]]] = {}
         self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
-        self._closed = threading.Event()
+        self._closed, self._changed = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        jobs = (self._read_entries, _ENTRIES), (self._check, _CHECK), (self._summarize, interval)
-        for work, pause in jobs:
-            self._start(self._repeat, work, pause)
+        self._start(self._repeat, self._read_entries, _ENTRIES, self._closed)
+        self._start(self._repeat, self.check, _CHECK, self._changed)
+        self._start(self._repeat, self._summarize, interval, self._closed)
 
     def close(self) -> None:
         """Stop watching."""
         self._closed.set()
+        self._changed.set()
         for server in self.servers.values():
             server.stopped.set()
         for thread in self._threads:
@@ -184,16 +205,20 @@ class FleetWatch:
         self._threads = [each for each in self._threads if each.is_alive()] + [thread]
         thread.start()
 
-    def _repeat(self, work: Any, pause: float) -> None:
+    def _repeat(self, work: Any, pause: float, sooner: threading.Event) -> None:
         while not self._closed.is_set():
             try:
                 work()
             except Exception:  # whatever it is, the page goes on
                 _log_fault("fleet")
-            self._closed.wait(pause)
+            sooner.wait(pause)
+            if sooner is self._changed:
+                sooner.clear()
+                self._closed.wait(min(pause, self.interval))  # to see what else happens
 
     def _note(self, where: str, text: str) -> None:
         self.events.appendleft({"at": time.time(), "where": where, "text": text})
+        self._changed.set()
 
     # ---- entries
 
@@ -225,6 +250,7 @@ class FleetWatch:
             return
         with config_client(self.config_server) as config:
             epoch = read_epoch(config)
+            self.changes = list(changes_at_work(config))
         if epoch < self._epoch:
             source: Any = self.kit.topology.source
             raise source.went_back("config:epoch", self._epoch, epoch)
@@ -307,17 +333,21 @@ class FleetWatch:
             grown = sum(float(info.get(n, 0)) - float(before.get(n, 0)) for n in names)
             return max(0.0, grown / seconds)
 
+        own, server.own = server.own, 1  # this INFO is counted by the next one
+        found, missed = rate("keyspace_hits"), rate("keyspace_misses")
         server.samples.append(
             Sample(
                 now,
                 latency,
-                int(info.get("instantaneous_ops_per_sec", 0)),
+                round(max(0.0, rate("total_commands_processed") - own / (seconds or 1))),
                 int(info.get("used_memory", 0)),
                 int(info.get("connected_clients", 0)),
                 rate("used_cpu_sys", "used_cpu_user"),
                 ServerFacts(info=info).replication_lag,
                 rate("total_net_input_bytes"),
                 rate("total_net_output_bytes"),
+                found / (found + missed) if found + missed else None,
+                rate("evicted_keys"),
             )
         )
         server.info, server.error = info, ""
@@ -330,6 +360,8 @@ class FleetWatch:
             return
         for command, kind, last in logs:
             first = last
+            if server := self.servers.get(address):
+                server.own += 1
             try:
                 asked = command, "GET", 128, *kind  # as words, so redis-py leaves the reply alone
                 entries = client.execute_command(*asked)  # type: ignore[no-untyped-call]
@@ -353,18 +385,22 @@ class FleetWatch:
 
     # ---- everything together
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Judge the whole fleet, as `shardkit status` does."""
         if not self.components:
             self._closed.wait(min(1.0, self.interval))
-        facts = ConfigFacts()
+        facts, stale = ConfigFacts(), list[CheckFinding]()
         if self.config_server is not None:
             with (
                 suppress(ShardKitError, *ServerErrors),
                 config_client(self.config_server) as config,
             ):
                 facts = config_facts(config)
+                if isinstance(source := self.kit.topology.source, MapFile):
+                    stale = stale_map(config, source.shard_map)
         rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)
+        for server in list(self.servers.values()):
+            server.own += _SURVEY + 3 * len(server.databases)
         judgement = judge(rows, facts)
         problems: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -376,23 +412,27 @@ class FleetWatch:
             shard = str(entry.row.target.shard or "config server")
             for each in entry.problems:
                 note(entry.server.address, each.text, each.remedy, int(each.severity), shard)
-        for finding in judgement.findings:
+        for finding in (*judgement.findings, *stale):
             note(finding.where, finding.problem, finding.remedy, 1 if finding.warning else 2)
         self.problems = sorted(problems.values(), key=lambda each: -each["severity"])
 
     def _summarize(self) -> None:
-        last = [each for server in list(self.servers.values()) if (each := server.last)]
-        ops, memory, clients = (
-            sum(getattr(each, name) for each in last) for name in ("ops", "memory", "clients")
-        )
-        self._totals.append((time.time(), ops, memory, clients))
+        servers = self.servers.copy()
+        last = [each for server in servers.values() if (each := server.last)]
+        if last:
+            ops, memory, clients = (sum(getattr(each, name) for each in last) for name in _TOTALS)
+            self._totals.append((time.time(), ops, memory, clients))
         self.summary = json.dumps(self._state(), separators=(",", ":")).encode()
+        try:
+            self.history.note({name: list(each.samples) for name, each in servers.items()})
+        except OSError as error:
+            self._note(str(error.filename), f"the history is not kept: {error.strerror}")
 
     def overview(self) -> dict[str, Any]:
         """Return the state of all servers and components, and the last hour's totals, for JSON."""
-        at, ops, memory, clients = map(list, zip(*self._totals, strict=True))
-        totals = {"at": at, "ops": ops, "memory": memory, "clients": clients}
-        return {**self._state(), "totals": totals}
+        rows = list(self._totals)
+        totals = {name: [row[n] for row in rows] for n, name in enumerate(("at", *_TOTALS))}
+        return {**self._state(), "totals": totals, "day": self.history.totals(_TOTALS)}
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -419,9 +459,24 @@ class FleetWatch:
                 for rows in [self.shards_of(component)]
             ],
             "broken": self.broken,
+            "unusable": self.unusable(),
+            "changes": self.changes,
             "problems": self.problems,
             "events": list(self.events)[:50],
         }
+
+    def unusable(self) -> int:
+        """Count the shards that cannot be used; a component without usable entries is one."""
+        found = {
+            row["shard"]
+            for component in list(self.components.values())
+            for row in self.shards_of(component)
+            if row["state"] == "down"
+        }
+        for problem in self.problems:
+            if problem["severity"] > Severity.PROBLEM:
+                found |= {each for each in problem["shards"] if each != "config server"}
+        return len(found | self.broken.keys())
 
     def shards_of(self, component: Component) -> list[dict[str, Any]]:
         """Return where each shard of a component lives, its state and its keys, for JSON."""
@@ -455,6 +510,30 @@ def _scripts() -> dict[str, str]:
     paths = [path.relative_to(root) for path in root.rglob("lua/*.lua")]
     names = [f"{path.parents[1].as_posix()}/{path.stem}" for path in paths]
     return {script(name).sha: name for name in names}
+
+
+def changes_at_work(config: Any) -> Iterator[dict[str, Any]]:
+    """Yield the changes that are not over: what, how far, how fast, and how long they still take.
+
+    Cost: two exchanges with the config server.
+    """
+    try:
+        progress = {move.id: move.progress for move in moves(config, [])}
+        found = open_changes(config)
+    except NoPermissionError:
+        return
+    for each in found:
+        done = progress.get(each.id) or {}
+        yield {
+            "kind": each.kind or "move",
+            "name": each.name,
+            "phase": each.phase or "at work",
+            "owner": each.owner,
+            "started": each.started,
+            "text": done.get("text", ""),
+            "rate": done.get("rate"),
+            "left": done.get("left"),
+        }
 
 
 def _shown_command(words: list[bytes]) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from functools import partial, wraps
 from itertools import islice
@@ -24,7 +24,8 @@ from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.store import diff
-from shardkit.dashboard.fleet import TIMEOUT, FleetWatch
+from shardkit.dashboard.fleet import TIMEOUT, FleetWatch, changes_at_work
+from shardkit.dashboard.keys import keys_of, value_of
 from shardkit.errors import ConfigError, MissingExtraError, ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.metrics import Statistics
@@ -284,8 +285,9 @@ class Views:
         server = self._fleet.servers.get(address)
         if server is None:
             return None
-        samples = list(server.samples)
-        columns = [each.name for each in fields(samples[0])] if samples else []
+        samples, history = list(server.samples), self._fleet.history
+        first = samples[0].at if samples else time.time()
+        older = history.columns(address, time.time() - 3600, first)  # before a restart
         info = server.info
         return {
             **server.summary(),
@@ -294,7 +296,11 @@ class Views:
                 {"number": n, "shards": shards, "keys": server.keys_in(n)}
                 for n, shards in sorted(server.databases.items())
             ],
-            "samples": {name: [getattr(each, name) for each in samples] for name in columns},
+            "samples": {
+                name: known + [getattr(each, name) for each in samples]
+                for name, known in older.items()
+            },
+            "day": history.columns(address),
             "persistence": {
                 name: info.get(name)
                 for name in (
@@ -424,15 +430,24 @@ class Views:
         locks, failed = _side_by_side(ask, components)
         return {"locks": locks, "failed": failed}
 
+    def keys(self, component: str, pattern: str = "*", cursor: str = "") -> dict[str, Any]:
+        """Return some keys of a component; see `keys_of`."""
+        return keys_of(self._kit, component, pattern, cursor)
+
+    def value(self, component: str, place: str, key: str) -> dict[str, Any]:
+        """Return a key's value; see `value_of`."""
+        return _plain(value_of(self._kit, component, place, key))  # type: ignore[no-any-return]
+
     @_remembered(_MOMENT, config=True)
     def growth(self, config: Any) -> dict[str, Any]:
-        """Return moves and fences: what is open, and what is done."""
+        """Return moves, fences and other changes: what is open, and which moves are done."""
         unreadable: list[ShardKitError] = []
         return {
             "moves": [
                 {**_plain(each), "is_over": each.is_over, "how_far": progress_of(each)}
                 for each in growth.moves(config, unreadable)
             ],
+            "changes": list(changes_at_work(config)),
             "fences": [_plain(each) for each in growth.pending_fences(config)],
             "unreadable": [str(error) for error in unreadable],
         }

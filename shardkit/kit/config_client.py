@@ -1,4 +1,7 @@
-"""A client of the config server, whatever it is: a server, behind Sentinels, or a cluster."""
+"""A client of the config server, whatever it is: a server, behind Sentinels, or a cluster.
+
+And what it tells of a map that is older than the entries.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from typing import Any
 import redis
 from redis.exceptions import ClusterCrossSlotError
 
-from shardkit.config.component import EPOCH_KEY
+from shardkit.config.component import EPOCH_KEY, whole_component_of
 from shardkit.config.entry import WHERE, Entry, as_one_server, entries_of_url
-from shardkit.config.store import HISTORY_KEY
-from shardkit.errors import ConfigServerError
-from shardkit.kit.kit import CONFIG_TIMEOUT
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import HISTORY_KEY, read_components, read_history
+from shardkit.errors import ConfigServerError, ShardKitError
 from shardkit.network.connections import Connector
+from shardkit.network.rules import CONFIG, CheckFinding
+from shardkit.network.server_queries import TIMEOUT, ServerErrors
+from shardkit.network.topology import MapFile, Source
 
 
 @contextmanager
@@ -27,7 +33,7 @@ def config_client(where: str | Entry) -> Iterator[redis.Redis]:
     an entry cannot be used.
     """
     entry = where if isinstance(where, Entry) else first_master(entries_of_url(where))
-    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
+    limits = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
     client = Connector().blocking({**limits, **as_one_server(entry).resolved(WHERE)})
     assert isinstance(client, redis.Redis)
     pool: Any = client.connection_pool
@@ -56,3 +62,40 @@ def first_master(entries: Sequence[Entry]) -> Entry:
             if client.role()[0] in ("master", b"master"):
                 return entry
     return entries[0]
+
+
+def stale_map(config: Any, shard_map: ShardMap) -> list[CheckFinding]:
+    """Return the finding that a shard map is older than the entries; nothing if it is not.
+
+    A map that was changed, and not pushed yet, is not older.
+    """
+    now = read_components(config, shard_map.components)
+    differing = {
+        name: each for name, each in shard_map.components.items() if not each.same_as(now.get(name))
+    }
+    for record in read_history(config) if differing else ():
+        for name, each in differing.items():
+            if each.same_as(whole_component_of(name, record.before.get(name) or {})):
+                return [
+                    CheckFinding(
+                        shard_map.source,
+                        f"is older than the entries: {name} changed at epoch {record.epoch} "
+                        f"({record.message or record.source})",
+                        f"shardkit config pull -o {shard_map.source}",
+                        warning=True,
+                        kind=CONFIG,
+                    )
+                ]
+    return []
+
+
+def explain_by_map(source: Source) -> str:
+    """Return that a map is older than the entries of its config server, and what to do about it.
+
+    Empty if it is not, or names no config server, or that cannot be read.
+    """
+    if isinstance(source, MapFile) and (entry := source.shard_map.config_server) is not None:
+        with suppress(ShardKitError, *ServerErrors), config_client(entry) as config:
+            for found in stale_map(config, source.shard_map):
+                return f"{found.where} {found.problem}: {found.remedy}"
+    return ""

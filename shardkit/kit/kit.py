@@ -130,7 +130,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
             self.topology.check_names = partial(_check_providers, providers, source)
         self._connector = options.get("connector") or Connector(*USER_CLIENTS)
         self._credential_providers = providers
-        self.breakers = Breakers()
+        self.breakers = Breakers(partial(_explain, source))
         self.clients = self._new_clients()
         self.plane = ClientPlane(self.topology, self.clients, zone)
         if check_keys is None:
@@ -843,6 +843,13 @@ def _check_providers(providers: Collection[str], source: Source, names: Iterable
             f"credential_providers: {source} has no component {sorted(unknown)[0]!r}",
             f"correct the name (known: {few(sorted(names), ', ')})",
         )
+
+
+def _explain(source: Source) -> str:
+    """Return why a server may stay away; see `Breaker`."""
+    from shardkit.kit.config_client import explain_by_map
+
+    return explain_by_map(source)
 
 
 def _config_server(source: Source) -> ConfigServer:

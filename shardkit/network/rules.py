@@ -33,6 +33,7 @@ SLOW_PING = 0.25  # seconds
 MISPLACED_SHARE = 0.1  # the share of sampled keys that may belong elsewhere
 NEARLY = 0.9  # the share of a limit from which on there is a warning
 _MOST_LAG = 10  # seconds that a replica may be behind
+MOST_DOWN = 30  # seconds that the link of a replica that takes over may have been down
 _MOST_SKEW = 1.0  # seconds that a server's clock may differ from this machine's
 
 OK = "ok"
@@ -218,10 +219,24 @@ def judge(
 def _with_role(
     problem: ServerProblem, row: SurveyedEntry, rows: Sequence[SurveyedEntry]
 ) -> ServerProblem:
-    """Say of a dead server what its role makes of that: a master has a successor, or none."""
+    """Say of a dead server what its role makes of that: a master has a successor, or none.
+
+    And of a successor that it is one: the entry is older than the failover.
+    """
+    server = row.server.address
+    if problem.kind == WRONG_ROLE and row.server.role == "master":
+        masters = (
+            each.server.role
+            for each in rows
+            if each.target.shard == row.target.shard and not each.target.node
+        )
+        if "master" not in masters:
+            text, remedy = "is the master instead", "after a failover: shardkit config pull"
+            return replace(
+                problem, text=text, remedy=f"{remedy}; else correct the entry", mild=True
+            )
     if problem.kind != UNREACHABLE or row.target.entry.is_cluster:
         return problem
-    server = row.server.address
     if row.target.node:
         remedy = f"start it, or take it out: shardkit replicas detach {server}"
         return replace(problem, text=f"is a replica that {problem.text}", remedy=remedy, mild=True)
@@ -239,9 +254,10 @@ def _with_role(
     best = max(there, key=lambda facts: int(facts.info.get("slave_repl_offset", 0)))
     since = best.info.get("master_link_down_since_seconds")
     missing = f"in the last {since} s" if since else "since the link broke"
+    command = f"shardkit failover {server}" + " --force" * (int(since or 0) > MOST_DOWN)
     return replace(
         problem,
-        remedy=f"shardkit failover {server}: {best.address} takes over, and what it had not "
+        remedy=f"{command}: {best.address} takes over, and what it had not "
         f"received of the writes {missing} is lost",
     )
 
@@ -449,7 +465,10 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
         return
     if facts.role == "replica" and not target.node:
         yield ServerProblem(
-            WRONG_ROLE, "is a replica, which refuses writes", "name its master, or promote it"
+            WRONG_ROLE,
+            "is a replica, which refuses writes",
+            f"name its master, {facts.info.get('master_host')}:{facts.info.get('master_port')} "
+            "(after a failover: shardkit config pull), or promote it",
         )
     if facts.role == "master" and target.node:
         yield ServerProblem(

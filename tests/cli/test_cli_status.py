@@ -402,7 +402,7 @@ def test_an_entry_that_names_a_replica_is_not_well(
         path = map_of(port=replica.port, replicas=[{"port": sick.port}])
         found, address = remarks(cli("status", "-c", path)), replica.address
     assert found[0].startswith(f"{address} is a replica, which refuses writes (a); name its")
-    assert found[1].startswith(f"{sick.address} is a master, with data of its own (a); name a")
+    assert found[1].startswith(f"{sick.address} is the master instead (a); after a failover: ")
 
 
 def test_a_server_above_its_maxmemory_is_not_well(

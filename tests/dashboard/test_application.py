@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
+import os
+import re
+import shutil
+import subprocess
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -17,9 +22,10 @@ from shardkit.admin.conversion.forms import families
 from shardkit.admin.doctor.scan import scan
 from shardkit.admin.heat import hot_keys_of
 from shardkit.dashboard import application, fleet
-from shardkit.dashboard.app import METRICS, VIEWS
+from shardkit.dashboard.app import METRICS, PAGE, VIEWS
 from shardkit.dashboard.fleet import _shown_command
 from shardkit.dashboard.views import recorded_names
+from shardkit.errors import InvalidArgumentError
 from shardkit.operations.lua import script
 
 
@@ -261,7 +267,7 @@ def test_locks_growth_and_configuration_are_shown(client: TestClient) -> None:
     [lock] = answer(client, "/api/locks")["locks"]
     assert (lock["name"], lock["state"]) == (HOSTILE, "holds")
     growth = answer(client, "/api/growth")
-    assert growth == {"moves": [], "fences": [], "unreadable": []}
+    assert growth == {"moves": [], "changes": [], "fences": [], "unreadable": []}
     configuration = answer(client, "/api/configuration")
     assert configuration["epoch"] == 1
     assert [each["message"] for each in configuration["pushes"]] == ["the first"]
@@ -270,22 +276,86 @@ def test_locks_growth_and_configuration_are_shown(client: TestClient) -> None:
     assert any(each["library"].startswith("shardkit") for each in configuration["processes"])
 
 
-def test_metrics_are_those_of_the_grafana_dashboard(client: TestClient) -> None:
+def checked_by_promtool(*words: str, text: str | None = None) -> None:
+    if shutil.which("promtool") is None and "CI" not in os.environ:
+        pytest.skip("needs Debian's prometheus")
+    done = subprocess.run(["promtool", *words], input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_grafanas_own_models_take_every_field_of_the_dashboard() -> None:
+    """What they do not know, they would drop."""
+    models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    encoder = import_module("grafana_foundation_sdk.cog.encoder")
+    stored = json.loads((PAGE.parent / "grafana.json").read_text())
+    known = models.Dashboard.from_json(stored)
+    assert is_within(stored, json.loads(encoder.JSONEncoder().encode(known)))
+
+
+def is_within(part: Any, whole: Any) -> bool:
+    """Whether all fields of nested values are in others, which may have more."""
+    if isinstance(part, dict):
+        return all(name in whole and is_within(part[name], whole[name]) for name in part)
+    if isinstance(part, list):
+        return len(part) == len(whole) and all(map(is_within, part, whole))
+    return bool(part == whole)
+
+
+def test_prometheus_takes_metrics_alerts_and_the_queries_of_grafana(
+    client: TestClient, tmp_path: Path
+) -> None:
     text = client.get("/metrics").text
-    names = [name for name, _ in METRICS.values()]
-    for name in names:
-        if name != METRICS["lag"][0]:  # nothing is replicated here
-            assert f"{name}{{server=" in text
-    grafana = (files("shardkit.dashboard") / "grafana.json").read_text()
-    used = {
-        word
-        for panel in json.loads(grafana)["panels"]
-        for target in panel["targets"]
-        for word in target["expr"].replace("(", " ").replace(")", " ").split()
-        if word.startswith("shardkit_")
-    }
-    assert used <= {*names, "shardkit_problems"}
-    assert len(used) > 5
+    checked_by_promtool("check", "metrics", text=text)
+    measured = {*re.findall("^# HELP (shardkit_[a-z_]+)", text, re.MULTILINE)}
+    assert {name for name, _ in METRICS.values()} < measured
+    alerts = (PAGE.parent / "alerts.yml").read_text()
+    panels = json.loads((PAGE.parent / "grafana.json").read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    for used in (alerts, " ".join(queries)):
+        assert {*re.findall("shardkit_[a-z_]+", used)} <= measured
+    rules = [{"record": f"q{n}", "expr": query} for n, query in enumerate(queries)]
+    grouped = json.dumps({"groups": [{"name": "queries", "rules": rules}]})
+    (tmp_path / "queries.yml").write_text(grouped)
+    (tmp_path / "alerts.yml").write_text(alerts)
+    shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
+    checked_by_promtool("check", "rules", str(tmp_path / "queries.yml"))
+    checked_by_promtool("test", "rules", str(tmp_path / "alerts_test.yml"))
+
+
+def test_keys_are_shown_only_behind_a_token_and_each_look_is_logged(
+    shown: Shown, client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert client.get("/api/keys/users").status_code == 404
+    with pytest.raises(InvalidArgumentError, match="without a token"):
+        opened(shown, browse_keys=True)
+    browser = opened(shown, browse_keys=True, token="right")
+    browser.headers["Authorization"] = "Bearer right"
+    shown.kit.hash("carts", component="users", codec="json").hset("a", {"x": 1})
+    shown.kit.key_sharded("users").set("soon", b"\xff", ex=60)
+    [cart] = answer(browser, "/api/keys/users?pattern=carts:*[0-9]")["keys"]
+    assert (cart["type"], cart["expires"]) == ("hash", None)
+    place = f"place={cart['place']}&key={cart['id']}"
+    value = answer(browser, f"/api/keys/users/value?{place}")
+    assert (value["structure"], value["note"]) == ("carts", "decoded by json")
+    assert value["value"] == [["a", {"x": 1}]]
+    [soon] = answer(browser, "/api/keys/users?pattern=soon")["keys"]
+    assert 50 < soon["expires"] <= 60
+    place = f"place={soon['place']}&key={soon['id']}"
+    assert answer(browser, f"/api/keys/users/value?{place}")["value"] == "\\xff"
+    looks = [record.__dict__["shardkit"] for record in caplog.records]
+    assert [(each["event"], each["component"]) for each in looks] == [
+        ("dashboard-keys-read", "users")
+    ] * 4
+    assert looks[1]["query"]["key"] == cart["id"]
+    found, cursor = set(), ""
+    while True:
+        page = answer(browser, f"/api/keys/users?pattern=user:*&cursor={cursor}")
+        found |= {each["key"] for each in page["keys"]}
+        if not (cursor := page["cursor"]):
+            break
+    assert found == {f"user:{n}" for n in range(200)}
+    for path in ("none", "users?cursor=9:0", "users?cursor=x", "users/value?place=99&key=YQ=="):
+        assert browser.get(f"/api/keys/{path}").status_code in (400, 404)
 
 
 def test_the_schema_lists_every_answer(client: TestClient) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import stat
 from contextlib import closing
+from pathlib import Path
 
+import pytest
 from fleets import shown_fleet, until
 
 import shardkit
@@ -28,6 +31,40 @@ def test_a_server_that_ends_and_comes_back_is_noted_once_each() -> None:
         assert texts[0] == "answers again"
         assert len(texts) == 2
         assert texts[1].startswith("does not answer: ")
+
+
+def test_charts_of_a_day_survive_a_restart_and_begin_with_their_first_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.dashboard.history.STEP", 1.0)
+    path = tmp_path / "state" / "history.json"
+    with shown_fleet() as shown:
+        address = shown.server(0).address
+        with closing(FleetWatch(shown.kit, interval=0.2, history=path)) as fleet:
+            totals = fleet.overview()["totals"]
+            until(lambda: len(fleet.overview()["day"]["at"]) >= 2)
+            assert all(fleet.overview()["totals"]["memory"])
+        assert totals["at"] == [] or all(totals["memory"])
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with closing(FleetWatch(shown.kit, interval=0.2, history=path)) as again:
+            assert min(again.overview()["day"]["memory"]) > 1_000_000
+            until(lambda: address in again.servers and again.servers[address].samples)
+            view = Views(again).server(address)
+            assert view is not None
+            assert view["samples"]["at"] == sorted(view["samples"]["at"])
+            assert view["samples"]["at"][0] == view["day"]["at"][0]
+        path.write_text("not this")
+        with closing(FleetWatch(shown.kit, interval=0.2, history=path)) as empty:
+            assert empty.overview()["day"]["at"] == []
+
+
+def test_an_idle_server_has_no_commands_as_those_of_the_dashboard_do_not_count() -> None:
+    with shown_fleet() as shown:
+        server = shown.fleet.servers[shown.server(0).address]
+        until(lambda: len(server.samples) > 20)
+        shown.fleet.check()
+        until(lambda: len(server.samples) > 30)
+        assert sum(each.ops for each in list(server.samples)[-10:]) <= 5
 
 
 def test_a_server_that_hangs_delays_nothing_else() -> None:

@@ -33,7 +33,7 @@ PICTURES = os.environ.get("BROWSER_SHOTS")
 def served(fleet: FleetWatch) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        application(fleet, allow_changes=True),
+        application(fleet, allow_changes=True, browse_keys=True, token="right"),
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=1,
@@ -50,8 +50,9 @@ def served(fleet: FleetWatch) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def site(shown: Shown) -> Iterator[str]:
+def site(shown: Shown, browser: Any) -> Iterator[str]:
     with served(shown.fleet) as url:
+        browser.get(f"{url}/?token=right")  # sets a cookie, for all ports
         yield url
 
 
@@ -90,6 +91,7 @@ VIEWS = {  # each view's path, and what it shows
     "locks": ("/locks", HOSTILE),
     "growth": ("/growth", "Nothing moves"),
     "configuration": ("/configuration", "users:7"),
+    "keys": ("/keys?component=users&pattern=user:*", "user:"),
 }
 
 
@@ -131,10 +133,23 @@ def test_a_server_that_ends_is_seen_while_somebody_looks(
     server = shown.server(1)
     server.kill()
     try:
-        until(lambda: "Something is wrong" in text(browser) and "4 down" in text(browser))
+        until(lambda: "4 shards cannot be used: 1 server down" in text(browser))
+        until(lambda: browser.title.startswith("4 shards cannot be used"))
+        until(lambda: "start it, or correct the entry" in text(browser))
+        shown_text = text(browser)
+        assert shown_text.index("cannot be reached") < shown_text.index("Commands a second")
+        assert browser.execute_script(
+            "return document.querySelector('h1 .bad').innerText"
+        ) == shown_text.splitlines()[0].removeprefix("● ")
+        selenium.ActionChains(browser).click(
+            browser.find_element("css selector", "td.wrap a[href^='/servers/']")
+        ).perform()
+        until(lambda: "It has not answered since" in text(browser))
+        browser.get(site + "/")
     finally:
         server.restart()
-    until(lambda: "3 of 3" in text(browser))
+    until(lambda: "All is well" in text(browser) and "3 of 3" in text(browser))
+    until(lambda: browser.title == "Overview · shardkit")
     assert "answers again" in text(browser)
 
 

@@ -52,12 +52,12 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
+from shardkit.network.rules import MOST_DOWN
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 
 HOLD = 0.5  # seconds that writers may wait
-MOST_DOWN = 30  # seconds that a replica's link may have been down
 _NOTICE = TIMEOUT  # seconds for replicas to notice that their master has crashed
 _COPY = 30.0  # seconds to catch up before a planned failover
 _FENCES_KEY = "config:growth:fences"
@@ -186,7 +186,7 @@ def fail_over(
             seen = [each for each, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, login)
-            target = _best(_following(offsets, source, same, role.history), None)
+            target = _best(source, _following(offsets, source, same, role.history), None)
             replica = connect(target)
             servers.wait_for_copy(master, replica, _COPY)
             servers.take_writes_alone(replica, config, target)
@@ -205,7 +205,7 @@ def fail_over(
                 offsets = {each: role for each, role in offsets.items() if each == wanted}
             if not force:
                 offsets = _following(offsets, source, same)
-            target = _best(offsets, None if force else MOST_DOWN)
+            target = _best(source, offsets, None if force else MOST_DOWN)
             behind = max(each.offset for each in offsets.values()) - offsets[target].offset
             replica = connect(target)
             least = servers.take_writes_alone(replica, config, target)
@@ -370,18 +370,20 @@ def _roles(addresses: Iterable[ServerAddress], login: Stored) -> dict[ServerAddr
     return found
 
 
-def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) -> ServerAddress:
-    """Return the replica that has the most writes."""
+def _best(
+    source: ServerAddress, offsets: Mapping[ServerAddress, ServerRole], most_down: int | None
+) -> ServerAddress:
+    """Return the replica of a master that has the most writes."""
     replicas = {server: role for server, role in offsets.items() if not role.is_master}
     if not replicas and offsets:
         named = ", ".join(map(str, offsets))
         raise GrowthError(
-            f"{named} is a master already, and no replica answers",
+            f"{source}: {named} is a master already, and no replica answers",
             f"use --to {next(iter(offsets))} --force if it has taken over",
         )
     if not replicas:
         raise GrowthError(
-            "the master has no replica that answers",
+            f"{source} has no replica that answers",
             "start one, or restore a backup: shardkit restore",
         )
     target = max(replicas, key=lambda server: replicas[server].offset)
@@ -390,8 +392,8 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
         raise GrowthError(f"{target} is half filled: it has lost its old data", "use a backup")
     if most_down is not None and role.down_for > most_down:
         raise GrowthError(
-            f"{target} has had no link to its master for {role.down_for} s: what was written since "
-            "is not there",
+            f"{source}: {target} has had no link to it for {role.down_for} s: what was written "
+            "since is not there",
             "use --force if that may be lost",
         )
     return target

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardkit.admin.check import CheckReport, check, check_structures, stale_map
+from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.cli import options as given
 from shardkit.cli.options import ShardOptions, command, opened
 from shardkit.cli.output import BAD, WARN, Output, Styled, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.errors import counted
-from shardkit.kit.config_client import config_client
+from shardkit.kit.config_client import config_client, stale_map
 from shardkit.network.rules import CheckFinding
 from shardkit.network.server_queries import TIMEOUT
 

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
+from zlib import crc32
 
 from shardkit.cli import options as given
 from shardkit.cli.options import command, opened
@@ -33,6 +35,10 @@ def dashboard(
     port: int = given.number(7180, "The port to listen on.", 0, most=65535),
     interval: float = given.seconds(2.0, "How often a server is asked.", 0.2),
     allow_changes: bool = given.flag("Let people revive dead tasks."),
+    browse_keys: bool = given.flag("Let people with the token see keys and values; logged."),
+    history: str | None = given.option(
+        "FILE", "Keeps a day of charts.  [default: in ~/.local/state/shardkit]"
+    ),
 ) -> int:
     """Serve a page over the whole fleet, until Ctrl-C.
 
@@ -54,14 +60,21 @@ def dashboard(
         ) from None
     listens_on = str(found[0]).partition("%")[0]
     is_local = ip_address(listens_on).is_loopback
-    token = os.environ.get(TOKEN, "") or ("" if is_local else secrets.token_urlsafe(24))
-    with opened(where) as topology:
-        fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
+    is_open = is_local and not browse_keys
+    token = os.environ.get(TOKEN, "") or ("" if is_open else secrets.token_urlsafe(24))
+    with opened(where, lasting=True) as topology:
+        if history is None:
+            state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+            name = f"dashboard-{crc32(topology.name.encode()):08x}.json"
+            history = str(Path(state) / "shardkit" / name)
+        server, kit = topology.config_server, topology.kit
+        fleet = FleetWatch(kit, server, interval=interval, history=history)
         try:
             app = application(
                 fleet,
                 token=token,
                 allow_changes=allow_changes,
+                browse_keys=browse_keys,
                 hosts=(*_HERE, host) if is_local else ("*",),
             )
             config = uvicorn.Config(
@@ -126,7 +139,7 @@ def top(
     """
     with extra("dashboard", "live tables"):
         from shardkit.dashboard.fleet import FleetWatch
-    with opened(where) as topology:
+    with opened(where, lasting=True) as topology:
         fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
         try:
             if output.as_json:

@@ -13,7 +13,7 @@ from shardkit.admin.growth.attachment import COPY, TIMEOUT
 from shardkit.cli import options as given
 from shardkit.cli.commands.growth import hold
 from shardkit.cli.options import command, config_server, group, opened
-from shardkit.cli.output import BAD, GOOD, WARN, Output, Styled, Table, number
+from shardkit.cli.output import BAD, GOOD, WARN, Output, Styled, Table, number, wordy
 from shardkit.cli.text import reason
 from shardkit.kit.config_client import config_client
 
@@ -52,7 +52,7 @@ def tree(
     code = 0 if good else 1
     if output.wrote_json([{**asdict(node), "server": str(node.server)} for node in nodes]):
         return code
-    table = Table.of("server", "state", number("bytes behind"))
+    table = Table.of("server", wordy("state"), number("bytes behind"))
     for node in nodes:
         state = node.state if node.ok else Styled(node.state, BAD)
         table.row("  " * node.depth + str(node.server), state, node.behind)
@@ -237,6 +237,8 @@ def failover(
             output.warn(f"{server} could not be told to follow it: {why}")
         if done.behind:
             output.warn(f"{done.behind:,} bytes of writes are on other replicas only")
+    if done is None and not fences:
+        output.good("no master that was replaced is left to come back")
     for fence in fences:
         if fence.applied:
             output.good(f"{fence.source} is back, and a replica of {fence.target}")

@@ -20,7 +20,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, counted, few
-from shardkit.kit.config_client import config_client
+from shardkit.kit.config_client import config_client, stale_map
 from shardkit.network import rules
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import ServerFacts, survey, targets_of
@@ -133,8 +133,6 @@ def _config_facts(server: Entry) -> rules.ConfigFacts:
 def _stale_map(server: Entry, shard_map: ShardMap | None) -> list[rules.CheckFinding]:
     if shard_map is None:
         return []
-    from shardkit.admin.check import stale_map  # loads all of admin/
-
     with suppress(ConfigError), config_client(server) as client:
         return stale_map(client, shard_map)
     return []

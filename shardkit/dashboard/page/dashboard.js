@@ -8,7 +8,7 @@ const banner = document.getElementById("banner"), nav = document.querySelector("
 const sorted = new Map(), filters = new Map(), signatures = new Map(), whole = new Set()
 const ROWS = 200  // of a table, unless somebody wants all
 let summary = null, shown = null, timer = 0, allowChanges = false, charts = []
-let totals = { at: [], ops: [], memory: [], clients: [] }
+let totals = { at: [], ops: [], memory: [], clients: [] }, daily = { at: [], ops: [], memory: [], clients: [] }, wholeDay = false
 
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag)
@@ -33,15 +33,14 @@ function bytes(value) {
   }
   return value.toFixed(1) + " TB"
 }
-function time(seconds) {
-  return seconds ? new Date(1000 * seconds).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" }) : ""
-}
+// All times are in UTC, as in the logs of servers and in `shardkit config history`.
+const time = seconds => seconds ? new Date(1000 * seconds).toISOString().slice(0, 19).replace("T", " ") : ""
 function span(seconds) {
   if (seconds === null || seconds === undefined) return ""
   for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) if (seconds >= 2 * size) return Math.round(seconds / size) + " " + unit
   return (seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)) + " s"
 }
-const clock = seconds => new Date(1000 * seconds).toTimeString().slice(0, 8)
+const clock = seconds => new Date(1000 * seconds).toISOString().slice(11, wholeDay ? 16 : 19)
 // A canvas takes no variable of a style sheet: the browser resolves it for an element, once a scheme.
 const colours = new Map()
 function colour(variable) {
@@ -76,7 +75,7 @@ function table(name, columns, rows, empty) {
   const shownRows = whole.has(name) ? kept : kept.slice(0, ROWS)
   const body = shownRows.map(row => h("tr", {}, columns.map(each =>
     h("td", { class: each[3] || (isNumber(each) ? "number" : null) }, each[2] ? each[2](row) : each[1](row) ?? ""))))
-  const found = h("div", { class: "scroll" + (rows.length > 20 ? " tall" : ""), tabindex: rows.length > 20 ? 0 : null, "data-key": name },
+  const found = h("div", { class: "scroll" + (rows.length > 20 ? " tall" : "") + (columns === PROBLEMS ? " stacked" : ""), tabindex: rows.length > 20 ? 0 : null, "data-key": name },
     h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)))
   if (rows.length <= 8) return found
   return [h("input", { type: "search", placeholder: "Filter " + number(rows.length) + " rows", "aria-label": "Filter", value: filters.get(name) || "",
@@ -87,16 +86,26 @@ function table(name, columns, rows, empty) {
 
 const tile = (label, value, note) => h("div", { class: "tile" }, h("b", {}, value), h("span", {}, label + (note ? " " + note : "")))
 
-function chart(title, stamps, values, show) {
-  const box = h("div", { class: "chart" }, h("h3", {}, title))
+// A server that did not answer leaves a gap; a limit is a line where the values come near it.
+function chart(title, stamps, values, show, limit) {
+  const near = limit && values.some(each => each > limit / 2)
+  const box = h("div", { class: "chart" }, h("h3", {}, title, limit ? h("span", { class: near ? "limit" : "" }, ", limit " + show(limit)) : null))
+  const most = Math.max(wholeDay ? 900 : 30, 3 * (summary ? summary.interval : 2)), at = [], drawn = []
+  stamps.forEach((stamp, n) => {
+    if (n && stamp - stamps[n - 1] > most && stamp % 300) { at.push(stamps[n - 1] + 1); drawn.push(null) }  // not between points of five minutes
+    at.push(stamp)
+    drawn.push(values[n])
+  })
+  if (!at.length) return h("div", { class: "chart" }, h("h3", {}, title), h("p", { class: "muted" }, "No sample yet."))
   charts.push(() => {
     const line = colour("--line"), axis = { stroke: colour("--muted"), grid: { stroke: line, width: 1 }, ticks: { stroke: line }, font: "12px system-ui" }
     const plot = new uPlot({
       width: box.clientWidth - 24, height: 170, legend: { show: false }, cursor: { points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [{ ...axis, size: 30, space: 70, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
-      series: [{}, { stroke: colour("--link"), width: 1.5, points: { show: false } }],
-    }, [stamps, values], box)
+      tzDate: stamp => uPlot.tzDate(new Date(1000 * stamp), "UTC"),
+      series: [{}, { stroke: colour("--link"), width: 1.5, points: { show: at.length < 3 } }, ...(near ? [{ stroke: colour("--bad"), width: 1, dash: [6, 4], points: { show: false } }] : [])],
+    }, [at, drawn, ...(near ? [at.map(() => limit)] : [])], box)
     box.plot = plot
   })
   return box
@@ -109,8 +118,31 @@ const NODES = [["node", row => row.address], ["state", row => row.state, row => 
   ["conns", row => row.clients, row => number(row.clients)], ["lag", row => row.lag, row => row.lag === null || row.lag === undefined ? "" : bytes(row.lag)], ["why", row => row.error, null, "wrap"]]
 const nodesOf = answer => answer.nodes.length ? [h("h2", {}, "Nodes of the cluster"), table("nodes", NODES, answer.nodes, "")] : null
 
+// Where a problem is: the page of its server, or of its component.
+function place(row) {
+  if (summary && summary.servers.some(each => each.address === row.where)) return link(at("servers", row.where), row.where)
+  const name = (row.shards || []).map(each => each.split(/[: ]/)[0]).find(each => summary && summary.components.some(known => known.name === each))
+  return name ? link(at("components", name), row.where) : row.where
+}
+const PAGES = { failover: "failover", replicas: "failover", config: "config-server", move: "growth", changes: "growth", keys: "operations", clients: "operations" }
+// What to do: commands as code, with the page of the guide that explains them.
+function remedy(row) {
+  const page = PAGES[(row.remedy.match(/shardkit (\w+)/) || [])[1]] || "operations"
+  return row.remedy ? h("a", { href: "https://github.com/shardkit/shardkit/blob/main/docs/" + page + ".md", target: "_blank", rel: "noreferrer" }, row.remedy) : ""
+}
 const PROBLEMS = [["", row => row.severity, row => h("span", { class: row.severity > 1 ? "bad" : "warn" }, row.severity > 1 ? "problem" : "warning"), " "],
-  ["where", row => row.where], ["what", row => row.text, null, "wrap"], ["remedy", row => row.remedy, null, "wrap"]]
+  ["where", row => row.where, place, "wrap"], ["what", row => row.text, null, "wrap"], ["remedy", row => row.remedy, remedy, "wrap"]]
+const count = (n, noun) => number(n) + " " + noun + (n === 1 ? "" : "s")
+// What is wrong, worst first: its class, and the words of the first line and of the tab's title.
+function verdict() {
+  const bad = summary.problems.filter(each => each.severity > 1).length, down = summary.servers.filter(each => each.state === "down").length
+  if (summary.unusable) return ["bad", count(summary.unusable, "shard") + " cannot be used" + (down ? ": " + count(down, "server") + " down" : "")]
+  if (down || bad) return ["bad", down ? count(down, "server") + " down" : count(bad, "problem")]
+  return summary.problems.length || summary.banner ? ["warn", summary.banner ? "The config server cannot be read" : count(summary.problems.length, "warning")] : ["good", "All is well"]
+}
+const spans = () => h("p", { class: "spans" }, [["Last hour", false], ["Last day", true]].map(([text, day]) => h("button", { class: "action", "data-key": "span:" + day, "aria-pressed": String(wholeDay === day), onclick: () => { wholeDay = day; draw(true) } }, text)))
+const CHANGES = [["change", row => row.kind], ["of", row => row.name, null, "wrap"], ["phase", row => row.phase, row => h("span", { class: "warn" }, row.phase)],
+  ["how far", row => row.text, null, "wrap"], ["a second", row => row.rate, row => row.rate ? rate(row.rate) : ""], ["left", row => row.left, row => span(row.left)], ["since", row => row.started, row => time(row.started), " "], ["by", row => row.owner]]
 const SLOW = [["at", row => row.at, row => time(row.at), " "], ["server", row => row.server, row => link(at("servers", row.server), row.server)],
   ["kind", row => row.kind], ["amount", row => row.amount, row => row.kind === "slow" ? fixed(row.amount / 1000, 1) + " ms" : bytes(row.amount)],
   ["command", row => row.command], ["key", row => row.key, null, "wrap"]]
@@ -118,16 +150,21 @@ const SLOW = [["at", row => row.at, row => time(row.at), " "], ["server", row =>
 function overview() {
   const up = summary.servers.filter(each => each.state === "up").length
   const sum = field => summary.servers.reduce((all, each) => all + (each[field] || 0), 0)
+  const series = wholeDay ? daily : totals, [how, words] = verdict()
+  const wrong = [
+    summary.problems.length ? [h("h2", {}, "Problems"), table("problems", PROBLEMS, summary.problems, "")] : null,
+    Object.keys(summary.broken).length ? table("broken", [["component", row => row[0]], ["why it cannot be used", row => row[1], null, "wrap"]], Object.entries(summary.broken), "") : null,
+    summary.changes.length ? [h("h2", {}, "Changes at work"), table("changes-at-work", CHANGES, summary.changes, "")] : null]
   return [
-    h("h1", {}, summary.problems.some(each => each.severity > 1) || up < summary.servers.length ? "Something is wrong" : "All is well"),
+    h("h1", {}, h("span", { class: how }, words)), wrong,
     h("div", { class: "tiles" },
       tile("servers up", up + " of " + summary.servers.length), tile("components", number(summary.components.length)),
       tile("keys", number(sum("keys"))), tile("commands a second", number(sum("ops"))), tile("memory", bytes(sum("memory"))),
       tile("connections", number(sum("clients")))),
-    h("div", { class: "charts" }, chart("Commands a second, all servers", totals.at, totals.ops, number),
-      chart("Memory, all servers", totals.at, totals.memory, bytes)),
-    h("h2", {}, "Problems"), table("problems", PROBLEMS, summary.problems, "The last check found nothing. `shardkit check` looks at data, too."),
-    Object.keys(summary.broken).length ? table("broken", [["component", row => row[0]], ["why it cannot be used", row => row[1], null, "wrap"]], Object.entries(summary.broken), "") : null,
+    spans(),
+    h("div", { class: "charts" }, chart("Commands a second, all servers", series.at, series.ops, number),
+      chart("Memory, all servers", series.at, series.memory, bytes)),
+    summary.problems.length ? null : h("p", { class: "muted" }, "The last check found nothing. `shardkit check` looks at data, too."),
     h("h2", {}, "Components"), table("components", [
       ["component", row => row.name, row => link(at("components", row.name), row.name)], ["shards", row => row.shards], ["placement", row => row.placement],
       ["servers", row => row.servers], ["keys", row => row.keys, row => number(row.keys)], ["epoch", row => row.epoch],
@@ -139,8 +176,11 @@ function overview() {
       ["commands/s", row => row.ops, row => number(row.ops)], ["memory", row => row.memory, row => bytes(row.memory)],
       ["of limit", row => row.max_memory ? row.memory / row.max_memory : null, row => row.max_memory ? percent(row.memory / row.max_memory) : ""],
       ["conns", row => row.clients, row => number(row.clients)], ["CPU", row => row.cpu, row => percent(row.cpu)],
+      ["hits", row => row.hits, row => percent(row.hits)], ["evicted/s", row => row.evicted || null, row => row.evicted ? rate(row.evicted) : ""],
+      ["network/s", row => row.sent === null ? null : row.received + row.sent, row => row.sent === null ? "" : bytes(row.received + row.sent)],
       ["lag", row => row.lag, row => row.lag === null || row.lag === undefined ? "" : bytes(row.lag)],
-      ["ms", row => row.latency, row => row.latency === null ? "" : fixed(1000 * row.latency, 2)]],
+      ["ms", row => row.latency, row => row.latency === null ? "" : fixed(1000 * row.latency, 2)]]
+      .filter(column => !["of limit", "hits", "evicted/s", "lag"].includes(column[0]) || summary.servers.some(row => ![null, undefined].includes(column[1](row)))),
       summary.servers, "No server is known yet."),
     h("h2", {}, "What changed"), table("events", [["at", row => row.at, row => time(row.at), " "], ["where", row => row.where], ["what", row => row.text, null, "wrap"]],
       summary.events, "Nothing since this dashboard was started."),
@@ -174,7 +214,7 @@ function component(answer) {
 }
 
 function server(answer) {
-  const samples = answer.samples, stamps = samples.at || []
+  const samples = wholeDay ? answer.day : answer.samples, stamps = samples.at || []
   const facts = object => h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, Object.entries(object).filter(each => each[1] !== null).map(([name, value]) =>
     h("tr", {}, h("th", { scope: "row" }, name.replaceAll("_", " ")), h("td", {}, typeof value === "object" ? JSON.stringify(value) : String(value)))))))
   return [
@@ -183,9 +223,11 @@ function server(answer) {
     h("div", { class: "tiles" }, tile(answer.software, answer.version || "?"), tile("role", answer.role || "?"), tile("commands a second", number(answer.ops)),
       tile("memory", bytes(answer.memory), answer.max_memory === null ? "" : answer.max_memory ? "of " + bytes(answer.max_memory) : "without a limit"),
       tile("connections", number(answer.clients), "of " + number(answer.max_clients)), tile("blocked", number(answer.blocked)), tile("replicas", number(answer.replicas))),
-    h("div", { class: "charts" }, [["Commands a second", "ops", number], ["Memory", "memory", bytes], ["Connections", "clients", number],
-      ["CPU, share of a core", "cpu", percent], ["INFO, milliseconds", "latency", value => fixed(1000 * value, 1)], ["Sent, bytes a second", "sent", bytes]]
-      .map(([title, field, show]) => chart(title, stamps, samples[field] || [], show))),
+    spans(),
+    h("div", { class: "charts" }, [["Commands a second", "ops", number], ["Memory", "memory", bytes, answer.max_memory], ["Connections", "clients", number, answer.max_clients],
+      ["CPU, share of a core", "cpu", percent, 1], ["INFO, milliseconds", "latency", value => fixed(1000 * value, 1), 0.25], ["Hit rate", "hits", percent], ["Evicted keys a second", "evicted", rate],
+      ["Received, bytes a second", "received", bytes], ["Sent, bytes a second", "sent", bytes]]
+      .map(([title, field, show, limit]) => chart(title, stamps, samples[field] || [], show, limit))),
     nodesOf(answer),
     h("h2", {}, "Databases"), table("databases", [["database", row => row.number], ["keys", row => row.keys, row => number(row.keys)], ["shards", row => row.shards.join(", "), null, "wrap"]], answer.databases, "No entry names it."),
     h("h2", {}, "Slow and large commands"), table("server-slow", SLOW, answer.slow, "None in the last day."),
@@ -283,7 +325,7 @@ function locks(answer) {
 
 function growth(answer) {
   if (answer.banner) return [h("h1", {}, "Growth"), h("p", { class: "note" }, answer.banner)]
-  return [h("h1", {}, "Growth"), table("moves", [["from", row => row.source, null, "wrap"], ["to", row => row.target, null, "wrap"], ["phase", row => row.phase, row => h("span", { class: row.is_over ? "good" : "warn" }, row.phase)], ["how far", row => row.how_far, null, "wrap"],
+  return [h("h1", {}, "Growth"), h("h2", {}, "Changes at work"), table("changes-at-work", CHANGES, answer.changes, "Nothing changes."), h("h2", {}, "Moves"), table("moves", [["from", row => row.source, null, "wrap"], ["to", row => row.target, null, "wrap"], ["phase", row => row.phase, row => h("span", { class: row.is_over ? "good" : "warn" }, row.phase)], ["how far", row => row.how_far, null, "wrap"],
     ["shards", row => (row.shards || []).join(", "), null, "wrap"], ["copied", row => row.copied, row => bytes(row.copied)], ["took", row => row.seconds, row => span(row.seconds)],
     ["writers waited", row => row.held, row => row.held === null ? "" : fixed(1000 * row.held, 0) + " ms"]],
     answer.moves, "Nothing moves, and nothing has moved. `shardkit move` starts a move."),
@@ -305,6 +347,23 @@ function configuration(answer) {
     h("h2", {}, "Entries"), table("entries", [["entry", row => row[0]], ["fields", row => row[1], null, "wrap"]],
       Object.values(answer.entries).flatMap(each => Object.entries(each)).map(([shard, fields]) => [shard, JSON.stringify(fields)]), "No entry yet.")]
 }
+
+// Keys: what is found of a pattern, page by page, and the value of one.
+function keys(answer) {
+  const query = new URLSearchParams(location.search), known = summary ? summary.components.map(each => each.name) : []
+  const look = (component, pattern) => { history.pushState(null, "", "/keys?" + new URLSearchParams({ component, pattern })); go() }
+  const names = h("select", { "aria-label": "Component", "data-key": "keys:component", onchange: event => look(event.target.value, query.get("pattern") || "*") },
+    ["", ...known].map(name => h("option", { value: name, selected: name === query.get("component") ? "" : null }, name || "Component")))
+  const pattern = h("input", { type: "search", "aria-label": "Pattern", "data-key": "keys:pattern", value: query.get("pattern") || "*", onchange: event => look(query.get("component") || "", event.target.value) })
+  const value = answer.value && h("div", {}, h("h2", {}, answer.value.key), h("p", { class: "muted" }, [answer.value.type, answer.value.structure && "of " + answer.value.structure, answer.value.note].filter(Boolean).join(", ") + ". At most 100 members, or 64 KB, are shown."),
+    h("pre", {}, typeof answer.value.value === "string" ? answer.value.value : JSON.stringify(answer.value.value, null, 1)))
+  return [h("h1", {}, "Keys"), h("p", { class: "looked" }, names, pattern), answer.error ? h("p", { class: "note" }, answer.error) : null, value,
+    answer.keys ? table("keys", [["key", row => row.key, row => h("button", { class: "action", onclick: () => { query.set("place", row.place); query.set("key", row.id); history.pushState(null, "", "/keys?" + query); go() } }, row.key), "wrap"],
+      ["type", row => row.type], ["bytes", row => row.bytes, row => bytes(row.bytes)], ["expires in", row => row.expires, row => span(row.expires)], ["shard", row => row.shard]],
+      answer.keys, "No key of this pattern" + (answer.cursor ? " was found yet." : ".")) : h("p", { class: "note" }, "Choose a component. Each look is logged."),
+    answer.cursor ? h("p", { class: "more" }, h("button", { class: "action", "data-key": "keys:more", onclick: async () => { const more = await ask(keysPath(query, answer.cursor)); shown = { ...answer, keys: answer.keys.concat(more.keys), cursor: more.cursor }; draw(true) } }, "Look for more")) : null]
+}
+const keysPath = (query, cursor) => at("keys", query.get("component")) + "?" + new URLSearchParams({ pattern: query.get("pattern") || "*", cursor: cursor || "" })
 
 const failures = failed => Object.entries(failed || {}).map(([where, why]) => h("p", { class: "note" }, where + ": " + why))
 
@@ -332,6 +391,15 @@ function route() {
   }, queues]
   if (parts[0] === "slow") return [() => ask(path), answer => [h("h1", {}, "Slow and large commands of all servers"), table("slow", SLOW, answer.slow, "None in the last day. Servers record what takes longer than slowlog-log-slower-than.")]]
   if (parts[0] === "recorded") return [() => ask("/metrics"), recorded]
+  if (parts[0] === "keys") return [async () => {
+    if (shown) return shown  // only what somebody asks for
+    const component = query.get("component")
+    if (!component) return {}
+    try {
+      const value = query.get("key") ? await ask(at("keys", component, "value") + "?" + new URLSearchParams({ place: query.get("place"), key: query.get("key") })) : null
+      return { ...(value ? {} : await ask(keysPath(query))), value }
+    } catch (error) { return { error: error.message } }
+  }, keys]
   if (parts[0] === "heat") return [async () => {
     const answer = await ask(path)
     if (shown) Object.assign(answer, { moves: shown.moves, observed: shown.observed })
@@ -377,11 +445,21 @@ function go() {
   shown = null
   signatures.clear()
   whole.clear()
-  const current = "/" + location.pathname.split("/")[1]
-  nav.replaceChildren(...VIEWS.map(([path, title]) => h("a", { href: path, "aria-current": path === current ? "page" : null }, title)))
-  document.title = (VIEWS.find(each => each[0] === current)?.[1] || decodeURIComponent(location.pathname.split("/").pop())) + " · shardkit"
+  navigate()
   view.replaceChildren(h("p", { class: "note" }, "Asking …"))
   load()
+}
+
+function navigate() {
+  const current = "/" + location.pathname.split("/")[1]
+  nav.replaceChildren(...VIEWS.map(([path, title]) => h("a", { href: path, "aria-current": path === current ? "page" : null }, title)))
+  entitle()
+}
+function entitle() {
+  const what = VIEWS.find(each => each[0] === "/" + location.pathname.split("/")[1])?.[1] || decodeURIComponent(location.pathname.split("/").pop())
+  const [how, words] = summary && summary.servers ? verdict() : ["good", ""]
+  const title = (how === "good" ? "" : words + " · ") + what + " · shardkit"
+  if (document.title !== title) document.title = title
 }
 
 document.addEventListener("click", event => {
@@ -402,11 +480,13 @@ function listen() {
   source.onmessage = event => {
     summary = JSON.parse(event.data)
     if (!summary.servers) return
-    state.textContent = "live, every " + summary.interval + " s"
+    const [how, words] = verdict()
+    state.replaceChildren(h("span", { class: how }, words), ", every " + summary.interval + " s, times in UTC")
+    entitle()
     banner.hidden = !summary.banner
     banner.textContent = summary.banner ? "The config server cannot be read; what follows is the last that is known. " + summary.banner : ""
-    totals.at.push(summary.at)
-    for (const field of ["ops", "memory", "clients"]) totals[field].push(summary.servers.reduce((all, each) => all + (each[field] || 0), 0))
+    if (summary.servers.some(each => each.state === "up")) totals.at.push(summary.at)
+    if (totals.at[totals.at.length - 1] === summary.at) for (const field of ["ops", "memory", "clients"]) totals[field].push(summary.servers.reduce((all, each) => all + (each[field] || 0), 0))
     if (totals.at.length > 1800) Object.values(totals).forEach(each => each.shift())
     draw()
   }
@@ -417,9 +497,12 @@ addEventListener("DOMContentLoaded", async () => {
   go()
   listen()
   try {
-    allowChanges = (await ask("/settings")).allow_changes
+    const settings = await ask("/settings")
+    allowChanges = settings.allow_changes
+    if (settings.browse_keys) { VIEWS.push(["/keys", "Keys"]); navigate() }
     const known = await ask("/overview")
     if (known.totals) totals = known.totals
+    if (known.day) daily = known.day
     draw(true)
   } catch { /* the events go on trying */ }
 })

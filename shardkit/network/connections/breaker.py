@@ -42,7 +42,7 @@ from redis.exceptions import (
 )
 
 from shardkit import log_records
-from shardkit.errors import BreakerOpenError, DeadlineExceeded, few
+from shardkit.errors import BreakerOpenError, DeadlineExceeded, few, natural
 from shardkit.events import BreakerClosed, BreakerOpened, emit
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
@@ -52,6 +52,7 @@ logger = logging.getLogger("shardkit")
 
 PROBE_TIMEOUT = 1.0
 _LATE = 10.0  # seconds after which a probe that is due is not under way
+_ASKED_AFTER, _ASKED_EVERY = 2.0, 30.0  # seconds away until it is asked why, and asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +75,26 @@ def failover_of(address: str) -> str:
 
 
 class Breaker:
-    """The circuit breaker of one server. Thread-safe. ``probe`` reaches the server, or raises."""
+    """The circuit breaker of one server. Thread-safe.
+
+    ``probe`` reaches the server, or raises. ``explain`` says why a server may stay away and what to
+    do about it, in the log and in errors; empty if it does not know.
+    """
 
     def __init__(
-        self, address: str, settings: BreakerSettings, probe: Callable[[], object]
+        self,
+        address: str,
+        settings: BreakerSettings,
+        probe: Callable[[], object],
+        explain: Callable[[], str] = str,
     ) -> None:
         self.address = address
         self.opened = False
+        self.explanation = ""  # why the server stays away, and what to do, if that was found
         self.pools: weakref.WeakSet[Any] = weakref.WeakSet()  # of connections to the server
         self._settings = settings
-        self._probe = probe
+        self._probe, self._explain = probe, explain
+        self._asks_at = 0.0  # when it is asked next why the server stays away
         self._lock = ForkSafeLock()
         self._stopped = threading.Event()
         self._rounds = 0  # of probing; the latest thread is the only one that goes on
@@ -152,11 +163,13 @@ class Breaker:
         """Log that the server is unavailable, once until it is back."""
         if self._away_at:
             return
-        self._away_at = time.time()
+        self._away_at, self._asks_at = time.time(), time.monotonic() + _ASKED_AFTER
+        self._log_away(shard)
+
+    def _log_away(self, shard: object = None) -> None:
         place, about = self._place(shard)
         policies = (getattr(pool, "policy", None) for pool in list(self.pools))
-        is_replaceable = any(getattr(each, "replaceable", False) for each in policies)
-        remedy = failover_of(self.address) if is_replaceable else ""
+        remedy = next((each.if_away for each in policies if each and each.if_away), "")
         about = log_records.fields("server-unavailable", **about, cause=self._why, remedy=remedy)
         text = f"{self._why.rstrip('.')}. {remedy}" if remedy else self._why
         logger.warning("%s is unavailable: %s", place, text, extra=about)
@@ -165,7 +178,7 @@ class Breaker:
         """Return the shards in use on the server, and the server: as text, and as fields."""
         policies = [getattr(pool, "policy", None) for pool in list(self.pools)]
         shards = {str(shard or ""), *(str(getattr(each, "shard", "") or "") for each in policies)}
-        named = sorted(shards - {""})
+        named = sorted(shards - {""}, key=natural)
         place = f"{few(named, ', ')} ({self.address})" if named else self.address
         return place, {"shards": named, "server": self.address}
 
@@ -244,6 +257,11 @@ class Breaker:
                 self._why = str(error)
                 if not self._stopped.is_set():
                     self._is_away()
+            if not self.explanation and time.monotonic() > self._asks_at:
+                self._asks_at = time.monotonic() + _ASKED_EVERY
+                self.explanation = self._explain()
+                if self.explanation:
+                    self._log_away()
             return False
         self.close()
         return True
@@ -277,9 +295,13 @@ def _counts(error: BaseException) -> bool:
 
 
 class Breakers:
-    """The circuit breakers of a kit, by way to connect; each lives as long as a client uses it."""
+    """The circuit breakers of a kit, by way to connect; each lives as long as a client uses it.
 
-    def __init__(self) -> None:
+    For ``explain`` see `Breaker`.
+    """
+
+    def __init__(self, explain: Callable[[], str] = str) -> None:
+        self._explain = explain
         self._lock = ForkSafeLock()
         self._by_way: weakref.WeakValueDictionary[object, Breaker] = weakref.WeakValueDictionary()
 
@@ -294,7 +316,7 @@ class Breakers:
         with self._lock:
             breaker = self._by_way.get(way)
             if breaker is None:
-                breaker = self._by_way[way] = Breaker(address, settings, probe)
+                breaker = self._by_way[way] = Breaker(address, settings, probe, self._explain)
             return breaker
 
     def all(self) -> list[Breaker]:

@@ -189,6 +189,7 @@ class Clients:
         CallPolicy(deadline=deadline)  # so that calls are timed from the first one on
         self.describe = describe
         self._credential_providers = dict(credential_providers or {})
+        self.near: set[str] = set()  # the nodes of clusters that are in this process's zone
         self._lock = threading.RLock()
         self._closed = False
         self.topology: Callable[[], Any] = _nothing  # a weak reference; the kit sets it
@@ -493,6 +494,7 @@ class Clients:
             fields |= _RAW
         way = _way(fields, entry, provider, shard, reads)
         fields["policy"] = policy = self._policy(fields, shard, entry.address, way)
+        policy.near = self.near
         try:
             if is_shared:
                 pool = self._way_pool(held, way, fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,8 +48,16 @@ class CallPolicy:
     backoff: Any = None
     max_waiting: int = MAX_WAITING
     replaceable: bool = False  # whether a replica can take the server's place
+    near: Collection[str] = ()  # the nodes of clusters that are in this process's zone
     node: Callable[[str, int], Breaker] | None = None  # makes the breaker of a cluster's node
     _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
+
+    @property
+    def if_away(self) -> str:
+        """What to do about the server if it stays away; empty if nothing is known."""
+        if self.breaker is not None and self.breaker.explanation:
+            return self.breaker.explanation
+        return failover_of(self.address) if self.replaceable else ""
 
     def __post_init__(self) -> None:
         if self.deadline is not None:
@@ -111,8 +119,8 @@ class CallPolicy:
             error, ShardUnavailable
         ):
             arrived = getattr(error, "maybe_executed", False) if sent is None else sent
-            replaceable = self.replaceable
-            return unreached(self.shard, self.address, error, replaceable, sent=bool(arrived))
+            if_away = self.if_away
+            return unreached(self.shard, self.address, error, if_away, sent=bool(arrived))
         if isinstance(error, redis.ResponseError | redis.ConnectionError) and error.args:
             text, *rest = error.args
             error.args = (f"{text} [{self.shard}, {self.address}]", *rest)
@@ -150,14 +158,14 @@ def unreached(
     shard: object,
     address: str,
     error: Exception,
-    replaceable: bool,
+    if_away: str,
     *,
     sent: bool,
     **details: Any,
 ) -> ShardUnavailable:
     """Return the failure of a command without a reply; ``sent`` if it may have arrived.
 
-    If the server is ``replaceable``, the error names the failover.
+    ``if_away`` is what to do about the server if it stays away.
     It is a `ShardTimeout` or another kind of `ShardUnavailable` if the error is of that kind.
     """
     if isinstance(error, ShardUnavailable) and error.error is not None:
@@ -175,8 +183,8 @@ def unreached(
         elif isinstance(error, MaxConnectionsError):
             what = "got no command"
     text, better = meaning(error) or (str(error), "")
-    if replaceable and not isinstance(error, DeadlineExceeded | MaxConnectionsError):
-        remedy += f". {failover_of(address)}"
+    if if_away and not isinstance(error, DeadlineExceeded | MaxConnectionsError):
+        remedy += f". {if_away}"
     kind: type[ShardUnavailable] = ShardUnavailable
     if isinstance(error, ShardUnavailable):
         kind = type(error)

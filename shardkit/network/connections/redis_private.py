@@ -17,7 +17,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
@@ -448,9 +448,13 @@ def reads_replicas(client: Any) -> bool:
     return getattr(client, "load_balancing_strategy", None) is not None
 
 
-def replica_in(nodes: Sequence[Any]) -> Any:
-    """Return a replica among the nodes of a slot, always the same of a process; else the master."""
-    return nodes[1 + os.getpid() % (len(nodes) - 1)] if len(nodes) > 1 else nodes[0]
+def replica_in(nodes: Sequence[Any], near: Collection[str]) -> Any:
+    """Return a replica among the nodes of a slot, always the same of a process; else the master.
+
+    Replicas that are ``near``, by name, come first.
+    """
+    replicas = [each for each in nodes[1:] if each.name in near] or nodes[1:]
+    return replicas[os.getpid() % len(replicas)] if replicas else nodes[0]
 
 
 def is_replica(node: Any) -> bool:

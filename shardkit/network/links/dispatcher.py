@@ -510,7 +510,8 @@ class Dispatcher:
                 if where is not None:
                     node = node_of(client, *where)
                 elif position not in redirected and _may_be_read(client, request):
-                    node = replica_in(slot_owners(client)[slot_of(request.key)])
+                    owners = slot_owners(client)[slot_of(request.key)]
+                    node = replica_in(owners, client.policy.near)
                 else:
                     node = client.get_node_from_key(key_bytes(request.key))
                 name = f"{node.name} asking" if asking else node.name
@@ -771,9 +772,8 @@ def _nodes_of(
         else:
             keys = [batch[position].key for position in positions]
         if reads_replicas(client):
-            picks = [
-                replica_in if _may_be_read(client, batch[n]) else itemgetter(0) for n in positions
-            ]
+            near = partial(replica_in, near=client.policy.near)
+            picks = [near if _may_be_read(client, batch[n]) else itemgetter(0) for n in positions]
             owners = [pick(nodes[slot]) for pick, slot in zip(picks, slots_of(keys), strict=True)]
         else:
             owners = [nodes[slot][0] for slot in slots_of(keys)]

@@ -413,8 +413,8 @@ class ServerRequest:
 
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
         """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-        replaceable = self.endpoints[0].policy.replaceable
-        return failure(self.shard, self.address, request, error, sent, replaceable)
+        if_away = self.endpoints[0].policy.if_away
+        return failure(self.shard, self.address, request, error, sent, if_away)
 
     def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
         """Return the failure for a request to which the server answered with an error."""
@@ -444,10 +444,10 @@ def failure(
     request: Command | Transaction,
     error: Exception,
     sent: bool,
-    replaceable: bool = False,
+    if_away: str = "",
 ) -> ShardFailure:
     """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-    return unreached(shard, address, error, replaceable, sent=sent, **_details(request))
+    return unreached(shard, address, error, if_away, sent=sent, **_details(request))
 
 
 def _picked(values: Sequence[Any], slices: Sequence[slice]) -> list[Any]:

@@ -13,7 +13,8 @@ for some milliseconds, until none is in progress and the new server has everythi
 had by then. So reads never go back in time, nor do layouts that structures have cached.
 
 One thread of the kit's asks the servers. It ends after a minute without reads from replicas. A
-cluster's client finds its replicas by itself; their lag and zones are not known.
+cluster's client finds its replicas by itself; their lag is not known. Its nodes are asked for their
+zones twice a minute, if this process has one.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, RedisClusterException, RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
@@ -40,6 +42,7 @@ from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailable
 from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
 from shardkit.network.rights import missing_right
+from shardkit.network.server_queries import query_all
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.interruptions import start_thread
@@ -49,6 +52,7 @@ UNUSED = 60.0  # seconds without a read, after which replicas are no longer aske
 OUTDATED = 5.0  # seconds after which what is known of a server is ignored
 CLUSTER_WRITES = 1.0  # seconds of reading from a cluster's masters after a write
 _SMOOTHED = 0.2  # the weight of the latest of a server's times to answer
+_ZONES = 30.0  # seconds between two questions for a cluster's zones
 _ALIKE = 0.0002  # seconds of latency that make no difference
 CATCH_UP = 0.05  # seconds that reads are held at most when they change to another server
 _MOST_SAMPLES = 256  # of a master's offset
@@ -178,7 +182,7 @@ class Replicas:
         if read_from.mode == "master":
             return ReadTarget(number)
         if entry.is_cluster:
-            return ReadTarget(self._choose_in_cluster(shard, read_from))
+            return ReadTarget(self._choose_in_cluster(component, shard, read_from))
         state = self._state(component, shard)
         now = time.monotonic()
         with self._lock:
@@ -267,14 +271,17 @@ class Replicas:
         who = name or f"process {os.getpid()}"
         return max(candidates, key=lambda entry: crc32(f"{who} {entry.address}".encode()))
 
-    def _choose_in_cluster(self, shard: Shard, read_from: ReadFrom) -> Number:
-        if read_from.mode == "nearest" or read_from.by_zone:
+    def _choose_in_cluster(self, component: Component, shard: Shard, read_from: ReadFrom) -> Number:
+        if read_from.mode in ("nearest", "zone"):
             raise InvalidArgumentError(
-                f"{shard}: read_from={read_from.mode!r} is impossible on a cluster, whose nodes' "
-                "zones and latencies are unknown",
-                "use replica or prefer_replica",
+                f"{shard}: read_from={read_from.mode!r} is impossible on a cluster, where reads "
+                "leave masters and latencies out",
+                "use zone_replica, replica or prefer_replica",
             )
         state = self._shards.get(shard)
+        if self.zone:
+            state = self._state(component, shard)
+            state.used_at = time.monotonic()
         if state is not None and time.monotonic() - state.wrote_at < CLUSTER_WRITES:
             return shard.number
         return ReplicaOf(shard.number)
@@ -289,15 +296,18 @@ class Replicas:
         """Whether a shard's servers were asked since its entry changed."""
         shard = Shard(component.name, number)
         entry = component.entry_of(shard)
-        if entry.is_cluster or not (entry.replicas or entry.is_sentinel):
+        if not (self.zone if entry.is_cluster else entry.replicas or entry.is_sentinel):
             return True
         return self._state(component, shard).master.asked_at > _NEVER
 
     def ask(self, component: Component, number: int | None) -> None:
         """Ask a shard's servers now. Blocks."""
         shard = Shard(component.name, number)
-        if not component.entry_of(shard).is_cluster:
-            self._ask_all([self._state(component, shard)], None)
+        state = self._state(component, shard)
+        if component.entry_of(shard).is_cluster:
+            self._ask_nodes(state)
+        else:
+            self._ask_all([state], None)
 
     def close(self) -> None:
         """Stop asking servers."""
@@ -344,15 +354,33 @@ class Replicas:
         """Ask the servers of all shards in use; return whether there are any."""
         now = time.monotonic()
         states = [each for each in list(self._shards.values()) if now - each.used_at < UNUSED]
-        states = [each for each in states if not each.master.entry.is_cluster]
         if not states:
             self._thread = 0
             return False
+        clusters = [each for each in states if each.master.entry.is_cluster]
+        for state in clusters:
+            if self.zone and now - state.master.asked_at > _ZONES:
+                self._ask_nodes(state)
+        states = [each for each in states if each not in clusters]
         self._ask_all(states, INTERVAL)
         for state in states:
             if state.wanted and not self._hangs(state.master):
                 self._switch(state)
         return True
+
+    def _ask_nodes(self, state: _ShardState) -> None:
+        """Learn which of a cluster's nodes are in the zone of this process, as they say."""
+        state.master.asked_at = time.monotonic()
+        with suppress(RedisError, RedisClusterException, ShardKitError, OSError):
+            which = ReplicaOf(state.shard.number)
+            client: Any = self._clients.get(state.component, which, raw=True)
+            nodes = {node.name: node for node in client.get_nodes()}
+            for name, info in query_all(
+                {n: partial(client.info, "server", target_nodes=nodes[n]) for n in nodes}
+            ).items():
+                if not isinstance(info, Exception):
+                    is_near = info.get("availability_zone", "") == self.zone
+                    (self._clients.near.add if is_near else self._clients.near.discard)(name)
 
     def _ask_all(self, states: list[_ShardState], patience: float | None) -> None:
         """Ask the masters, then the replicas; each server once, however many shards it has.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -70,8 +71,64 @@ def test_after_a_failover_all_say_that_the_map_file_is_older_until_it_is_pulled(
         shown = run(word, at=map_file)
         assert "is older than the entries: users changed at epoch" in shown
         assert pull_it in shown
+        assert "is the master instead" in shown
+    fleet.servers[0].restart()
+    run("failover", "--guard", "20", at=map_file)
+    assert f"name its master, {fleet.name(1)} (after a failover" in run("status", at=map_file)
     assert "wrote" in run("config", "pull", "-o", str(map_file), at=map_file)
     assert "older" not in run("check", at=map_file) + run("status", at=map_file)
+
+
+def test_a_client_and_the_dashboard_of_an_older_map_say_so_until_it_is_pulled(
+    fleet: Fleet, map_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pull_it = f"{map_file} is older than the entries: users changed at epoch"
+    config = Entry({"host": "127.0.0.1", "port": fleet.config_server.port})
+    with (
+        shardkit.connect(map_file) as kit,
+        caplog.at_level(logging.WARNING, "shardkit"),
+        closing(FleetWatch(kit, config, interval=0.2)) as watch,
+    ):
+        router = kit.key_sharded("users")
+        router["k"].set("k", 1)
+        fleet.servers[0].kill()
+        with pytest.raises(ShardUnavailable, match="cannot be reached") as raised:
+            router["k"].set("k", 1)
+        assert "older" not in raised.value.remedy
+        run("failover", fleet.name(0), at=map_file)
+        assert eventually(lambda: pull_it in caplog.text, 20)
+        with pytest.raises(ShardUnavailable, match="config pull") as raised:
+            router["k"].set("k", 1)
+        assert pull_it in raised.value.remedy
+        watch.check()
+        assert any("is older than the entries" in each["text"] for each in watch.problems)
+        run("config", "pull", "-o", str(map_file), at=map_file)
+        assert eventually(lambda: not failure(lambda: router["k"].set("k", 2)), 20)
+        watch.check()
+        assert not any("older" in each["text"] for each in watch.problems)
+
+
+def failure(call: Callable[[], object]) -> Exception | None:
+    """Return why a call failed."""
+    try:
+        call()
+    except ShardUnavailable as error:
+        return error
+    return None
+
+
+def test_a_replica_that_lost_its_link_long_ago_takes_over_by_the_command_that_is_shown(
+    fleet: Fleet, map_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("network.rules", "admin.growth.failover"):
+        monkeypatch.setattr(f"shardkit.{module}.MOST_DOWN", 0)
+    fleet.servers[0].kill()
+    command = f"failover {fleet.name(0)}"
+    forced = f"shardkit {command} --force: {fleet.name(1)} takes over, and what it had not"
+    assert eventually(lambda: forced in run("status", at=map_file), 20)
+    refused = run(*command.split(), at=map_file)
+    assert f"{fleet.name(0)}: {fleet.name(1)} has had no link to it for" in refused
+    assert f"{fleet.name(1)} is the master" in run(*command.split(), "--force", at=map_file)
 
 
 def test_a_dead_replica_is_a_warning_and_is_called_a_replica(fleet: Fleet, map_file: Path) -> None:

@@ -751,6 +751,40 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.Monk
             face.run(face.kit.key_sharded("c", read_from="nearest").mget(keys))
 
 
+def test_a_cluster_is_read_from_replicas_in_the_zone_of_the_process(kind: str) -> None:
+    with LocalCluster(masters=3, replicas_per_master=2) as cluster:
+        with cluster.nodes[0].client() as client:
+            nodes = client.cluster("NODES")
+        masters: set[str] = set()
+        zones: dict[int, str] = {}
+        for address, node in sorted(nodes.items()):
+            is_near = node["master_id"] not in masters | {"-"}  # one replica of each master
+            masters.add(node["master_id"])
+            zones[int(address.rpartition(":")[2])] = "near" if is_near else "far"
+        for server in cluster.nodes:
+            with server.client() as client:
+                client.config_set("availability-zone", zones[server.port])
+        with faced(kind, mapped(cluster.entry.fields, "c"), zone="near") as face:
+            router = face.kit.key_sharded("c", read_from="zone_replica")
+            keys = [f"k{n}" for n in range(30)]
+            face.run(face.kit.key_sharded("c").mset(dict.fromkeys(keys, "v")))
+            for server in cluster.nodes:
+                with server.client() as client:
+                    while any(len(found) < 5 for found in client.execute_command("CLUSTER SLOTS")):
+                        time.sleep(0.02)
+            time.sleep(1.1)  # for a second after a write, masters answer
+            assert face.run(router.mget(keys)) == [b"v"] * 30
+            assert on(face, router, "k1", "get", "k1") == b"v"
+            asked = [
+                zones[each.port]
+                for each in cluster.nodes
+                if count_of(each, "get") + count_of(each, "mget")
+            ]
+            assert asked == ["near"] * 3
+            with pytest.raises(InvalidArgumentError, match="impossible on a cluster"):
+                face.run(face.kit.key_sharded("c", read_from="zone").mget(keys))
+
+
 @pytest.mark.parametrize("given", ["slave", "", 7])
 def test_a_mode_that_is_none_is_refused(given: Any, replicated: Replicated) -> None:
     with (

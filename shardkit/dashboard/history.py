@@ -1,0 +1,97 @@
+"""A day of history, a point in five minutes, in a file: charts survive a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+STEP = 300.0  # seconds between two points
+_DAY = 86_400
+
+
+class History:
+    """The means of samples by server; ``fields`` are their names, the time first.
+
+    It is kept in ``path``, if there is one: about 30 KB for each server.
+    """
+
+    def __init__(self, fields: Sequence[str], path: Path | None = None) -> None:
+        self._fields, self._path = list(fields), path
+        self._points: dict[str, deque[list[float | None]]] = {}
+        self._due = 0.0
+        if path is not None:
+            with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                if stored["fields"] == self._fields:
+                    self._points = {
+                        str(name): self._kept(row for row in rows if len(row) == len(fields))
+                        for name, rows in stored["servers"].items()
+                    }
+
+    def _kept(self, rows: Iterable[list[float | None]] = ()) -> deque[list[float | None]]:
+        return deque(rows, maxlen=int(_DAY / STEP))
+
+    def note(self, samples: Mapping[str, Iterable[Any]]) -> None:
+        """Add the means of the servers' samples since the last point, if it is time for one.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        now = time.time()
+        if now < self._due:
+            return
+        at = now // STEP * STEP
+        first, self._due = not self._due, at + STEP
+        for server, rows in samples.items() if not first else ():
+            recent = [each for each in rows if at - STEP <= each.at < at]
+            if recent:
+                means = (
+                    [value for each in recent if (value := getattr(each, name)) is not None]
+                    for name in self._fields[1:]
+                )
+                point = [at, *(fmean(values) if values else None for values in means)]
+                self._points.setdefault(server, self._kept()).append(point)
+        for server, points in list(self._points.items()):
+            while points and (points[0][0] or 0) < now - _DAY:
+                points.popleft()
+            if not points:
+                del self._points[server]
+        if self._path is not None and not first:
+            self._write(self._path)
+
+    def _write(self, path: Path) -> None:
+        servers = {
+            server: [[value and float(f"{value:.10g}") for value in row] for row in rows]
+            for server, rows in self._points.items()
+        }
+        text = json.dumps({"fields": self._fields, "servers": servers}, separators=(",", ":"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = path.with_name(f"{path.name}.{os.getpid()}")
+        written.touch(0o600)
+        written.write_text(text, encoding="utf-8")
+        written.replace(path)
+
+    def columns(self, server: str, since: float = 0.0, until: float = 1e12) -> dict[str, list[Any]]:
+        """Return a server's points of a time, by field."""
+        rows = [each for each in self._points.get(server, ()) if since <= (each[0] or 0) < until]
+        return {name: [row[n] for row in rows] for n, name in enumerate(self._fields)}
+
+    def totals(self, fields: Sequence[str], since: float = 0.0) -> dict[str, list[Any]]:
+        """Return the sums of all servers' points, by field."""
+        sums: dict[float, list[float]] = {}
+        for server in list(self._points):
+            found = self.columns(server, since)
+            for at, *values in zip(found["at"], *(found[name] for name in fields), strict=True):
+                known = sums.setdefault(at, [0.0] * len(fields))
+                sums[at] = [a + (b or 0) for a, b in zip(known, values, strict=True)]
+        return {
+            "at": sorted(sums),
+            **{name: [sums[at][n] for at in sorted(sums)] for n, name in enumerate(fields)},
+        }

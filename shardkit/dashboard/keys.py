@@ -1,0 +1,139 @@
+"""Keys and their values, for a person who looks: read only, in small pieces."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from shardkit.admin.doctor.scan import Database, databases_of, distinct_shards
+from shardkit.errors import InvalidArgumentError, ShardKitError
+from shardkit.kit.kit import ShardKit
+from shardkit.operations.commands import Command, Partial
+from shardkit.structures import codec
+from shardkit.structures.base.parameters import meta_key
+
+_PAGE = 200  # keys of one SCAN
+_SCANS = 50  # for one answer
+_SHOWN = 100  # keys, or members of a value
+_MOST = 65_536  # bytes of a string
+_NAMES = 16  # prefixes of a key that may be a structure's name
+
+_READERS: Mapping[str, Callable[[Any, bytes], Any]] = {
+    "string": lambda client, key: client.getrange(key, 0, _MOST - 1),
+    "hash": lambda client, key: client.hscan(key, count=_SHOWN)[1],
+    "list": lambda client, key: client.lrange(key, 0, _SHOWN - 1),
+    "set": lambda client, key: client.sscan(key, count=_SHOWN)[1],
+    "zset": lambda client, key: client.zrange(key, 0, _SHOWN - 1, withscores=True),
+    "stream": lambda client, key: client.xrange(key, count=_SHOWN),
+}
+
+
+def keys_of(kit: ShardKit, component: str, pattern: str, cursor: str) -> dict[str, Any]:
+    """Return some of a component's keys, and the cursor of the next ones; empty after the last.
+
+    Cost: at most 50 SCANs of 200 keys, and three commands for each key that is found.
+    """
+    databases = _databases(kit, component)
+    at, number = _numbers(cursor or "0:0", len(databases))
+    found: list[dict[str, Any]] = []
+    for _ in range(_SCANS):
+        database = databases[at]
+        number, keys = database.client.scan(number, match=pattern or "*", count=_PAGE)
+        found += _described(database, at, keys)
+        at += number == 0
+        if at == len(databases) or len(found) >= _SHOWN:
+            break
+    return {"keys": found, "cursor": "" if at == len(databases) else f"{at}:{number}"}
+
+
+def value_of(kit: ShardKit, component: str, place: str, key: str) -> dict[str, Any]:
+    """Return a key's value, the first 100 members or 64 KB, decoded as its structure stores it."""
+    databases = _databases(kit, component)
+    at, _ = _numbers(f"{place}:0", len(databases))
+    name, client = base64.urlsafe_b64decode(key), databases[at].client
+    rows = _described(databases[at], at, [name])
+    if not rows or rows[0]["type"] not in _READERS:
+        return {"key": name, "value": None, "note": "it is gone, or of a type that is not shown"}
+    value = _READERS[rows[0]["type"]](client, name)
+    structure, parameters = _structure_of(kit, component, name)
+    decode, note = _decoder({} if name == meta_key(structure).encode() else parameters)
+    return {**rows[0], "structure": structure, "note": note, "value": _decoded(value, decode)}
+
+
+def _databases(kit: ShardKit, name: str) -> list[Database]:
+    component = kit.component(name)
+    return [
+        each for shard in distinct_shards(component) for each in databases_of(kit, component, shard)
+    ]
+
+
+def _numbers(cursor: str, most: int) -> tuple[int, int]:
+    at, _, number = cursor.partition(":")
+    if not (at.isdecimal() and number.isdecimal() and int(at) < most):
+        raise InvalidArgumentError(f"{cursor[:40]!r} is no place of keys", "begin again")
+    return int(at), int(number)
+
+
+def _described(database: Database, at: int, keys: list[bytes]) -> list[dict[str, Any]]:
+    with database.client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.type(key).pttl(key).memory_usage(key)
+        replies = pipe.execute(raise_on_error=False)
+    return [
+        {
+            "key": key.decode(errors="backslashreplace"),
+            "id": base64.urlsafe_b64encode(key).decode(),
+            "place": at,
+            "shard": str(database.shard),
+            "type": kind.decode(),
+            "expires": left / 1000 if isinstance(left, int) and left >= 0 else None,
+            "bytes": size if isinstance(size, int) else None,  # None without the right to ask
+        }
+        for key, kind, left, size in zip(
+            keys, replies[::3], replies[1::3], replies[2::3], strict=True
+        )
+        if isinstance(kind, bytes) and kind != b"none"
+    ]
+
+
+def _structure_of(kit: ShardKit, component: str, key: bytes) -> tuple[str, dict[str, str]]:
+    """Return the structure that a key is of, and its parameters; empty for none."""
+    ends = [n for n, byte in enumerate(key[:1024]) if byte == ord(":")][-_NAMES:]
+    names = [key[:end].decode(errors="replace") for end in reversed(ends)]
+    asked = [Command(component, meta_key(name), ("HGETALL", meta_key(name))) for name in names]
+    replies: list[Any] = kit.plane.link().send(Partial(asked)) if asked else []
+    for name, words in zip(names, replies, strict=True):
+        if isinstance(words, list) and words:
+            texts = [bytes(word).decode(errors="replace") for word in words]
+            return name, dict(zip(texts[::2], texts[1::2], strict=True))
+    return "", {}
+
+
+def _decoder(parameters: Mapping[str, str]) -> tuple[Callable[[bytes], Any], str]:
+    name = parameters.get("codec", "none")
+    if name == "none":
+        return lambda stored: stored, ""
+    try:
+        return codec(name).decode, f"decoded by {name}"
+    except ShardKitError:
+        return lambda stored: stored, f"as stored: {name} is a codec of the application"
+
+
+def _decoded(value: Any, decode: Callable[[bytes], Any]) -> Any:
+    """Return a value for JSON, a hash's values decoded."""
+
+    def text(stored: Any) -> Any:
+        return stored.decode(errors="backslashreplace") if isinstance(stored, bytes) else stored
+
+    def tried(stored: bytes) -> Any:
+        with suppress(ShardKitError, ValueError):
+            return text(decode(stored))
+        return text(stored)
+
+    if isinstance(value, dict):
+        return [[text(field), tried(stored)] for field, stored in value.items()]
+    if isinstance(value, list | tuple | set):
+        return [_decoded(each, lambda stored: stored) for each in value]
+    return text(value)
