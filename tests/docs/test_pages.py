@@ -165,8 +165,7 @@ def test_the_examples_of_a_page_show_what_happens(
     assert asyncio.run(main()) == text.count("  #> ") + text.count("  #! ")
 
 
-def test_readme_and_start_have_the_figures_of_the_page_on_memory() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_start_has_the_figures_of_the_page_on_memory() -> None:
     start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
     said = re.search(
@@ -174,7 +173,6 @@ def test_readme_and_start_have_the_figures_of_the_page_on_memory() -> None:
         start,
     )
     assert said
-    assert "| {} / {} | {} / {} |".format(*said.groups()[:4]) in readme
     redis, valkey, our_redis, our_valkey = map(float, said.groups()[:4])
     assert f"| one SET | {valkey} | {redis} |" in page
     assert f"| parts that grow | {our_valkey} | {our_redis} | " in page
@@ -185,3 +183,29 @@ def test_readme_and_start_have_the_figures_of_the_page_on_memory() -> None:
     assert list(map(int, said.groups()[4:])) == savings
     # Valkey's table is still twice there right after loading: that figure is not compared.
     assert "right after loading" in start
+
+
+def test_the_ratios_of_the_readme_follow_from_the_figures_of_other_pages() -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    performance = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    plain, ours = r"(.+?) / (.+?)", r"([\d.]+) / ([\d.]+)"
+    ids = re.search(rf"one SET \| {plain} \| {ours}", start)
+    records = re.search(rf"one HASH \| {plain} \| {ours}; compressed {ours}", start)
+    calls = re.search(r"10,000 `get` \| ([\d.]+) \| .+ \| ([\d.]+), by hand", performance)
+    assert ids
+    assert records
+    assert calls
+    redis, valkey, our_redis, our_valkey = map(float, ids.groups())
+    assert f"**{redis / our_redis:.0f} times** as many ids" in readme
+    assert f"({our_redis} bytes each, not {redis})" in readme
+    assert f"**{valkey / our_valkey:.0f} times** on Valkey" in readme
+    assert f"({our_valkey}, not {valkey})" in readme
+    redis, valkey, *dense = map(float, records.groups())
+    one, two, three, four = (
+        f"**{theirs / mine:.0f}" for theirs, mine in zip((redis, valkey) * 2, dense, strict=True)
+    )
+    assert f"{one} times** as many JSON records" in readme
+    assert f"{three} times** when compressed; on Valkey {two}** and {four}**" in readme
+    mine, theirs = map(float, calls.groups())
+    assert f"**{theirs / mine:.0f} times** as fast as redis-py's pipelines" in readme
