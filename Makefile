@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: events apply audit celery smoke operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: events apply audit celery smoke operators secrets browser week walk others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -71,6 +71,9 @@ soak: setup  ## everything under changing entries and closing kits, ten minutes;
 
 week: setup  ## an operator's week: the runbook of docs/operations.md under load, five minutes
 	PYTHONPATH=.:tests/docs $(BIN)/python tools/week.py $(SECONDS)
+
+walk: setup  ## a reader walks the README and the site, page after page, on servers of which one dies
+	$(BIN)/python -m pytest -q -x tests/docs/test_pages.py tests/docs/test_one_redis.py
 
 others: setup  ## other libraries on our clients, and their own suites; LIBRARIES='rq huey' for some
 	$(BIN)/pip install -q uv
@@ -178,7 +181,7 @@ man: setup  ## a man page for each command, in man/
 	$(BIN)/python tools/man_pages.py man
 
 # The same commit gives the same bytes: all files have its time, and a tar file its order.
-dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
+dist try-dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
 dist: man  ## the sdist, the wheel and what they depend on (an SBOM), in dist/
 	$(BIN)/pip install -q build cyclonedx-bom
 	rm -rf dist build/dist && mkdir -p build

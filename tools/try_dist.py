@@ -1,7 +1,7 @@
 """Try what `make dist` made as users do: the wheel with each extra alone, the sdist by its tests.
 
 Each extra is installed alone into a new environment, where what it is for must work, and every
-module that needs another extra must name that one.
+module that needs another extra must name that one. The sdist builds the same wheel, byte by byte.
 """
 
 from __future__ import annotations
@@ -76,6 +76,10 @@ def main(dist: Path) -> None:
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
         [source] = (each.parent for each in folder.glob("*/pyproject.toml"))
+        run(sys.executable, "-m", "build", "-w", "-o", folder / "again", source)
+        if (folder / "again" / wheel.name).read_bytes() != wheel.read_bytes():
+            sys.exit(f"{sdist.name} builds another wheel than {wheel}")
+        print(f"{wheel.name} is built again, with the same bytes", flush=True)
         python = environment(folder / "sdist")
         run("uv", "pip", "install", "-q", "--python", python, "-e", f"{source}[dev]")
         run(python, "-m", "pytest", "-q", *SDIST_TESTS, cwd=source)

@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.docs.test_pages import PUBLIC
+from tests.docs.test_pages import PUBLIC, SITE, navigation
 from tools.publish_docs import publish
 
 ROOT = Path(__file__).parents[2]
@@ -23,16 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.parent != DOCS / "decisions"]
 
 
-def navigation(items: list[Any]) -> Iterator[str]:
-    for item in items:
-        for target in item.values():
-            if isinstance(target, str):
-                yield target
-            else:
-                yield from navigation(target)
-
-
-NAVIGATION = list(navigation(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
+NAVIGATION = list(navigation(SITE))
 
 
 def test_each_page_is_in_the_navigation_once() -> None:
