@@ -180,15 +180,17 @@ man: setup  ## a man page for each command, in man/
 	rm -rf man
 	$(BIN)/python tools/man_pages.py man
 
-# The same commit gives the same bytes: all files have its time, and a tar file its order.
+# The same commit gives the same bytes, whatever the umask: all files have its time and usual modes, a tar
+# file has an order, and the wheel is built from the unpacked sdist.
 dist try-dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
 dist: man  ## the sdist, the wheel and what they depend on (an SBOM), in dist/
 	$(BIN)/pip install -q build cyclonedx-bom
-	rm -rf dist build/dist && mkdir -p build
-	$(BIN)/python -m build -o build/dist . > build/dist.log
-	mkdir -p dist && mv build/dist/*.whl dist/ && tar xf build/dist/*.tar.gz -C build/dist
+	rm -rf dist build/dist && mkdir -p dist build/dist
+	$(BIN)/python -m build -s -o build/dist . > build/dist.log
+	tar xf build/dist/*.tar.gz -C build/dist && chmod -R u=rwX,go=rX build/dist/*/
 	cd build/dist && tar c --sort=name --mtime=@$(SOURCE_DATE_EPOCH) --owner=0 --group=0 --numeric-owner */ \
 	  | gzip -n > $(CURDIR)/dist/$$(basename *.tar.gz)
+	umask 022 && $(BIN)/python -m build -w -o dist build/dist/*/ >> build/dist.log
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json $(BIN)/python
 
 audit: setup  ## whether a known vulnerability is in what the package and its extras need

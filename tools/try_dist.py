@@ -6,6 +6,7 @@ module that needs another extra must name that one. The sdist builds the same wh
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -76,6 +77,7 @@ def main(dist: Path) -> None:
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
         [source] = (each.parent for each in folder.glob("*/pyproject.toml"))
+        os.umask(0o022)
         run(sys.executable, "-m", "build", "-w", "-o", folder / "again", source)
         if (folder / "again" / wheel.name).read_bytes() != wheel.read_bytes():
             sys.exit(f"{sdist.name} builds another wheel than {wheel}")
