@@ -175,6 +175,7 @@ bench: setup  ## the benchmarks; results as JSON in benchmarks/results, plots in
 docs: setup  ## the documentation site, in site/; a link without a target fails
 	$(BIN)/pip install -q -e '.[docs]'
 	$(BIN)/zensical build --strict
+	PYTHONPATH=. $(BIN)/python tools/search_index.py site/search.json
 
 man: setup  ## a man page for each command, in man/
 	rm -rf man

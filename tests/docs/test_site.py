@@ -14,6 +14,7 @@ import pytest
 
 from tests.docs.test_pages import PUBLIC, SITE, navigation
 from tools.publish_docs import publish
+from tools.search_index import without_details
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,6 +32,24 @@ def test_each_page_is_in_the_navigation_once() -> None:
 def test_each_public_package_has_a_page_in_the_reference() -> None:
     for module in PUBLIC:
         assert f"::: {module}\n" in (DOCS / "api" / f"{module}.md").read_text(encoding="utf-8")
+
+
+def test_the_first_page_of_the_reference_has_each_name_and_begins_with_connect() -> None:
+    page = (DOCS / "api" / "shardkit.md").read_text(encoding="utf-8")
+    members = re.findall(r"^        - (\w+)$", page, re.MULTILINE)
+    assert sorted(members) == sorted(PUBLIC["shardkit"])
+    assert members[:2] == ["connect", "aconnect"]
+    assert set(re.findall(r"\(#shardkit\.(\w+)\)", page)) <= set(members)
+
+
+def test_search_leaves_out_decisions_and_data_classes() -> None:
+    kept = ["growth/", "decisions/", "api/shardkit/#shardkit.ShardKit", "api/shardkit.queues/"]
+    left_out = [
+        *("decisions/0001-layers-as-built/", "api/shardkit.admin/#shardkit.admin.CheckFinding"),
+        "api/shardkit.admin/#shardkit.admin.CheckFinding.remedy",
+    ]
+    items = [{"location": each} for each in (*kept, *left_out)]
+    assert without_details(items) == [{"location": each} for each in kept]
 
 
 @pytest.mark.parametrize(
