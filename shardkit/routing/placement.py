@@ -1,6 +1,6 @@
 """Placement: maps a key to a shard number. Never changes.
 
-docs/placement-specification.md specifies each placement, with test vectors. All but
+docs/placement-specification.md specifies each placement; placement-vectors.json has test vectors. All but
 ``redis-in-action`` hash only the tag of a key, if it has one (see `shardkit.routing.keys`). The
 placements of other programs are in `shardkit.routing.others`.
 
