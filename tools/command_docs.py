@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -42,7 +43,7 @@ def tables() -> str:
             "With keys on different shards, or without a key, these are refused.\n",
             *_rows("because", refused),
             "\n## Routed by one key\n",
-            f"{_names(single)}.\n",
+            f"All other known commands, {len(single)} in number.\n",
         ]
     )
 
@@ -63,7 +64,17 @@ def _rows(title: str, groups: Mapping[str, list[str]]) -> list[str]:
 
 
 def _names(names: Any) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names))
+    """Name each command, or of more than three of one family (`FT.…`, `ACL …`) the family."""
+    families: dict[str, list[str]] = {}
+    for name in sorted(names):
+        prefix = re.match(r"\w+[. ](?=.)", name)
+        families.setdefault(f"{prefix[0].strip(' ')} …" if prefix else name, []).append(name)
+    return ", ".join(
+        f"`{family.replace('. …', '.…')}` ({len(members)} commands)"
+        if len(members) > 3
+        else ", ".join(f"`{name}`" for name in members)
+        for family, members in families.items()
+    )
 
 
 if __name__ == "__main__":

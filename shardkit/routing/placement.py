@@ -1,8 +1,8 @@
 """Placement: maps a key to a shard number. Never changes.
 
-docs/placement-specification.md specifies each placement, with test vectors. All but
-``redis-in-action`` hash only the tag of a key, if it has one (see `shardkit.routing.keys`). The
-placements of other programs are in `shardkit.routing.others`.
+docs/placement-specification.md specifies each placement; docs/placement-vectors.json has test
+vectors. All but ``redis-in-action`` hash only the tag of a key, if it has one (see
+`shardkit.routing.keys`). The placements of other programs are in `shardkit.routing.others`.
 
 The weight of rendezvous is ``mix(h ^ mix(n + 1))``: ``h`` is the key's BLAKE2b-64 digest as a
 big-endian integer, ``n`` the shard's number and ``mix`` the finaliser of SplitMix64 (G. Steele and

@@ -60,7 +60,10 @@ def commands(text: str) -> list[str]:
 
 
 def described(text: str) -> str:
-    [found] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    """Return the map of a section: that of the page's top, with the section's placement."""
+    [top], [found] = (re.findall(r"```yaml\n(.*?)```", each, re.DOTALL) for each in (TOP, text))
+    if found.startswith("placement:"):
+        return str(top).replace("placement: rb\n", found)
     return str(found)
 
 
@@ -154,7 +157,8 @@ def test_keys_of_a_program_are_adopted_used_and_split_by_the_commands_of_the_pag
         assert not done.return_value, (line, done.output)
 
     text = section(FILES[name])
-    adopt, pushing = commands(text)
+    adopting, pushing, split = commands(TOP)
+    [adopt] = commands(text) or [adopting]
     names = [] if "--name" in adopt else found["names"] or []  # where it wrote to, not here
     give(adopt, *(word for each in names for word in ("--name", each)))
     adopted = ShardMap.load("users.yaml").components["users"].placement
@@ -170,7 +174,6 @@ def test_keys_of_a_program_are_adopted_used_and_split_by_the_commands_of_the_pag
         users: Any = kit.key_sharded("users")
         check_all(users, data)
         users["more"].set("more", "x")
-        [_, _, split] = commands(TOP)
         give(split)
         give(split.replace("--dry-run", PATIENT))
         component = kit.topology.reread("users")

@@ -1,30 +1,62 @@
-"""The examples of README.md and docs/ run, one after the other, with the results that they show.
+"""The examples of README.md and docs/ run as a reader walks: page after page, on the same servers.
 
 In a page's ``python`` blocks a comment ``#>`` after a statement shows the value of an expression,
-``#!`` the error that it raises. ``configs/local.yaml`` stands for servers that this test starts.
+``#!`` the error that it raises. The servers are those that the first page's ``shardkit up`` starts,
+and nobody empties them between two pages. Halfway, one of them dies. `make walk` does all of it in
+one process; with several, each has servers of its own.
 """
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import fcntl
 import importlib
 import inspect
+import os
+import pty
 import re
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardkit
-from shardkit import ShardMap
 from shardkit.kit.kit import KitOpening
-from shardkit.local import LocalServers
+from shardkit.local.server import comes_true, free_port
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = {page.name: text for page in DOCS if "  #> " in (text := page.read_text(encoding="utf-8"))}
+SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+
+
+def navigation(items: list[Any]) -> Iterator[str]:
+    for item in items:
+        for target in item.values():
+            if isinstance(target, str):
+                yield target
+            else:
+                yield from navigation(target)
+
+
+PAGES = {
+    path.name: text
+    for path in (ROOT / "README.md", *(ROOT / "docs" / page for page in navigation(SITE)))
+    if "  #> " in (text := path.read_text(encoding="utf-8"))
+    and path.name != "one-redis.md"  # on servers of its own: test_one_redis.py
+}
+HALFWAY = "the death of a server"
+WALK = [*list(PAGES)[: len(PAGES) // 2], HALFWAY, *list(PAGES)[len(PAGES) // 2 :]]
 # What users import from, and what is there. docs/architecture.md lists them.
 PUBLIC = {
     module: list(importlib.import_module(module).__all__)
@@ -111,27 +143,77 @@ def test_a_public_package_has_what_it_exports(module: str) -> None:
             assert exported.__doc__, f"{module}.{name}"
 
 
+class Reader:
+    """Who follows the first page: its shard map, its servers in a terminal, and its variable."""
+
+    def __init__(self, folder: Path) -> None:
+        self.map = folder / "configs" / "local.yaml"
+        self.map.parent.mkdir()
+        text = (ROOT / "configs" / "local.yaml").read_text(encoding="utf-8")
+        self.ports = {given: free_port() for given in range(7100, 7105)}
+        for given, free in self.ports.items():
+            text = text.replace(str(given), str(free))
+        self.map.write_text(text)
+        self.up()
+
+    def up(self) -> None:
+        self.terminal = self.map.parent / "terminal"
+        with self.terminal.open("w") as written:
+            self.servers = subprocess.Popen(
+                [sys.executable, "-m", "shardkit", "up", str(self.map)],
+                stdout=written,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "COLUMNS": "80"},
+            )
+        self.await_in_terminal("Ctrl-C stops the servers.")
+
+    def press_ctrl_c(self) -> None:
+        self.servers.send_signal(signal.SIGINT)
+        assert self.servers.wait(20) in (0, 130), self.terminal.read_text()
+
+    def await_in_terminal(self, text: str) -> None:
+        assert comes_true(lambda: text in self.terminal.read_text(), time.monotonic() + 20), (
+            self.terminal.read_text()
+        )
+
+    def where(self, page_says: str | None) -> str:
+        """Return the config server, or the map if that is what a page connects to."""
+        if page_says and not page_says.startswith("redis://"):
+            return str(self.map)
+        return f"redis://127.0.0.1:{self.ports[7100]}/0"
+
+    def types(self, command: str) -> tuple[int, str]:
+        """Run a command in a terminal of 80 columns; return its exit code and what it wrote."""
+        words = [sys.executable, "-m", "shardkit", *shlex.split(command)[1:]]
+        pid, terminal = pty.fork()
+        if not pid:
+            variables = {"SHARDKIT_CONFIG": self.where(None), "NO_COLOR": "1", "TERM": "dumb"}
+            os.execve(sys.executable, words, {**os.environ, **variables})
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        written = b""
+        with suppress(OSError):  # it has ended
+            while part := os.read(terminal, 65536):
+                written += part
+        os.close(terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
+
+
 @pytest.fixture(scope="module")
-def running() -> Iterator[LocalServers]:
-    shard_map = ShardMap.load(ROOT / "configs" / "local.yaml")
-    with LocalServers(shard_map, ports="free") as servers:
-        yield servers
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    reading = Reader(tmp_path_factory.mktemp("reader"))
+    try:
+        yield reading
+    finally:
+        reading.press_ctrl_c()
 
 
-@pytest.fixture
-def servers(running: LocalServers) -> LocalServers:
-    """The servers of the pages, empty."""
-    for server in running.servers:
-        with server.client() as client:
-            client.flushall()
-            client.script_flush()
-    return running
-
-
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", WALK)
 def test_the_examples_of_a_page_show_what_happens(
-    page: str, servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+    page: str, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if page == HALFWAY:
+        lose_a_server(reader)
+        return
     text = PAGES[page]
     connect, aconnect = shardkit.connect, shardkit.aconnect
     names: dict[str, Any] = {}
@@ -149,13 +231,13 @@ def test_the_examples_of_a_page_show_what_happens(
                 kit.close()
         return shown
 
-    def opens(path: str, **options: Any) -> Any:
-        opened.append(connect(servers.shard_map, **options))
+    def opens(path: str | None = None, **options: Any) -> Any:
+        opened.append(connect(reader.where(path), **options))
         return opened[-1]
 
-    def aopens(path: str, **options: Any) -> Any:
+    def aopens(path: str | None = None, **options: Any) -> Any:
         async def opening() -> Any:
-            opened.append(await aconnect(servers.shard_map, **options))
+            opened.append(await aconnect(reader.where(path), **options))
             return opened[-1]
 
         return KitOpening(opening())
@@ -165,8 +247,41 @@ def test_the_examples_of_a_page_show_what_happens(
     assert asyncio.run(main()) == text.count("  #> ") + text.count("  #! ")
 
 
-def test_readme_and_start_have_the_figures_of_the_page_on_memory() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def lose_a_server(reader: Reader) -> None:
+    """Kill a server under an open kit, and do what each message says until all is well."""
+    server = f"127.0.0.1:{reader.ports[7103]}"
+    with shardkit.connect(reader.where(None)) as kit:
+        timelines = kit.key_sharded("timelines")
+        assert timelines.zcard("home:1") in (0, 1)
+        [pid] = re.findall(rf"{server} .* (\d+)$", reader.terminal.read_text(), re.MULTILINE)
+        os.kill(int(pid), signal.SIGKILL)
+        with pytest.raises(shardkit.ShardUnavailable, match=rf"^timelines:6 \({server}/6\)") as no:
+            timelines.zcard("home:1")
+        [remedy] = re.findall(r"`(shardkit .*)`", str(no.value))
+        exit_code, written = reader.types(remedy)
+        assert exit_code == 1
+        assert f"{server} cannot be reached" in (said := " ".join(written.split()))
+        assert said.endswith("start it, or correct the entry")
+        reader.await_in_terminal("to restart it, press Ctrl-C and run the command again")
+        reader.press_ctrl_c()
+        reader.up()
+        assert reader.types("shardkit check")[0] == 0
+        assert comes_true(lambda: timelines.zcard("home:1") == 0, time.monotonic() + 20)
+
+
+def test_commands_of_the_first_page_fit_a_terminal_of_80_columns(reader: Reader) -> None:
+    commands = re.findall(r"^\$ (shardkit .*)", PAGES["start.md"], re.MULTILINE)
+    typed = {command: reader.types(command) for command in (*commands, "shardkit check")}
+    assert {exit_code for exit_code, _ in typed.values()} == {0}, typed
+    written = "".join(written for _, written in typed.values())
+    assert [line for line in written.splitlines() if len(line) > 80] == []
+    [shown] = re.findall(r"^home:42 .*", PAGES["start.md"], re.MULTILINE)
+    for given, free in reader.ports.items():
+        shown = shown.replace(str(given), str(free))
+    assert shown in written
+
+
+def test_start_has_the_figures_of_the_page_on_memory() -> None:
     start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
     said = re.search(
@@ -174,7 +289,6 @@ def test_readme_and_start_have_the_figures_of_the_page_on_memory() -> None:
         start,
     )
     assert said
-    assert "| {} / {} | {} / {} |".format(*said.groups()[:4]) in readme
     redis, valkey, our_redis, our_valkey = map(float, said.groups()[:4])
     assert f"| one SET | {valkey} | {redis} |" in page
     assert f"| parts that grow | {our_valkey} | {our_redis} | " in page
@@ -185,3 +299,29 @@ def test_readme_and_start_have_the_figures_of_the_page_on_memory() -> None:
     assert list(map(int, said.groups()[4:])) == savings
     # Valkey's table is still twice there right after loading: that figure is not compared.
     assert "right after loading" in start
+
+
+def test_the_ratios_of_the_readme_follow_from_the_figures_of_other_pages() -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    performance = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    plain, ours = r"(.+?) / (.+?)", r"([\d.]+) / ([\d.]+)"
+    ids = re.search(rf"one SET \| {plain} \| {ours}", start)
+    records = re.search(rf"one HASH \| {plain} \| {ours}; compressed {ours}", start)
+    calls = re.search(r"10,000 `get` \| ([\d.]+) \| .+ \| ([\d.]+), by hand", performance)
+    assert ids
+    assert records
+    assert calls
+    redis, valkey, our_redis, our_valkey = map(float, ids.groups())
+    assert f"**{redis / our_redis:.0f} times** as many ids" in readme
+    assert f"({our_redis} bytes each, not {redis})" in readme
+    assert f"**{valkey / our_valkey:.0f} times** on Valkey" in readme
+    assert f"({our_valkey}, not {valkey})" in readme
+    redis, valkey, *dense = map(float, records.groups())
+    one, two, three, four = (
+        f"**{theirs / mine:.0f}" for theirs, mine in zip((redis, valkey) * 2, dense, strict=True)
+    )
+    assert f"{one} times** as many JSON records" in readme
+    assert f"{three} times** when compressed; on Valkey {two}** and {four}**" in readme
+    mine, theirs = map(float, calls.groups())
+    assert f"**{theirs / mine:.0f} times** as fast as redis-py's pipelines" in readme

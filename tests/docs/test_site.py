@@ -8,31 +8,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.docs.test_pages import PUBLIC
+from tests.docs.test_pages import PUBLIC, SITE, navigation
 from tools.publish_docs import publish
+from tools.search_index import without_details
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.parent != DOCS / "decisions"]
 
 
-def navigation(items: list[Any]) -> Iterator[str]:
-    for item in items:
-        for target in item.values():
-            if isinstance(target, str):
-                yield target
-            else:
-                yield from navigation(target)
-
-
-NAVIGATION = list(navigation(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
+NAVIGATION = list(navigation(SITE))
 
 
 def test_each_page_is_in_the_navigation_once() -> None:
@@ -43,6 +32,24 @@ def test_each_page_is_in_the_navigation_once() -> None:
 def test_each_public_package_has_a_page_in_the_reference() -> None:
     for module in PUBLIC:
         assert f"::: {module}\n" in (DOCS / "api" / f"{module}.md").read_text(encoding="utf-8")
+
+
+def test_the_first_page_of_the_reference_has_each_name_and_begins_with_connect() -> None:
+    page = (DOCS / "api" / "shardkit.md").read_text(encoding="utf-8")
+    members = re.findall(r"^        - (\w+)$", page, re.MULTILINE)
+    assert sorted(members) == sorted(PUBLIC["shardkit"])
+    assert members[:2] == ["connect", "aconnect"]
+    assert set(re.findall(r"\(#shardkit\.(\w+)\)", page)) <= set(members)
+
+
+def test_search_leaves_out_decisions_and_data_classes() -> None:
+    kept = ["growth/", "decisions/", "api/shardkit/#shardkit.ShardKit", "api/shardkit.queues/"]
+    left_out = [
+        *("decisions/0001-layers-as-built/", "api/shardkit.admin/#shardkit.admin.CheckFinding"),
+        "api/shardkit.admin/#shardkit.admin.CheckFinding.remedy",
+    ]
+    items = [{"location": each} for each in (*kept, *left_out)]
+    assert without_details(items) == [{"location": each} for each in kept]
 
 
 @pytest.mark.parametrize(

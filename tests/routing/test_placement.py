@@ -1,4 +1,4 @@
-"""Placement keeps its promise: each vector of docs/placement-specification.md, a real server."""
+"""Placement keeps its promise: each of docs/placement-vectors.json, a real server."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from shardkit.routing.placement import (
     slot_ranges,
 )
 
-PAGE = (Path(__file__).parents[2] / "docs" / "placement-specification.md").read_text(
-    encoding="utf-8"
-)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "placement-specification.md").read_text(encoding="utf-8")
+VECTORS = json.loads((DOCS / "placement-vectors.json").read_text(encoding="utf-8"))
 NAMES = ["crc32", "slot", "rendezvous", "redis-in-action", *sorted(f"crc:{crc}" for crc in CRCS)]
 
 counts = st.integers(1, 300)
@@ -39,16 +39,13 @@ keys = st.one_of(st.text(), st.binary(), st.integers())
 
 
 def vectors(name: str) -> list[dict[str, str]]:
-    """The rows of a table of the page, by the heads of its columns."""
-    _, _, rest = PAGE.partition(f"<!-- vectors: {name} -->\n")
-    lines = rest.partition("\n\n")[0].splitlines()
-    head, _, *rows = [[cell.strip().strip("`") for cell in line[1:-1].split("|")] for line in lines]
+    rows: list[dict[str, str]] = VECTORS[name]
     assert rows, name
-    return [dict(zip(head, row, strict=True)) for row in rows]
+    return rows
 
 
 def value(written: str) -> str | bytes | int:
-    """A key as the page writes it."""
+    """A key as the vectors write it."""
     if written.startswith("hex "):
         return bytes.fromhex(written.removeprefix("hex "))
     read: str | int = json.loads(written)

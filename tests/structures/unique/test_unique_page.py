@@ -59,18 +59,6 @@ def test_the_bytes_are_those_that_were_measured() -> None:
         assert abs(redis[name] - float(on_redis)) <= 0.051
 
 
-def test_the_misses_are_those_that_were_found() -> None:
-    rows = re.findall(
-        r"^\| (\S.*?) \| ([0-9.]+) \| ([0-9,.]+) \| ([0-9,]+) \|$", TEXT, re.MULTILINE
-    )
-    assert len(rows) == len(FIGURES["missed"])
-    for (name, bits, expected, found), measured in zip(rows, FIGURES["missed"], strict=True):
-        assert name.replace("`", "") == measured["name"]
-        assert float(bits) == measured["bits"]
-        assert float(expected.replace(",", "")) == measured["expected"]
-        assert int(found.replace(",", "")) == measured["found"]
-
-
 def test_the_modules_text_says_how_full_parts_are() -> None:
     assert "410 of 512" in (precision.__doc__ or "")
     assert round(precision.average_fill(512), -1) == 410
