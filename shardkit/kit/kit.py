@@ -155,11 +155,11 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self,
         component: str,
         *,
-        wait: Seconds | None = None,
+        max_age: Seconds | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return the decorator `shardkit.kit.decorators.redis_connection` of this kit."""
-        return decorators.redis_connection(self.plane, component, wait, read_from)
+        return decorators.redis_connection(self.plane, component, max_age, read_from)
 
     def sharded_connection(
         self,
@@ -167,13 +167,13 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         shards: int | None = None,
         key: KeyOf = None,
         *,
-        wait: Seconds | None = None,
+        max_age: Seconds | None = None,
         placement: str | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return the decorator `shardkit.kit.decorators.sharded_connection` of this kit."""
         found = decorators.sharded_connection(
-            self.plane, component, shards, key, wait, placement, read_from
+            self.plane, component, shards, key, max_age, placement, read_from
         )
         self.topology.count(component, shards, placement or DEFAULT)
         return found
@@ -910,10 +910,10 @@ def default_kit() -> ShardKit:
 
 
 def redis_connection(
-    component: str, *, wait: Seconds | None = None, read_from: str | ReadFrom | None = None
+    component: str, *, max_age: Seconds | None = None, read_from: str | ReadFrom | None = None
 ) -> Decorator:
     """The default kit's `ShardKit.redis_connection`, opened when the function is first called."""
-    return decorators.redis_connection(DEFAULT_PLANE, component, wait, read_from)
+    return decorators.redis_connection(DEFAULT_PLANE, component, max_age, read_from)
 
 
 def sharded_connection(
@@ -921,13 +921,13 @@ def sharded_connection(
     shards: int | None = None,
     key: KeyOf = None,
     *,
-    wait: Seconds | None = None,
+    max_age: Seconds | None = None,
     placement: str | None = None,
     read_from: str | ReadFrom | None = None,
 ) -> Decorator:
     """The default kit's `ShardKit.sharded_connection`, opened when the function is first called."""
     return decorators.sharded_connection(
-        DEFAULT_PLANE, component, shards, key, wait, placement, read_from
+        DEFAULT_PLANE, component, shards, key, max_age, placement, read_from
     )
 
 

@@ -105,7 +105,7 @@ def test_a_timedelta_is_as_good_as_seconds(face: Face) -> None:
 def test_a_kits_deadline_and_decorators_take_timedeltas(shard_map: ShardMap) -> None:
     with shardkit.connect(shard_map, deadline=timedelta(seconds=20)) as kit:
 
-        @kit.redis_connection("one", wait=timedelta(seconds=1))
+        @kit.redis_connection("one", max_age=timedelta(seconds=1))
         def ping(conn: Any) -> bool:
             return bool(conn.ping())
 

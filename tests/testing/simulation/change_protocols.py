@@ -316,7 +316,7 @@ class Forks(Protocol):
             held.incr("n")
             hashed.hset(mapping={"a": 1, "b": 2, "c": 3})
             kit.directory.set("flags", "checkout", {"n": 1})
-            assert kit.directory.get("flags", "checkout", wait=0) == {"n": 1}
+            assert kit.directory.get("flags", "checkout", max_age=0) == {"n": 1}
 
         source: Any = kit.topology.source
 

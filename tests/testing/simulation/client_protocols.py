@@ -244,7 +244,7 @@ class Closing(Roles):
         return [
             lambda: hashed.hget("a"),
             lambda: hashed.hset(mapping={"a": 1, "b": 1}),
-            lambda: directory.get("flags", "checkout", wait=60),
+            lambda: directory.get("flags", "checkout", max_age=60),
             lambda: directory.set("flags", "other", {}),
             lambda: directory.names("flags"),
             lambda: kit.component("data"),
