@@ -65,7 +65,6 @@ class _Partitioned(TypedDict, total=False):
 
 class _QuorumOptions(TypedDict, total=False):
     ttl: Seconds
-    wait: Seconds | None
     timeout: Seconds
     blocking: bool
     blocking_timeout: Seconds | None
@@ -415,9 +414,7 @@ class Catalogue(Generic[Face]):
     ) -> _coordination.MultiLock[Face]:
         """Return locks to acquire all or none; see `lock` and `shardkit.coordination.MultiLock`."""
         locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
-        given = options.keys() & {"wait", "blocking", "blocking_timeout"}
-        wait = {"wait": locks[0]._wait} if given and locks else {}
-        return _coordination.MultiLock(self._driver, locks, clock=self._clock, **wait)
+        return _coordination.MultiLock(self._driver, locks, clock=self._clock)
 
     def quorum_lock(
         self,

@@ -240,7 +240,7 @@ def _holdable(make: Callable[..., Any], owner: str, **options: Any) -> Subject:
         return state.limit, holders, [(each.label, each.mode) for each in state.waiters]
 
     def held(found: Any) -> Any:
-        hold = found.acquire(wait=0)
+        hold = found.acquire(blocking_timeout=0)
         return hold and (found.extend(hold=hold), found.held(hold), found.release(hold))
 
     return Subject(
@@ -249,7 +249,7 @@ def _holdable(make: Callable[..., Any], owner: str, **options: Any) -> Subject:
         {"inspect": inspected, "locked": lambda found: found.locked()},
         {
             "acquire": held,
-            "wait": lambda found: found.acquire(wait=0.01) and True,
+            "wait": lambda found: found.acquire(blocking_timeout=0.01) and True,
             "break_holds": lambda found: found.break_holds("a test"),
         },
         lambda found: found.check_stored(),
@@ -661,7 +661,7 @@ SUBJECTS: dict[str, Subject] = {
         ),
         lambda locks: locks.release(locks.acquire()),
         {},
-        {"acquire": lambda locks: locks.release(locks.acquire(wait=0))},
+        {"acquire": lambda locks: locks.release(locks.acquire(blocking_timeout=0))},
         unchecked,
     ),
     "quorum": Subject(
@@ -671,7 +671,7 @@ SUBJECTS: dict[str, Subject] = {
         lambda lock: lock.release(lock.acquire()),
         {},
         # Of three servers one is damaged: no harm.
-        {"acquire": lambda lock: lock.release(lock.acquire(wait=0))},
+        {"acquire": lambda lock: lock.release(lock.acquire(blocking_timeout=0))},
         unchecked,
     ),
     "election": _holdable(

@@ -766,7 +766,9 @@ def test_what_a_call_refuses_it_refuses_before_it_sends(driver: Driver) -> None:
             for method in dir(type(there)):
                 if not isinstance(getattr_static(type(there), method), operation):
                     continue
-                waits = {"wait", "timeout"} & signature(getattr(there, method)).parameters.keys()
+                waits = {"blocking_timeout", "timeout"} & signature(
+                    getattr(there, method)
+                ).parameters.keys()
                 for value in ("", -1) if not waits else ():
                     refused = refusal(there, method, value)
                     if refused and not refusal(away, method, value):

@@ -119,9 +119,9 @@ def test_a_reentrant_acquisition_and_its_release_count_once(lossy: Any) -> None:
     assert times() == [2]
     other = face.kit.lock("x", **IN)
     for hold, left in zip(holds, ([1], []), strict=True):
-        assert face.run(other.acquire(wait=0)) is None
+        assert face.run(other.acquire(blocking_timeout=0)) is None
         assert lose(lock.deferred.release(hold)) is True
         assert times() == left
         assert face.run(lock.release(hold)) is False
         assert times() == left
-    assert face.run(other.acquire(wait=0))
+    assert face.run(other.acquire(blocking_timeout=0))

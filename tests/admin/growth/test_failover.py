@@ -125,7 +125,8 @@ def test_locks_exclude_while_roles_change(fleet: Fleet, durable: int) -> None:
 
     def hold(name: str) -> None:
         with shardkit.connect(fleet.url) as kit:
-            options: Any = {"durable": durable, "durable_timeout": PATIENT, "ttl": 60, "wait": 30}
+            options: Any = {"durable": durable, "durable_timeout": PATIENT, "ttl": 60}
+            options["blocking_timeout"] = 30
             lock = kit.lock("l", component="users", **options)
             while not end.is_set():
                 try:
