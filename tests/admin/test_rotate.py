@@ -550,7 +550,7 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     assert "inline in 4 entries: pushed" in planned
     assert not logs_in(servers[1], NEW)
     with old_client(servers, f"shardkit:data:0@{platform.node()}x/7"):
-        stopped = json.loads(run("--wait", "0", "--json", code=1))
+        stopped = json.loads(run("--client-timeout", "0", "--json", code=1))
     assert stopped["pending"][0]["who"] == f"{platform.node()}x/7"
     assert not stopped["done"]
     assert "take only the new password" in run("--resume")

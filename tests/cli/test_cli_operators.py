@@ -365,7 +365,7 @@ b.internal:6379 follows a.internal:6379; no entry names it
     (f"replicas detach {NEW}", {"detach_replica": ATTACHED}, 0, """
 b.internal:6379 no longer follows a.internal:6379; no entry names it
 """),
-    ("replicas tree --wait 0.01", {"replica_tree": TREE}, 1, """
+    ("replicas tree --timeout 0.01", {"replica_tree": TREE}, 1, """
 server             state    bytes behind
 a.internal:6379    master              -
   b.internal:6379  behind          4,096

@@ -40,7 +40,7 @@ hold = given.seconds(HOLD, "How long writers may wait at a time.", 0.01)
 # What every command takes that moves something,
 _MOVING = {
     "share": _share,
-    "copy": given.seconds(COPY, "How long the copy may take.", 1.0),
+    "copy_timeout": given.seconds(COPY, "How long the copy may take.", 1.0),
     "hold": hold,
 }
 # what those take that may copy key by key, and besides those that may keep the old databases.
