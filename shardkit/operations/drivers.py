@@ -90,8 +90,8 @@ class _StepRunner:
             return self.link.abandon(step.command)
         if isinstance(step, Call | _Calls):
             return self._call(step)
-        if isinstance(step, Partial) and step.patience is not None:
-            return self._send_within(step, step.patience)
+        if isinstance(step, Partial) and step.timeout is not None:
+            return self._send_within(step, step.timeout)
         return self._send(step)
 
 

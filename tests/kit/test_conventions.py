@@ -251,8 +251,8 @@ def test_what_operators_call_takes_timedeltas(own_server: LocalServer, shard_map
         assert [count for _, count in counters.get("hits", timedelta(hours=1))] == [2]
         assert counters.total(["hits"], timedelta(minutes=1)) == 2
         maintenance = kit.maintenance(component="one")
-        maintenance.turn_on(seconds=moment)
-        maintenance.turn_on(seconds=timedelta(hours=1))
+        maintenance.turn_on(ttl=moment)
+        maintenance.turn_on(ttl=timedelta(hours=1))
         assert maintenance.check()
         with pytest.raises(InvalidArgumentError, match="precision"):
             counters.get("hits", timedelta(seconds=7))

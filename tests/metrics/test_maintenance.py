@@ -21,7 +21,7 @@ def test_the_flag_is_turned_on_and_off_for_all_or_for_a_part(face: Face) -> None
     assert face.run(flag.state("shop")) == MaintenanceState("a new till", None)
     assert not face.run(flag.check())
     assert not face.run(flag.check("blog"))
-    face.run(flag.turn_on(reason="all", seconds=100))
+    face.run(flag.turn_on(reason="all", ttl=100))
     state = face.run(flag.state("blog"))
     assert state.reason == "all"
     assert 90 < state.remaining <= 100
