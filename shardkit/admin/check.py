@@ -183,7 +183,7 @@ def _open(
     if word := _TYPED.get(structure.kind):
         given[word] = MEMBER_TYPES[stored[word]]
     if "groups" in stored:
-        given["groups"] = int(stored["groups"])
+        given["parts"] = int(stored["groups"])
     if structure.kind == "hash" or (structure.kind == "set" and total):
         given["partition"] = stored["partition"]
     if structure.kind == "set":

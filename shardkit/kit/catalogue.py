@@ -59,7 +59,7 @@ class _Partitioned(TypedDict, total=False):
     total: int | None
     part_size: int | None
     partition: str
-    groups: int
+    parts: int
     read_from: ReadsFrom
 
 
@@ -114,7 +114,7 @@ class Catalogue(Generic[Face]):
         codec: _structures.Codec[Any] | str | None = None,
         fields: type[Any] = str,
         partition: str = "digits",
-        groups: int = 64,
+        parts: int = 64,
         read_from: ReadsFrom = None,
     ) -> _structures.ShardedHash[Face, Any, Any]:
         """Return a HASH in parts; see `shardkit.structures.ShardedHash`.
@@ -125,7 +125,7 @@ class Catalogue(Generic[Face]):
         """
         driver = self._reading(read_from)
         return _structures.ShardedHash(
-            driver, component, name, total, part_size, codec, fields, partition, groups
+            driver, component, name, total, part_size, codec, fields, partition, parts
         )
 
     @overload
@@ -156,12 +156,12 @@ class Catalogue(Generic[Face]):
         part_size: int | None = None,
         members: type[M] = str,  # type: ignore[assignment]  # its default
         partition: str = DEFAULT,
-        groups: int = 64,
+        parts: int = 64,
         read_from: ReadsFrom = None,
     ) -> _structures.ShardedSet[Face, M]:
         """Return a SET in parts; see `shardkit.structures.ShardedSet`."""
         return _structures.ShardedSet(
-            self._reading(read_from), component, name, total, part_size, members, partition, groups
+            self._reading(read_from), component, name, total, part_size, members, partition, parts
         )
 
     def sorted_set(
@@ -173,12 +173,12 @@ class Catalogue(Generic[Face]):
         part_size: int | None = None,
         bound: int = 100,
         members: type[M] = str,  # type: ignore[assignment]  # its default
-        groups: int = 64,
+        parts: int = 64,
         read_from: ReadsFrom = None,
     ) -> _structures.ShardedSortedSet[Face, M]:
         """Return a ZSET in parts; see `shardkit.structures.ShardedSortedSet`."""
         return _structures.ShardedSortedSet(
-            self._reading(read_from), component, name, total, part_size, bound, members, groups
+            self._reading(read_from), component, name, total, part_size, bound, members, parts
         )
 
     def list(

@@ -336,12 +336,12 @@ def _described(found: Any) -> Any:
 
 
 SUBJECTS: dict[str, Subject] = {
-    "set": _set(groups=2, part_size=16),
+    "set": _set(parts=2, part_size=16),
     "planned set": _set(total=300, part_size=16),
-    "hash": _hash(groups=2, part_size=16, partition="crc32"),
+    "hash": _hash(parts=2, part_size=16, partition="crc32"),
     "numbered hash": _numbers(),
-    "json hash": _hash(groups=2, part_size=16, codec="json"),
-    "compressed hash": _hash(groups=2, part_size=16, codec="zstd"),
+    "json hash": _hash(parts=2, part_size=16, codec="json"),
+    "compressed hash": _hash(parts=2, part_size=16, codec="zstd"),
     "list": Subject(
         lambda kit: kit.list("jobs", component="data", part_size=8),
         lambda jobs: jobs.rpush(*range(100)),
@@ -376,7 +376,7 @@ SUBJECTS: dict[str, Subject] = {
         },
     ),
     "sorted set": Subject(
-        lambda kit: kit.sorted_set("s", component="data", groups=2, part_size=16, bound=10),
+        lambda kit: kit.sorted_set("s", component="data", parts=2, part_size=16, bound=10),
         lambda s: s.zadd({word: n for n, word in enumerate(WORDS)}),
         {
             "zcard": lambda s: s.zcard(),
@@ -561,7 +561,7 @@ SUBJECTS: dict[str, Subject] = {
         lambda market: market.check(["ada", "bo"], [("lamp", "ada")]),
     ),
     "strings": Subject(
-        lambda kit: kit.strings("user", component="data", groups=2, part_size=16),
+        lambda kit: kit.strings("user", component="data", parts=2, part_size=16),
         lambda users: users.mset({word: n for n, word in enumerate(WORDS[:100])}),
         {
             "mget": lambda users: users.mget(WORDS[:100:7]),

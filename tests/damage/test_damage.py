@@ -311,7 +311,7 @@ def test_members_that_cannot_be_read_are_put_back_when_they_are_popped(
     face: Face, kit: ShardKit
 ) -> None:
     client: Any = kit.client("one")
-    ids = face.kit.set("ids", component="one", members=int, groups=2, part_size=16)
+    ids = face.kit.set("ids", component="one", members=int, parts=2, part_size=16)
     face.run(ids.sadd_many(range(100)))
     key = next(k for k in client.scan_iter("ids:{*}:*"))
     client.srem(key, client.srandmember(key))
@@ -405,7 +405,7 @@ def test_the_part_of_a_value_or_member_that_cannot_be_read_is_named(
 def test_sets_of_which_a_part_is_lost_are_not_combined(face: Face, kit: ShardKit) -> None:
     client: Any = kit.client("one")
     a, b, c = (
-        face.kit.set(name, component="one", members=int, groups=1, part_size=16) for name in "abc"
+        face.kit.set(name, component="one", members=int, parts=1, part_size=16) for name in "abc"
     )
     for each in (a, b, c):
         face.run(each.sadd_many(range(300)))
@@ -438,7 +438,7 @@ def test_a_count_that_is_too_high_splits_no_parts(face: Face, kit: ShardKit, nam
     client: Any = kit.client("one")
 
     def add(*members: str) -> Any:
-        structure = getattr(face.kit, name)("s", component="one", groups=4, part_size=32)
+        structure = getattr(face.kit, name)("s", component="one", parts=4, part_size=32)
         if name == "set":
             return face.run(structure.sadd(*members))
         pairs = dict.fromkeys(members, 1)
@@ -458,7 +458,7 @@ def test_a_count_that_is_too_high_splits_no_parts(face: Face, kit: ShardKit, nam
 def test_a_group_whose_parameters_are_unreadable_is_not_taken_for_another_structures(
     face: Face, kit: ShardKit
 ) -> None:
-    ids = face.kit.set("ids", component="one", members=int, groups=2, part_size=16)
+    ids = face.kit.set("ids", component="one", members=int, parts=2, part_size=16)
     face.run(ids.sadd_many(range(300)))
     client: Any = kit.client("one")
     for state in list(client.scan_iter("ids:{*}")):
@@ -694,7 +694,7 @@ def test_what_is_popped_in_vain_is_damaged_and_nobody_tries_for_ever(
     face: Face, kit: ShardKit
 ) -> None:
     client: Any = kit.client("one")
-    scores = face.kit.sorted_set("s", component="one", groups=2, part_size=16, bound=10)
+    scores = face.kit.sorted_set("s", component="one", parts=2, part_size=16, bound=10)
     face.run(scores.zadd({f"m{n}": n for n in range(100)}))
     [part] = [key for key in client.scan_iter("s:*}:[0-9]*") if client.zscore(key, "m0") == 0]
     client.zadd(part, {"m0": "inf"})

@@ -20,21 +20,21 @@ DAY = date(2015, 5, 17)
 
 
 def a_set(kit: Any, **other: Any) -> Any:
-    options = {"members": int, "groups": 2, "part_size": 64, **other}
+    options = {"members": int, "parts": 2, "part_size": 64, **other}
     return kit.set("it", component="many", **options)
 
 
 def a_hash(kit: Any, **other: Any) -> Any:
-    options = {"groups": 2, "part_size": 64, "partition": "crc32", "codec": "json", **other}
+    options = {"parts": 2, "part_size": 64, "partition": "crc32", "codec": "json", **other}
     return kit.hash("it", component="many", **options)
 
 
 def numbers(kit: Any, **other: Any) -> Any:
-    return kit.hash("it", component="many", **{"groups": 2, "part_size": 16, **other})
+    return kit.hash("it", component="many", **{"parts": 2, "part_size": 16, **other})
 
 
 def scores(kit: Any, **other: Any) -> Any:
-    options = {"groups": 2, "part_size": 64, "bound": 10, **other}
+    options = {"parts": 2, "part_size": 64, "bound": 10, **other}
     return kit.sorted_set("it", component="many", **options)
 
 
@@ -514,19 +514,19 @@ def test_a_rebuilt_list_expires_with_its_parts(
 
 OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "set": (
-        lambda kit: kit.set("it", component="one", groups=64, part_size=16),
+        lambda kit: kit.set("it", component="one", parts=64, part_size=16),
         lambda it: it.sadd(*range(3000)),
-        lambda kit: kit.set("it", component="one", groups=2),
+        lambda kit: kit.set("it", component="one", parts=2),
     ),
     "sorted set": (
-        lambda kit: kit.sorted_set("it", component="one", groups=8, part_size=16, bound=5),
+        lambda kit: kit.sorted_set("it", component="one", parts=8, part_size=16, bound=5),
         lambda it: it.zadd({f"m{n}": n for n in range(300)}),
-        lambda kit: kit.sorted_set("it", component="one", groups=64, part_size=128),
+        lambda kit: kit.sorted_set("it", component="one", parts=64, part_size=128),
     ),
     "hash": (
-        lambda kit: kit.hash("it", component="one", groups=1, part_size=16),
+        lambda kit: kit.hash("it", component="one", parts=1, part_size=16),
         lambda it: it.hset(mapping={f"f{n}": n for n in range(50)} | {n: n for n in range(99)}),
-        lambda kit: kit.hash("it", component="one", groups=64, part_size=512),
+        lambda kit: kit.hash("it", component="one", parts=64, part_size=512),
     ),
     "packed": (
         lambda kit: kit.packed("it", component="one", fields={"a": "u8"}, part_size=64),
