@@ -217,15 +217,15 @@ def _open(
         return _Checkable(lambda: (each for day in days for each in counter.check(day)))
     elif structure.kind == "search":
         shards, parameters = parameters_of(name, stored)
-        index = kit.search(name, component=component, shards=shards, **parameters)
+        index = kit.search(name, component=component, parts=shards, **parameters)
         return _Checkable(index.check, partial(index.rebuild, lossy=True))
     elif structure.kind == "ads":
         shards, analyzer = int(stored["shards"]), analyzer_of(name, stored["analyzer"])
-        ads = kit.ads(name, component=component, shards=shards, analyzer=analyzer)
+        ads = kit.ads(name, component=component, parts=shards, analyzer=analyzer)
         return _Checkable(ads.check, partial(ads.rebuild, lossy=True))
     elif structure.kind == "jobs":
         measure, shards = stored["measure"], int(stored["shards"])
-        jobs = kit.job_search(name, component=component, shards=shards, measure=measure)
+        jobs = kit.job_search(name, component=component, parts=shards, measure=measure)
         return _Checkable(jobs.check, partial(jobs.rebuild, lossy=True))
     elif structure.kind == "social":
         opened = kit.social(

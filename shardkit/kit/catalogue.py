@@ -292,7 +292,7 @@ class Catalogue(Generic[Face]):
         name: str = "search",
         *,
         component: str | None = None,
-        shards: int | None = None,
+        parts: int | None = None,
         read_from: ReadsFrom | Sequence[str] = None,
         statistics_ttl: Seconds = 10.0,
         **parameters: Unpack[_search.SchemaParameters],
@@ -305,7 +305,7 @@ class Catalogue(Generic[Face]):
         servers are replicas.
         """
         component = component or name
-        schema = _search.Schema(name, self._part_count(component, shards, 4), **parameters)
+        schema = _search.Schema(name, self._part_count(component, parts, 4), **parameters)
         components: Sequence[str] = ()
         if read_from is not None and not isinstance(read_from, str | ReadFrom):
             components, read_from = read_from, None
@@ -319,12 +319,12 @@ class Catalogue(Generic[Face]):
         name: str = "ads",
         *,
         component: str,
-        shards: int | None = None,
+        parts: int | None = None,
         analyzer: _search.Analyzer | None = None,
         averages_ttl: Seconds = 60.0,
     ) -> _ads.Ads[Face]:
         """Return ads, in one part or the component's shards; see `shardkit.ads.Ads`."""
-        count = self._part_count(component, shards, 1)
+        count = self._part_count(component, parts, 1)
         return _ads.Ads(self._driver, component, name, count, analyzer, averages_ttl, self._clock)
 
     def job_search(
@@ -332,12 +332,12 @@ class Catalogue(Generic[Face]):
         name: str = "jobs",
         *,
         component: str,
-        shards: int | None = None,
+        parts: int | None = None,
         measure: str = "skills",
         read_from: ReadsFrom = None,
     ) -> _job_search.JobSearch[Face]:
         """Return jobs, in one part or the component's shards; see `shardkit.job_search`."""
-        count = self._part_count(component, shards, 1)
+        count = self._part_count(component, parts, 1)
         return _job_search.JobSearch(self._reading(read_from), component, name, count, measure)
 
     def queues(

@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
 
 def test_the_options_of_an_index(cli: Cli, posts: Path) -> None:
     options = ("--stemming", "english", "--stop-words", "none", "--no-text", "--no-phrases")
-    cli("search", "index", posts, "--name", "lean", *options, "--shards", "3", *ONE_SERVER)
+    cli("search", "index", posts, "--name", "lean", *options, "--parts", "3", *ONE_SERVER)
     here = ("--name", "lean", *ONE_SERVER)
     about = cli.json("search", "info", *here)
     assert (about["documents"], about["stemming"], about["stop_words"]) == (3, "english", 0)
@@ -190,7 +190,7 @@ def test_the_options_of_an_index(cli: Cli, posts: Path) -> None:
     assert "the index keeps no text" in cli("search", "export", *here).error()
     cli("search", "index", posts, "--name", "plain", *ONE_SERVER)
     assert len(cli.json("search", "info", "--name", "plain", *ONE_SERVER)["parts"]) == 4
-    error = cli("search", "index", posts, "--shards", "3", *TO).error()
+    error = cli("search", "index", posts, "--parts", "3", *TO).error()
     assert "unique" in error
     for wrong in ("votes", "votes:", "votes:integer"):
         error = cli("search", "index", posts, "--attribute", wrong, *TO).error()

@@ -606,7 +606,7 @@ def test_an_index_that_has_fewer_words_than_their_ids_takes_no_documents(
     face: Face, kit: ShardKit, words: int
 ) -> None:
     client: Any = kit.client("one")
-    docs = face.kit.search("docs", component="one", shards=1)
+    docs = face.kit.search("docs", component="one", parts=1)
     face.run(docs.index("1", "one two three four"))
     client.hset("{docs:0}:state", "words", words)
     before = {key: client.dump(key) for key in client.scan_iter()}
@@ -623,7 +623,7 @@ def test_an_index_that_lost_its_state_is_not_an_empty_one(
     face: Face, kit: ShardKit, left: str
 ) -> None:
     client: Any = kit.client("one")
-    docs = face.kit.search("docs", component="one", shards=1, attributes={"kind": "text"})
+    docs = face.kit.search("docs", component="one", parts=1, attributes={"kind": "text"})
     face.run(docs.index("1", "one two three four", {"kind": "a"}))
     assert client.exists(f"{{docs:0}}:{left}")
     known = (f"{{docs:0}}:{left}".encode(), b"{docs:0}:d:1", b"docs:meta")

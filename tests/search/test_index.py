@@ -255,11 +255,11 @@ def test_an_index_has_by_default_as_many_parts_as_its_component_has_shards(face:
     for component, parts in (("many", 16), ("few", 4), ("one", 1)):
         jobs = face.kit.job_search(component=component)
         face.run(jobs.index("a", []))
-        again = face.kit.job_search(component=component, shards=parts)
+        again = face.kit.job_search(component=component, parts=parts)
         assert face.run(again.count()) == 1
         ads = face.kit.ads(component=component)
         assert face.run(ads.index("a", ["Berlin"], "", "cpm", 1)) is True
-        assert face.run(face.kit.ads(component=component, shards=parts).count()) == 1
+        assert face.run(face.kit.ads(component=component, parts=parts).count()) == 1
 
 
 def test_deleting_leaves_no_keys(face: Face, kit: ShardKit) -> None:
@@ -284,7 +284,7 @@ def test_deleting_leaves_no_keys(face: Face, kit: ShardKit) -> None:
         ({"attributes": {"x y": "text"}}, "the name 'x y'"),
         ({"attributes": {"x": "tag"}}, "attribute x: kind='tag'"),
         ({"attributes": {"relevance": "number"}}, "relevance"),
-        ({"shards": 0}, "shards=0"),
+        ({"parts": 0}, "parts=0"),
         ({"chunk": 100}, "power of two"),
         ({"average_length": math.inf}, "average_length"),
         ({"analyzer": "english"}, "analyzer"),
@@ -461,7 +461,7 @@ def test_expansions_of_prefixes_and_facets_are_bounded(
 
 
 def test_a_part_that_is_full_refuses_new_words(kit: ShardKit) -> None:
-    index = kit.search("s", component="one", shards=1)
+    index = kit.search("s", component="one", parts=1)
     index.index("a", "old words")
     client: Any = kit.client("one")
     client.hset("{s:0}:state", "words", 2**24 - 1)

@@ -460,7 +460,7 @@ def searching(kit: ShardKit) -> None:
 
 
 async def asearching(kit: AsyncShardKit) -> None:
-    index = kit.search("s", component="c", shards=1)
+    index = kit.search("s", component="c", parts=1)
     assert_type(await index.remove("7"), bool)
     assert_type([hit async for hit in index.all("a")], list[Hit])
 
@@ -469,7 +469,7 @@ async def asearching(kit: AsyncShardKit) -> None:
 
 
 def ads_and_jobs(kit: ShardKit) -> None:
-    jobs = kit.job_search(component="c", shards=4, measure="years")
+    jobs = kit.job_search(component="c", parts=4, measure="years")
     assert_type(jobs, JobSearch[Blocking])
     assert_type(jobs.index("7", {"go": 1.5}), bool)
     assert_type(jobs.index_many([("7", ["go"]), ("8", [])]), int)

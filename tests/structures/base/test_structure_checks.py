@@ -452,7 +452,7 @@ MADE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda it: it.set_many({n: {"a": 1} for n in range(300)}),
     ),
     "search": (
-        lambda kit: kit.search("it", component="many", shards=16),
+        lambda kit: kit.search("it", component="many", parts=16),
         lambda it: it.index("1", "some words"),
     ),
 }
@@ -535,15 +535,15 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[An
     ),
     "search": (
         lambda kit: kit.search(
-            "it", component="one", shards=9, chunk=64, attributes={"size": "number"}
+            "it", component="one", parts=9, chunk=64, attributes={"size": "number"}
         ),
         lambda it: it.index_many((f"{n}", f"words of {n}", {"size": n}) for n in range(300)),
-        lambda kit: kit.search("it", component="one", shards=2),
+        lambda kit: kit.search("it", component="one", parts=2),
     ),
     "ads": (
-        lambda kit: kit.ads("it", component="one", shards=5),
+        lambda kit: kit.ads("it", component="one", parts=5),
         lambda it: it.index_many((f"{n}", ["Rome"], f"wine {n}", "cpm", n) for n in range(30)),
-        lambda kit: kit.ads("it", component="one", shards=1),
+        lambda kit: kit.ads("it", component="one", parts=1),
     ),
 }
 
