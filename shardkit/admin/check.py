@@ -230,11 +230,11 @@ def _open(
     elif structure.kind == "social":
         opened = kit.social(
             name,
-            users=component,
+            component=component,
             timelines=_home_of(kit, components, component, f"profile:{{{name}:*}}", "zset"),
             followers=_home_of(kit, components, component, f"clock:{{{name}:*}}", "string"),
             parts=int(stored["parts"]),
-            relation_shards=int(stored["relation_shards"]),
+            relation_parts=int(stored["relation_shards"]),
         )
     elif structure.kind == "address-book":
         if stored["fold"] not in ("", fold.__name__):

@@ -199,7 +199,7 @@ class Catalogue(Generic[Face]):
         self,
         name: str = "unique",
         *,
-        component: str = "unique",
+        component: str,
         precision: str = "60-bit",
         part_size: int | None = None,
         first_day: int | None = None,
@@ -231,7 +231,7 @@ class Catalogue(Generic[Face]):
         self,
         name: str = "location",
         *,
-        component: str = "location",
+        component: str,
         part_size: int | None = None,
         regions: bool = True,
         read_from: ReadsFrom = None,
@@ -239,11 +239,11 @@ class Catalogue(Generic[Face]):
         """Return country and region by user, in two bytes; see `shardkit.structures.Locations`."""
         return _structures.Locations(self._reading(read_from), component, name, part_size, regions)
 
-    def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> _geo.IpToCity[Face]:
+    def ip_to_city(self, name: str = "ip2city", *, component: str) -> _geo.IpToCity[Face]:
         """Return a lookup of cities by IP address; see `shardkit.geo.ip_to_city`."""
         return _geo.IpToCity(self._driver, component, name, self._clock)
 
-    def city_totals(self, name: str = "daily", *, component: str = "geo") -> _geo.CityTotals[Face]:
+    def city_totals(self, name: str = "daily", *, component: str) -> _geo.CityTotals[Face]:
         """Return totals of log lines by day and place; see `shardkit.geo.city_totals`."""
         return _geo.CityTotals(self._driver, component, name)
 
@@ -291,7 +291,7 @@ class Catalogue(Generic[Face]):
         self,
         name: str = "search",
         *,
-        component: str | None = None,
+        component: str,
         parts: int | None = None,
         read_from: ReadsFrom | Sequence[str] = None,
         statistics_ttl: Seconds = 10.0,
@@ -299,12 +299,11 @@ class Catalogue(Generic[Face]):
     ) -> _search.SearchIndex[Face]:
         """Return an index of documents; see `shardkit.search.SearchIndex`.
 
-        Its further parameters are those of `shardkit.search.Schema`. By default its component has
-        its name, and it has as many parts as the component has shards; 4 without shards.
+        Its further parameters are those of `shardkit.search.Schema`. By default it has as many
+        parts as the component has shards; 4 without shards.
         Searches go to ``read_from``: to replicas as at `hash`, or to other components, whose
         servers are replicas.
         """
-        component = component or name
         schema = _search.Schema(name, self._part_count(component, parts, 4), **parameters)
         components: Sequence[str] = ()
         if read_from is not None and not isinstance(read_from, str | ReadFrom):
@@ -579,33 +578,30 @@ class Catalogue(Generic[Face]):
         self,
         name: str = "social",
         *,
-        component: str | None = None,
-        users: str | None = None,
+        component: str,
         timelines: str | None = None,
         followers: str | None = None,
-        **parameters: Any,
+        **parameters: Unpack[_social.SocialParameters],
     ) -> _social.SocialNetwork[Face]:
         """Return a social network; see `shardkit.social.SocialNetwork`.
 
         Args:
             name: its name, part of every key.
-            component: where it lives; by default a component of its name.
-            users: another component for users and statuses.
-            timelines: another one for timelines, by key.
+            component: where users and statuses live, and all else by default.
+            timelines: another component for timelines, by key.
             followers: another one for relations, by pair of ids.
             parameters: see `SocialNetwork`.
         """
-        component = component or name
         followers = followers or component
         network: _social.SocialNetwork[Face] = _social.SocialNetwork(
             self._driver,
             name,
-            users=users or component,
+            users=component,
             timelines=timelines or component,
             followers=followers,
             **parameters,
         )
-        self.topology.count(followers, network.layout.relation_shards)
+        self.topology.count(followers, network.layout.relation_parts)
         return network
 
 

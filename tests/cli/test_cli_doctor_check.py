@@ -22,7 +22,7 @@ components:
   geo: {shards: {count: 4, over: [{port: 7001}]}}
   plain: {entry: {port: 7001, db: 9}}
 """
-PARTS: dict[str, Any] = {"parts": 4, "relation_shards": 4}
+PARTS: dict[str, Any] = {"parts": 4, "relation_parts": 4}
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def stored(tmp_path: Path) -> Iterator[tuple[ShardKit, Path]]:
             kit.ads(component="plain").index("1", ["Rome"], "some words", "cpc", 1)
             kit.job_search(component="plain").index("1", ["python"])
             kit.address_book(component="geo", parts=2, fold=fold).join_many("elves", ["Éa", "b"])
-            network = kit.social(users="plain", timelines="geo", followers="geo", **PARTS)
+            network = kit.social(component="plain", timelines="geo", followers="geo", **PARTS)
             network.follow(network.create_user("ada", "Ada"), network.create_user("bo", "Bo"))
             plain: Any = kit.client("plain")
             for what, place in (("country", "Peru"), ("region", '["","Peru"]')):

@@ -108,7 +108,7 @@ WRITES: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
     "ads": ("ads", {"shards": 4}, "index", ("1", ["Rome"], "words", "cpc", 1)),
     "jobs": ("job_search", {"shards": 4}, "index", ("1", ["python"])),
     "address book": ("address_book", {}, "join", ("elves", "Arwen")),
-    "network": ("social", {"parts": 4, "relation_shards": 4}, "create_user", ("ada", "Ada")),
+    "network": ("social", {"parts": 4, "relation_parts": 4}, "create_user", ("ada", "Ada")),
 }
 
 

@@ -146,7 +146,7 @@ def write(kit: shardkit.ShardKit) -> None:
     task = queues.take(["q"])
     assert task is not None
     queues.acknowledge(task)
-    network = kit.social(component="a", relation_shards=2)
+    network = kit.social(component="a", relation_parts=2)
     network.follow(network.create_user("ada", "Ada") or 0, network.create_user("bob", "Bob") or 0)
 
 

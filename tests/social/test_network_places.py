@@ -116,7 +116,7 @@ def test_what_a_killed_server_has_lost_is_reconciled() -> None:
         faced("blocking", servers.shard_map) as face,
     ):
         where = {"users": "people", "timelines": "lines", "followers": "relations"}
-        network: Any = face.kit.social(**where, **{**LIMITS, "relation_shards": 2})
+        network: Any = face.kit.social(**where, **{**LIMITS, "relation_parts": 2})
         model = populate(face, network, users=12)
         dice = random.Random(1)
         for _ in range(100):

@@ -86,7 +86,7 @@ logger = logging.getLogger("shardkit.structures")
 FORMATS = range(1, 2)
 RENAMED = {"shard_size": "part_size"}
 # Stored words, and those of the methods that make a structure.
-_ARGUMENTS = {"groups": "parts", "shards": "parts"}
+_ARGUMENTS = {"groups": "parts", "shards": "parts", "relation_shards": "relation_parts"}
 _HINT = "hint:"
 
 # Seconds for which a writer relies on parameters that its parts do not name.
