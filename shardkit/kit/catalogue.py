@@ -243,9 +243,11 @@ class Catalogue(Generic[Face]):
         """Return a lookup of cities by IP address; see `shardkit.geo.ip_to_city`."""
         return _geo.IpToCity(self._driver, component, name, self._clock)
 
-    def city_totals(self, name: str = "daily", *, component: str) -> _geo.CityTotals[Face]:
+    def city_totals(
+        self, name: str = "daily", *, component: str, read_from: ReadsFrom = None
+    ) -> _geo.CityTotals[Face]:
         """Return totals of log lines by day and place; see `shardkit.geo.city_totals`."""
-        return _geo.CityTotals(self._driver, component, name)
+        return _geo.CityTotals(self._reading(read_from), component, name)
 
     def recent_contacts(
         self,
@@ -514,9 +516,11 @@ class Catalogue(Generic[Face]):
         """Return channels of files for many readers; see `shardkit.messaging.Files`."""
         return _messaging.Files(self._driver, component, name, attempts, self._clock)
 
-    def totals(self, name: str = "totals", *, component: str) -> _messaging.Totals[Face]:
+    def totals(
+        self, name: str = "totals", *, component: str, read_from: ReadsFrom = None
+    ) -> _messaging.Totals[Face]:
         """Return totals of records, added source by source; see `shardkit.messaging.Totals`."""
-        return _messaging.Totals(self._driver, component, name)
+        return _messaging.Totals(self._reading(read_from), component, name)
 
     def logs(
         self,
@@ -524,9 +528,11 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         limit: int = 100,
+        read_from: ReadsFrom = None,
     ) -> _metrics.Logs[Face]:
         """Return logs: recent messages, and how often each occurs; see `shardkit.metrics.Logs`."""
-        return _metrics.Logs(self._driver, self._background, component, name, limit, self._clock)
+        driver = self._reading(read_from)
+        return _metrics.Logs(driver, self._background, component, name, limit, self._clock)
 
     def counters(
         self,
@@ -535,15 +541,18 @@ class Catalogue(Generic[Face]):
         component: str,
         precisions: Iterable[int | timedelta] = (1, 5, 60, 300, 3600, 18000, 86400),
         samples: int = 100,
+        read_from: ReadsFrom = None,
     ) -> _metrics.TimeSliceCounters[Face]:
         """Return counts at several precisions; see `shardkit.metrics.TimeSliceCounters`."""
-        return _metrics.TimeSliceCounters(
-            self._driver, self._background, component, name, precisions, samples, self._clock
-        )
+        where = self._reading(read_from), self._background, component, name
+        return _metrics.TimeSliceCounters(*where, precisions, samples, self._clock)
 
-    def statistics(self, name: str = "stats", *, component: str) -> _metrics.MeasuredValues[Face]:
+    def statistics(
+        self, name: str = "stats", *, component: str, read_from: ReadsFrom = None
+    ) -> _metrics.MeasuredValues[Face]:
         """Return statistics of measured values; see `shardkit.metrics.MeasuredValues`."""
-        return _metrics.MeasuredValues(self._driver, self._background, component, name, self._clock)
+        driver = self._reading(read_from)
+        return _metrics.MeasuredValues(driver, self._background, component, name, self._clock)
 
     def access_times(
         self,
@@ -552,6 +561,7 @@ class Catalogue(Generic[Face]):
         component: str,
         overall: bool = False,
         logs: _metrics.Logs[Face] | None = None,
+        read_from: ReadsFrom = None,
     ) -> _metrics.AccessTimes[Face]:
         """Return times of blocks of code; see `shardkit.metrics.AccessTimes`.
 
@@ -560,8 +570,9 @@ class Catalogue(Generic[Face]):
             component: where they live.
             overall: also record each time under the context "overall".
             logs: where `AccessTimes.warn` counts its warnings.
+            read_from: see `hash`.
         """
-        found = self.statistics(name, component=component)
+        found = self.statistics(name, component=component, read_from=read_from)
         return _metrics.AccessTimes(found, overall=overall, logs=logs)
 
     def timed(self, context: str, *, component: str, errors: bool = True) -> _metrics.TimedBlock:
