@@ -140,11 +140,17 @@ class Catalogue(Generic[Face]):
     def strings(
         self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
     ) -> _structures.ShardedStrings[Face, Any]: ...
-    def strings(self, name: str, **parameters: Any) -> _structures.ShardedStrings[Face, Any]:
+    def strings(
+        self,
+        name: str,
+        *,
+        codec: _structures.Codec[Any] | str | None = None,
+        **parameters: Unpack[_Partitioned],
+    ) -> _structures.ShardedStrings[Face, Any]:
         """Return a namespace's strings; see `hash` and `shardkit.structures.ShardedStrings`."""
         check_name(name)
         # Not `hash(name)`: that has the very keys, user:0, of the strings that it replaces.
-        fields = self.hash(f"{name}:strings", **parameters)
+        fields: Any = self.hash(f"{name}:strings", codec=codec, **parameters)
         return _structures.ShardedStrings(self._reading(parameters.get("read_from")), name, fields)
 
     def set(

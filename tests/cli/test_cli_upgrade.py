@@ -104,9 +104,9 @@ WRITES: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
     "sorted set": ("sorted_set", {"parts": 2}, "zadd", ({"a": 1},)),
     "list": ("list", {}, "rpush", ("a",)),
     "packed": ("packed", {"fields": {"a": "u8"}}, "set_many", ([(5, {"a": 1})],)),
-    "search": ("search", {"shards": 4}, "index", ("1", "some words")),
-    "ads": ("ads", {"shards": 4}, "index", ("1", ["Rome"], "words", "cpc", 1)),
-    "jobs": ("job_search", {"shards": 4}, "index", ("1", ["python"])),
+    "search": ("search", {"parts": 4}, "index", ("1", "some words")),
+    "ads": ("ads", {"parts": 4}, "index", ("1", ["Rome"], "words", "cpc", 1)),
+    "jobs": ("job_search", {"parts": 4}, "index", ("1", ["python"])),
     "address book": ("address_book", {}, "join", ("elves", "Arwen")),
     "network": ("social", {"parts": 4, "relation_parts": 4}, "create_user", ("ada", "Ada")),
 }
