@@ -64,12 +64,12 @@ class PendingProcess:
     """A process that may still log in with the old password.
 
     Attributes:
-        who: ``web1/4711``, or the address of an unnamed connection.
-        why: the reason, and what to do.
+        process: ``web1/4711``, or the address of an unnamed connection.
+        reason: the reason, and what to do.
     """
 
-    who: str
-    why: str
+    process: str
+    reason: str
 
 
 @dataclass

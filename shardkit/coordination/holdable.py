@@ -129,18 +129,18 @@ class Holder(NamedTuple):
         label: its label; by default host, process and thread.
         mode: ``exclusive`` or ``shared``.
         token: its fencing token; 0 for a waiter.
-        held: the seconds since it acquired the lock.
-        ends: the seconds until its hold ends unless it is renewed, or until a waiter loses its
+        held_for: the seconds since it acquired the lock.
+        ends_in: the seconds until its hold ends unless it is renewed, or until a waiter loses its
             place in the queue unless it asks again.
-        times: how often it acquired the lock.
+        acquired: how often it acquired the lock.
     """
 
     label: str
     mode: str
     token: int
-    held: float
-    ends: float
-    times: int
+    held_for: float
+    ends_in: float
+    acquired: int
     id: str
 
 
@@ -534,7 +534,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         now, limit, holders, waiters = reply
         held = [_holder(now, *row, waits=False) for row in pages(holders, 3)]
         waiting = [_holder(now, *row, waits=True) for row in pages(waiters, 3)]
-        return HoldState([each for each in held if each.ends > 0], waiting, limit)
+        return HoldState([each for each in held if each.ends_in > 0], waiting, limit)
 
     @operation
     def locked(self) -> Operation[bool]:

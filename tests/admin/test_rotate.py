@@ -141,8 +141,8 @@ def test_an_unread_push_stops_it(servers: list[LocalServer], config: redis.Redis
         stopped = turn(config, servers, wait=0)
         assert not stopped.done
         assert stopped.step == "published"
-        assert [each.who for each in stopped.pending] == ["web1/4711"]
-        assert "does not say which push it uses" in stopped.pending[0].why
+        assert [each.process for each in stopped.pending] == ["web1/4711"]
+        assert "does not say which push it uses" in stopped.pending[0].reason
         assert all(logs_in(server, word) for server in servers[1:] for word in (OLD, NEW))
         with pytest.raises(ConfigError, match="was not finished; continue it: --resume"):
             turn(config, servers)
@@ -165,7 +165,7 @@ def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: re
 
         stopped = turn(config, servers, ignore_others=True, progress=late, settled=0.6)
     assert not stopped.done
-    assert "was refused with the old password, which is taken again" in stopped.pending[0].why
+    assert "was refused with the old password, which is taken again" in stopped.pending[0].reason
     assert logs_in(servers[1], OLD)
 
 
@@ -199,8 +199,8 @@ def test_files_are_written(servers: list[LocalServer], config: redis.Redis, path
     push(config, described(servers, f"password_file: {path}"))
     with old_client(servers):
         stopped = turn(config, servers, wait=0)
-        assert [each.who for each in stopped.pending] == ["web1/4711"]
-        assert "is on another host: write its password_file" in stopped.pending[0].why
+        assert [each.process for each in stopped.pending] == ["web1/4711"]
+        assert "is on another host: write its password_file" in stopped.pending[0].reason
         assert path.read_text() == f"{NEW}\n"
         assert turn(config, servers, resume=True, password=None, distributed=True).done
     assert stopped.epoch == 0
@@ -220,7 +220,7 @@ def test_the_environment_stops_it_before_anything_is_published_and_then_until_re
     monkeypatch.setenv("APP_PASSWORD", NEW)
     with old_client(servers):
         stopped = turn(config, servers, resume=True, wait=0)
-        assert "has the old password in its environment: restart it" in stopped.pending[0].why
+        assert "has the old password in its environment: restart it" in stopped.pending[0].reason
     assert turn(config, servers, resume=True).done
 
 
@@ -387,7 +387,7 @@ def test_silent_programs_can_be_ignored(servers: list[LocalServer], config: redi
         other.client_setinfo("LIB-NAME", "batch")
         other.client_setinfo("LIB-VER", "1.0")
         [pending] = turn(config, servers, wait=0).pending
-        assert pending.why == "batch 1.0 does not report what it uses: check it"
+        assert pending.reason == "batch 1.0 does not report what it uses: check it"
         assert turn(config, servers, resume=True, ignore_others=True).done
 
 
@@ -551,7 +551,7 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     assert not logs_in(servers[1], NEW)
     with old_client(servers, f"shardkit:data:0@{platform.node()}x/7"):
         stopped = json.loads(run("--client-timeout", "0", "--json", code=1))
-    assert stopped["pending"][0]["who"] == f"{platform.node()}x/7"
+    assert stopped["pending"][0]["process"] == f"{platform.node()}x/7"
     assert not stopped["done"]
     assert "take only the new password" in run("--resume")
 

@@ -95,10 +95,10 @@ def test_a_late_release_takes_nothing_from_the_next_holder(kit: Any) -> None:
 def test_a_time_below_a_second_is_kept_to_the_millisecond(kit: Any) -> None:
     lock = kit.lock("x", component="one", renew=False)
     hold = lock.acquire(ttl=0.2)
-    assert 0 < lock.inspect().holders[0].ends <= 0.2
+    assert 0 < lock.inspect().holders[0].ends_in <= 0.2
     assert 0 < hold.remaining <= 0.2
     assert lock.extend(0.7)
-    assert 0.5 < lock.inspect().holders[0].ends <= 0.7
+    assert 0.5 < lock.inspect().holders[0].ends_in <= 0.7
 
 
 def test_a_thread_releases_its_own_hold_only(kit: ShardKit) -> None:
@@ -125,7 +125,7 @@ def test_a_reentrant_lock_is_acquired_again_by_its_thread_only(face: Face) -> No
         )
         is None
     )
-    assert run(lock.inspect()).holders[0].times == 2
+    assert run(lock.inspect()).holders[0].acquired == 2
     assert run(same.release(second))
     assert run(lock.held(first))
     assert run(lock.release(first))
@@ -941,10 +941,10 @@ def test_a_hold_whose_end_cannot_be_holds_nobody_up_for_more_than_its_time(
     client: Any = kit.client("one")
     client.zadd("lock:{x}:holders", {hold.id: score})
     state = face.run(lock.inspect())
-    assert [each.ends <= 86_400 for each in state.holders] == [True] * (score != "-inf")
+    assert [each.ends_in <= 86_400 for each in state.holders] == [True] * (score != "-inf")
     other = face.kit.lock("x", component="one", renew=False)
     assert (face.run(other.acquire(blocking_timeout=0)) is None) == (score != "-inf")
-    assert all(each.ends <= 86_400 for each in face.run(lock.inspect()).holders)
+    assert all(each.ends_in <= 86_400 for each in face.run(lock.inspect()).holders)
 
 
 def test_a_lock_of_a_later_format_is_refused_by_name(face: Face, kit: ShardKit) -> None:

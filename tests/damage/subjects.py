@@ -236,7 +236,7 @@ def _holdable(make: Callable[..., Any], owner: str, **options: Any) -> Subject:
 
     def inspected(found: Any) -> Any:
         state = found.inspect()
-        holders = [(each.label, each.mode, each.times) for each in state.holders]
+        holders = [(each.label, each.mode, each.acquired) for each in state.holders]
         return state.limit, holders, [(each.label, each.mode) for each in state.waiters]
 
     def held(found: Any) -> Any:

@@ -113,7 +113,7 @@ async def test_a_cancelled_call_leaves_earlier_acquisitions(akit: AsyncShardKit)
     lock, other = (akit.lock("x", reentrant=True, owner=by, **OPTIONS) for by in ("a", "b"))
     hold = await lock.acquire()
     async for _ in each_cancelled(lambda: use(lock)):
-        assert [holder.times for holder in (await lock.inspect()).holders] == [1]
+        assert [holder.acquired for holder in (await lock.inspect()).holders] == [1]
         assert await other.acquire(blocking_timeout=0) is None
     assert await lock.release(hold)
     assert await other.acquire(blocking_timeout=0)

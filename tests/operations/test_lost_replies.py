@@ -113,7 +113,7 @@ def test_a_reentrant_acquisition_and_its_release_count_once(lossy: Any) -> None:
     lock = face.kit.lock("x", reentrant=True, owner="ada", **IN)
 
     def times() -> list[int]:
-        return [holder.times for holder in face.run(lock.inspect()).holders]
+        return [holder.acquired for holder in face.run(lock.inspect()).holders]
 
     holds = [face.run(lock.acquire()), lose(lock.deferred.acquire())]
     assert times() == [2]

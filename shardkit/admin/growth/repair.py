@@ -49,16 +49,16 @@ class Repair:
         database: ``host:port/number``, or ``host:port/*`` for a server.
         change: the move or split that closed it, by its id; empty if it is not known.
         name: what that moved.
-        does: ``resume``, ``follow``, ``close``; ``left`` for a database that no entry names; or
+        action: ``resume``, ``follow``, ``close``; ``left`` for a database that no entry names; or
             ``unknown``, if the fence does not tell.
-        why: what was found.
+        reason: what was found.
     """
 
     database: str
     change: str
     name: str
-    does: str
-    why: str
+    action: str
+    reason: str
 
 
 def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
@@ -79,7 +79,7 @@ def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
         if not dry_run:
             search.carry_out()
     if not dry_run:
-        for name in dict.fromkeys(each.name for each in repairs if each.does == "resume"):
+        for name in dict.fromkeys(each.name for each in repairs if each.action == "resume"):
             resume_move(config, name)
     return repairs
 
@@ -98,11 +98,11 @@ def open_database(config: Any, place: str) -> Repair:
     with journal.lease(config) as lease:
         search = _ClosedDatabases(lease, read_components(config))
         found = {each.database: each for each in search.repairs()}.get(str(at))
-        if found is None or found.does == "close":
+        if found is None or found.action == "close":
             raise GrowthError(f"{at} is not closed", "see: shardkit changes repair --dry-run")
-        if found.does not in ("left", "unknown"):
+        if found.action not in ("left", "unknown"):
             raise GrowthError(
-                f"{at} is closed by the move of {found.name}: {found.why}",
+                f"{at} is closed by the move of {found.name}: {found.reason}",
                 "continue it: shardkit changes repair",
             )
         with search.client(at) as client:
@@ -114,7 +114,7 @@ def open_database(config: Any, place: str) -> Repair:
         if move := search.moves.get(found.change):
             move.opened.append(str(at))
             lease.write(move)
-    return replace(found, does="open")
+    return replace(found, action="open")
 
 
 class _ClosedDatabases:

@@ -372,7 +372,7 @@ def repair(
     """
     with config_client(config_server(where)) as config:
         repairs = growth.repair_changes(config, dry_run=dry_run)
-    code = 1 if any(each.does == "unknown" for each in repairs) else 0
+    code = 1 if any(each.action == "unknown" for each in repairs) else 0
     if output.wrote_json(repairs):
         return code
     if not repairs:
@@ -380,7 +380,7 @@ def repair(
         return code
     table = Table.of("database", "of", "does", "why", "change")
     for each in repairs:
-        table.row(each.database, each.name, each.does, each.why, each.change)
+        table.row(each.database, each.name, each.action, each.reason, each.change)
     output.table(table)
     return code
 

@@ -514,7 +514,7 @@ def index(
         first = "; the first:" if reading.skipped > _SKIPPED_SHOWN else ":"
         output.note(f"{reading.skipped:,} skipped{first}")
         for skipped in reading.first_skipped:
-            output.note(f"  {skipped.path}: {skipped.why}")
+            output.note(f"  {skipped.path}: {skipped.reason}")
     return int(reading.failed)
 
 

@@ -457,7 +457,7 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
     if rotation.pending:
         table = Table.of(wordy("process"), wordy("may use the old password: it"))
         for each in rotation.pending:
-            table.row(each.who, each.why)
+            table.row(each.process, each.reason)
         output.table(table)
     if aborted:
         output.good("taken back: only the old password is taken")

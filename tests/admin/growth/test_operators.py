@@ -332,7 +332,7 @@ class Rounds:
         _, said = self.shardkit("changes", "repair", "--dry-run", "--json")
         with suppress(ValueError):
             for found in json.loads(said):
-                if found["does"] == "left":
+                if found["action"] == "left":
                     address, _, number = found["database"].partition("/")
                     server = next(s for s in fleet.servers if s.address == address)
                     with server.client(db=int(number)) as client:

@@ -337,9 +337,9 @@ def test_a_split_with_a_cluster_goes_on_after_the_config_server_was_lost(
     fleet.describe({"users": former}, force=["users"], above=100)
     planned = repair_changes(fleet.config, dry_run=True)
     if not moment and not into:  # a cluster is not emptied: nothing tells who has the newer data
-        assert {each.does for each in planned} == {"unknown"}
+        assert {each.action for each in planned} == {"unknown"}
         return
-    assert {each.does for each in planned} == {"resume" if moment else "follow"}
+    assert {each.action for each in planned} == {"resume" if moment else "follow"}
     assert repair_changes(fleet.config) == planned
     assert [each.phase for each in moves(fleet.config)] == ["done"]
     assert bool(stored(fleet)) is into
