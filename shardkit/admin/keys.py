@@ -65,7 +65,7 @@ def biggest_keys(
     exchanges for 500 keys, O(keys); no single command takes long.
 
     Raises:
-        InvalidArgumentError: count or by cannot be used.
+        InvalidArgumentError: limit or by cannot be used.
     """
     timeout = in_seconds(timeout)
     if type(limit) is not int or limit < 1:

@@ -138,7 +138,7 @@ def test_a_rotation_under_load_is_smooth(servers: list[LocalServer], config: red
 def test_an_unread_push_stops_it(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
     with old_client(servers):
-        stopped = turn(config, servers, wait=0)
+        stopped = turn(config, servers, client_timeout=0)
         assert not stopped.done
         assert stopped.step == "published"
         assert [each.process for each in stopped.pending] == ["web1/4711"]
@@ -198,7 +198,7 @@ def test_replicas_that_no_entry_names_change_over(
 def test_files_are_written(servers: list[LocalServer], config: redis.Redis, path: Path) -> None:
     push(config, described(servers, f"password_file: {path}"))
     with old_client(servers):
-        stopped = turn(config, servers, wait=0)
+        stopped = turn(config, servers, client_timeout=0)
         assert [each.process for each in stopped.pending] == ["web1/4711"]
         assert "is on another host: write its password_file" in stopped.pending[0].reason
         assert path.read_text() == f"{NEW}\n"
@@ -219,7 +219,7 @@ def test_the_environment_stops_it_before_anything_is_published_and_then_until_re
         turn(config, servers)
     monkeypatch.setenv("APP_PASSWORD", NEW)
     with old_client(servers):
-        stopped = turn(config, servers, resume=True, wait=0)
+        stopped = turn(config, servers, resume=True, client_timeout=0)
         assert "has the old password in its environment: restart it" in stopped.pending[0].reason
     assert turn(config, servers, resume=True).done
 
@@ -386,7 +386,7 @@ def test_silent_programs_can_be_ignored(servers: list[LocalServer], config: redi
     with old_client(servers, "") as other:
         other.client_setinfo("LIB-NAME", "batch")
         other.client_setinfo("LIB-VER", "1.0")
-        [pending] = turn(config, servers, wait=0).pending
+        [pending] = turn(config, servers, client_timeout=0).pending
         assert pending.reason == "batch 1.0 does not report what it uses: check it"
         assert turn(config, servers, resume=True, ignore_others=True).done
 

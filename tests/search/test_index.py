@@ -83,7 +83,7 @@ def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
 
 
 def test_info_reports_the_content_of_each_part(face: Face) -> None:
-    index = opened(face, component="one", shards=1)
+    index = opened(face, component="one", parts=1)
     face.run(index.index_many([("a", "one two three"), ("b", "two")]))
     assert face.run(index.info()) == [PartInfo(2, 3, 2, 1)]
     face.run(index.remove("a"))
@@ -110,7 +110,7 @@ def test_many_documents_are_indexed_and_removed_in_bulk(face: Face) -> None:
 def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(
     face: Face, kit: ShardKit
 ) -> None:
-    index = opened(face, component="one", shards=1)
+    index = opened(face, component="one", parts=1)
     common = {f"{n:03}" for n in range(300)}
     face.run(index.index_many((doc_id, "common") for doc_id in sorted(common)))
     face.run(index.index("rest", "other"))
@@ -243,7 +243,7 @@ def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardK
             face.run(index.index("b", "y"))
     assert face.run(opened(face, keep_text=False).count()) == 1
     with pytest.raises(ShardCountError, match="this call says 4: it would look up keys on"):
-        face.run(opened(face, "other", component="many", shards=4).index("a", "x"))
+        face.run(opened(face, "other", component="many", parts=4).index("a", "x"))
     assert keys_of(kit, "many") == set()
 
 
