@@ -21,6 +21,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -137,7 +138,9 @@ class Partial(list["Command | Transaction"]):
     """
 
     def __init__(
-        self, commands: Iterable[Command | Transaction] = (), timeout: float | None = None
+        self,
+        commands: Iterable[Command | Transaction] = (),
+        timeout: float | timedelta | None = None,
     ) -> None:
         super().__init__(commands)
         self.timeout = timeout

@@ -231,6 +231,27 @@ def test_every_length_of_time_can_be_a_timedelta() -> None:
     assert checked > 90
 
 
+# Words that are gone, as each meant what another one means: see docs/arguments.md.
+GONE = {"wait", "patience", "groups", "shard_size", "relation_shards", "rule", "top"}
+DURATIONS = {
+    *("timeout", "blocking_timeout", "copy_timeout", "client_timeout", "durable_timeout"),
+    *("ttl", "averages_ttl", "statistics_ttl", "lease", "stale", "remember", "max_age"),
+    *("older_than", "quiet", "settled", "delay", "retry_delay", "longest_retry_delay", "grace"),
+    *("hold", "interval", "per"),
+}
+MEASURED = re.compile(r"(.*\.)?(measure_balance|measure_disk_rate|record|simulate|queue_status)")
+
+
+def test_public_signatures_have_one_word_for_one_thing() -> None:
+    others = []
+    for name, call in public_calls():
+        for parameter in inspect.signature(call).parameters.values():
+            is_long = "Seconds" in str(parameter.annotation) and not MEASURED.fullmatch(name)
+            if parameter.name in GONE or (is_long and parameter.name not in DURATIONS):
+                others.append(f"{name}({parameter.name}=)")
+    assert others == []
+
+
 def test_what_operators_call_takes_timedeltas(own_server: LocalServer, shard_map: ShardMap) -> None:
     second, moment = timedelta(seconds=1), timedelta(milliseconds=1)
     components = shard_map.components.values()

@@ -75,7 +75,7 @@ def test_of_many_parts_the_latest_are_remembered(kit: ShardKit) -> None:
     assert flag.check("part 0")  # it is read again
 
 
-@pytest.mark.parametrize("arguments", [{"part": "a:b"}, {"seconds": 0}, {"seconds": float("nan")}])
+@pytest.mark.parametrize("arguments", [{"part": "a:b"}, {"ttl": 0}, {"ttl": float("nan")}])
 def test_what_cannot_be_a_flag_is_refused(arguments: Any, kit: ShardKit) -> None:
     with pytest.raises(InvalidArgumentError, match="is-under-maintenance:"):
         kit.maintenance(component="few").turn_on(**arguments)
