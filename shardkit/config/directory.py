@@ -1,6 +1,6 @@
 """Named configuration of any type, beside the entries: ``config:<type>:<component>``, JSON objects.
 
-Each process reads an object about once in ``wait`` seconds. While the server is down, or holds
+Each process reads an object about once in ``max_age`` seconds. While the server is down, or holds
 something broken, calls return the last good value, and the first one logs why. Entries, of type
 ``redis``, are written by pushing a shard map, which checks them together.
 """
