@@ -153,7 +153,7 @@ class ClientPlane:
         if found is not site.seen:
             found = site.checked(self.topology, found)
         clients: Any = self.clients
-        if found.reads_apart or site.read_from is not None:
+        if found.splits_reads or site.read_from is not None:
             clients = self.readers(site.read_from)
         return clients.get(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
@@ -175,7 +175,7 @@ class ClientPlane:
         if found is not site.seen:
             found = site.checked(self.topology, found)
         clients: Any = self.clients
-        if found.reads_apart or site.read_from is not None:
+        if found.splits_reads or site.read_from is not None:
             clients = self.readers(site.read_from)
         return clients.aget(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
