@@ -100,7 +100,7 @@ def load_blocks(server: LocalServer, client: redis.Redis, count: int) -> dict[st
     empty = settled(client)
     with kit_of(server) as kit:
         start = time.process_time()
-        kit.ip_to_city().import_from(items())
+        kit.ip_to_city(component="geo").import_from(items())
         spent = time.process_time() - start
     return {
         "bytes a range": (settled(client) - empty) / count,  # with the cities; see `measure`
@@ -141,7 +141,7 @@ def measure(binary: Path, count: int) -> dict[str, dict[str, float]]:
         blocks = load_blocks(ours, client, count)
         zset = load_zset(plain, book, count)
         with kit_of(ours) as kit:
-            ip = kit.ip_to_city()
+            ip = kit.ip_to_city(component="geo")
             asked = addresses(count, LOCAL)
             single, bulk = asked[:SINGLE], asked[:BULK]
             calls: dict[str, tuple[Callable[[], Any], Callable[[], Any], int]] = {

@@ -118,7 +118,7 @@ def pipelined(client: redis.Redis, ids: Iterator[int], put: Callable[[Any, int],
 
 def packed(m: Measuring, order: str) -> None:
     """Load all users, and count them."""
-    locations = m.kit.locations()
+    locations = m.kit.locations(component="location")
     m.time(
         "load",
         USERS,

@@ -52,7 +52,7 @@ def queue(kit: Any, n: int) -> None:
 
 def members(kit: Any, n: int) -> None:
     """A member of a set in parts that are split as it grows."""
-    kit.set("s", component="data", part_size=64, groups=4).sadd(f"member {n}")
+    kit.set("s", component="data", part_size=64, parts=4).sadd(f"member {n}")
 
 
 def values(kit: Any, n: int) -> None:

@@ -54,12 +54,6 @@ if TYPE_CHECKING:
         IdPairShardedConnection as IdPairShardedConnection,
         KeyShardedConnection as KeyShardedConnection,
     )
-    from shardkit.operations.commands import (
-        Coalesced as Coalesced,
-        Columns as Columns,
-        Script as Script,
-        ShardOf as ShardOf,
-    )
     from shardkit.structures.base.server_clock import ServerClock as ServerClock
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -50,14 +50,14 @@ class CallStarted(Event):
 
     Attributes:
         name: ``ShardedHash.hget``, ``pipeline``, ``each``.
-        begun: the start, by `time.perf_counter`.
+        started_at: the start, by `time.perf_counter`.
         error: set when the call has failed.
         note: for handlers' own use, such as the span that ends with the call.
         structure: the component and the name of the structure, ``unique users``; else empty.
     """
 
     name: str
-    begun: float = field(default_factory=time.perf_counter, repr=False)
+    started_at: float = field(default_factory=time.perf_counter, repr=False)
     error: BaseException | None = field(default=None, repr=False)
     note: Any = field(default=None, repr=False)
     structure: str = field(default="", repr=False)
@@ -89,7 +89,7 @@ class CommandsSent(Event):
         address: the server, ``a.internal:6379/1``.
         names_of: returns their names; see ``name``.
         commands_of: returns the commands, each a name and its arguments.
-        begun: the time, by `time.perf_counter`.
+        started_at: the time, by `time.perf_counter`.
         group: the events of all shards that share one exchange with the server, in the order in
             which they end; empty for a single one.
         error: set when they have failed.
@@ -100,7 +100,7 @@ class CommandsSent(Event):
     count: int
     names_of: Callable[[], Iterable[str]] = field(repr=False)
     commands_of: Callable[[], Iterable[Sequence[Any]]] = field(default=tuple, repr=False)
-    begun: float = field(default_factory=time.perf_counter, repr=False)
+    started_at: float = field(default_factory=time.perf_counter, repr=False)
     group: Sequence[CommandsSent] = field(default=(), repr=False)
     error: BaseException | None = field(default=None, repr=False)
 
@@ -293,7 +293,7 @@ def started(name: str, structure: str = "") -> CallStarted:
 def finished(call: CallStarted, error: BaseException | None) -> None:
     """Send the event of a call's end."""
     call.error = error
-    emit(CallFinished(call, call.name, time.perf_counter() - call.begun, error))
+    emit(CallFinished(call, call.name, time.perf_counter() - call.started_at, error))
 
 
 def sent(
@@ -373,10 +373,10 @@ def settled(
     is the end, by `time.perf_counter`, or 0 for now; ``written`` the time of writing to a
     connection that tasks share, or 0.
     """
-    seconds = (ended or time.perf_counter()) - event.begun
+    seconds = (ended or time.perf_counter()) - event.started_at
     event.error = error or refusal
     if error is None:
-        waited = max(0.0, written - event.begun) if written else None
+        waited = max(0.0, written - event.started_at) if written else None
         emit(CommandsFinished(event, seconds, refused or refusal is not None, waited, refusal))
     else:
         emit(CommandsFailed(event, seconds, error, maybe_executed))

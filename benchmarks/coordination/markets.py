@@ -137,7 +137,7 @@ class OneLock(Watching):
 
     def lock(self, wait: float, item: str, user: str) -> Any:
         """Return what is held in a trade."""
-        return self.kit.lock("market", component="a", wait=wait)
+        return self.kit.lock("market", component="a", blocking_timeout=wait)
 
 
 class LockForEachItem(OneLock):
@@ -146,7 +146,7 @@ class LockForEachItem(OneLock):
     def lock(self, wait: float, item: str, user: str) -> Any:
         """Return what is held in a trade."""
         names = [f"item-{json.dumps(item)}", f"user-{json.dumps(user)}"]
-        return self.kit.multi_lock(names, component="a", wait=wait)
+        return self.kit.multi_lock(names, component="a", blocking_timeout=wait)
 
 
 class Scripts:

@@ -289,7 +289,7 @@ class Ours(Engine):
         self.search = self.kit.search(
             "search",
             component="search",
-            shards=self.shards,
+            parts=self.shards,
             fields={"title": 3.0, "text": 1.0},
             attributes={"kind": "text", "updated": "number", "size": "number"},
             analyzer=Analyzer(stop_words=frozenset()),

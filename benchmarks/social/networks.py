@@ -73,7 +73,7 @@ def options_of(name: str, parts: int = 1) -> dict[str, Any]:
     return {
         "component": "data",
         "followers": "followers",
-        "relation_shards": 16 if name == "4 servers" else parts,
+        "relation_parts": 16 if name == "4 servers" else parts,
         "fan_out_limit": 0,
     }
 

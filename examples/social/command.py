@@ -190,7 +190,7 @@ def network_of(
 ) -> SocialNetwork[Face]:
     """Return the network, of either kit."""
     network: SocialNetwork[Face] = kit.social(  # type: ignore[assignment]
-        users="users",
+        component="users",
         timelines="timelines",
         followers="followers",
         fan_out_limit=options.fan_out_limit,

@@ -85,7 +85,7 @@ class BulkFollow:
         self._deferred = network.deferred
         self._uids = uids
         self._limit = limit
-        self._parts = network.layout.relation_shards
+        self._parts = network.layout.relation_parts
         self._known = array("I", bytes(4 * self._parts * len(uids)))  # followers by user and part
         self._versions: list[int] = []
         self.follows = 0

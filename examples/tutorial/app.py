@@ -23,7 +23,7 @@ async def member(kit: Kit, session: Annotated[str, Header()] = "") -> str:
     user = await kit.key_sharded("sessions")[key].get(key)
     if user is None:
         raise HTTPException(401, "sign in first")
-    await kit.unique_visitors().visit(session)
+    await kit.unique_visitors(component="unique").visit(session)
     return str_if_bytes(user)
 
 
@@ -65,13 +65,13 @@ def make_app(where: Where | None = None) -> FastAPI:
 
     @app.get("/visitors")
     async def visitors(kit: Kit) -> dict[str, int]:
-        return {"today": await kit.unique_visitors().count()}
+        return {"today": await kit.unique_visitors(component="unique").count()}
 
     @app.post("/report")
     async def report(kit: Kit) -> dict[str, Any]:
         try:
-            async with kit.lock("report", component="jobs", ttl=10, wait=0):
-                return {"visitors": await kit.unique_visitors().count()}
+            async with kit.lock("report", component="jobs", ttl=10, blocking_timeout=0):
+                return {"visitors": await kit.unique_visitors(component="unique").count()}
         except LockTimeoutError:
             raise HTTPException(409, "another process writes the report") from None
 

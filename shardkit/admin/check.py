@@ -181,7 +181,7 @@ def _open(
     if word := _TYPED.get(structure.kind):
         given[word] = MEMBER_TYPES[stored[word]]
     if "groups" in stored:
-        given["groups"] = int(stored["groups"])
+        given["parts"] = int(stored["groups"])
     if structure.kind == "hash" or (structure.kind == "set" and total):
         given["partition"] = stored["partition"]
     if structure.kind == "set":
@@ -215,24 +215,24 @@ def _open(
         return _Checkable(lambda: (each for day in days for each in counter.check(day)))
     elif structure.kind == "search":
         shards, parameters = parameters_of(name, stored)
-        index = kit.search(name, component=component, shards=shards, **parameters)
+        index = kit.search(name, component=component, parts=shards, **parameters)
         return _Checkable(index.check, partial(index.rebuild, lossy=True))
     elif structure.kind == "ads":
         shards, analyzer = int(stored["shards"]), analyzer_of(name, stored["analyzer"])
-        ads = kit.ads(name, component=component, shards=shards, analyzer=analyzer)
+        ads = kit.ads(name, component=component, parts=shards, analyzer=analyzer)
         return _Checkable(ads.check, partial(ads.rebuild, lossy=True))
     elif structure.kind == "jobs":
         measure, shards = stored["measure"], int(stored["shards"])
-        jobs = kit.job_search(name, component=component, shards=shards, measure=measure)
+        jobs = kit.job_search(name, component=component, parts=shards, measure=measure)
         return _Checkable(jobs.check, partial(jobs.rebuild, lossy=True))
     elif structure.kind == "social":
         opened = kit.social(
             name,
-            users=component,
+            component=component,
             timelines=_home_of(kit, components, component, f"profile:{{{name}:*}}", "zset"),
             followers=_home_of(kit, components, component, f"clock:{{{name}:*}}", "string"),
             parts=int(stored["parts"]),
-            relation_shards=int(stored["relation_shards"]),
+            relation_parts=int(stored["relation_shards"]),
         )
     elif structure.kind == "address-book":
         if stored["fold"] not in ("", fold.__name__):

@@ -57,8 +57,8 @@ class Heat:
     day_seconds: float
 
 
-def read_heat(config: Any, top: int = 100) -> Heat:
-    """Return what is hot, of all processes together: at most ``top`` names of each kind.
+def read_heat(config: Any, limit: int = 100) -> Heat:
+    """Return what is hot, of all processes together: at most ``limit`` names of each kind.
 
     Cost: two exchanges; the server reads 200 names of each kind in each slot.
     """
@@ -72,7 +72,7 @@ def read_heat(config: Any, top: int = 100) -> Heat:
         with config.pipeline(transaction=False) as pipe:
             for kind in KINDS:
                 for slot in slots:
-                    pipe.zrevrange(slot_key(unit, slot, kind), 0, 2 * top - 1, withscores=True)
+                    pipe.zrevrange(slot_key(unit, slot, kind), 0, 2 * limit - 1, withscores=True)
             for slot in slots:
                 pipe.hmget(slot_key(unit, slot, COVERED), "from", "until")
             replies = iter(pipe.execute())
@@ -83,7 +83,7 @@ def read_heat(config: Any, top: int = 100) -> Heat:
         spans = [tuple(map(float, span)) for span in replies if None not in span]
         covered[unit] = max(1.0, sum(until - since for since, until in spans)) if spans else 0.0
     kinds = {
-        kind: _hottest(kind, sums["minute", kind], sums["hour", kind], sums, covered, top)
+        kind: _hottest(kind, sums["minute", kind], sums["hour", kind], sums, covered, limit)
         for kind in KINDS
     }
     return Heat(kinds, covered["minute"], covered["hour"])

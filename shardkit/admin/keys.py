@@ -50,7 +50,7 @@ class BigKey:
 
 def biggest_keys(
     components: Sequence[Component],
-    count: int = 20,
+    limit: int = 20,
     *,
     by: Literal["memory", "elements"] = "memory",
     match: str | None = None,
@@ -65,11 +65,11 @@ def biggest_keys(
     exchanges for 500 keys, O(keys); no single command takes long.
 
     Raises:
-        InvalidArgumentError: count or by cannot be used.
+        InvalidArgumentError: limit or by cannot be used.
     """
     timeout = in_seconds(timeout)
-    if type(count) is not int or count < 1:
-        raise InvalidArgumentError(f"count={count!r} is not a number of keys", "specify 1 or more")
+    if type(limit) is not int or limit < 1:
+        raise InvalidArgumentError(f"limit={limit!r} is not a number of keys", "specify 1 or more")
     if by not in ("memory", "elements"):
         raise InvalidArgumentError(f"by={by!r} is not a way to rank", "specify memory or elements")
     best: list[BigKey] = []
@@ -84,7 +84,7 @@ def biggest_keys(
                 for page in _pages(client, match):
                     for key in _sizes(*page, shard, by):
                         heapq.heappush(best, key)
-                        if len(best) > count:
+                        if len(best) > limit:
                             heapq.heappop(best)
                     examined += len(page[1])
                     progress(examined)

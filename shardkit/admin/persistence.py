@@ -226,31 +226,31 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
     return changed
 
 
-def save_snapshot(client: Any, wait: Seconds = WAIT) -> float:
+def save_snapshot(client: Any, timeout: Seconds = WAIT) -> float:
     """Make a snapshot in the background; return how many seconds it took.
 
     It has everything that was written before the call: a snapshot that is under way is awaited, and
-    another one made. SAVE, which blocks clients, is not used. ``wait`` is in seconds.
+    another one made. SAVE, which blocks clients, is not used. ``timeout`` is in seconds.
 
     Raises:
         PersistenceError: the snapshot failed or took longer.
     """
-    wait = in_seconds(wait)
-    return _wait(client, "snapshot", wait, "BGSAVE", ("rdb_bgsave_in_progress",))
+    timeout = in_seconds(timeout)
+    return _wait(client, "snapshot", timeout, "BGSAVE", ("rdb_bgsave_in_progress",))
 
 
-def rewrite_aof(client: Any, wait: Seconds = WAIT) -> float:
+def rewrite_aof(client: Any, timeout: Seconds = WAIT) -> float:
     """Rewrite the AOF in the background, and wait for it; see `save_snapshot`."""
-    wait = in_seconds(wait)
+    timeout = in_seconds(timeout)
     state: Any = client.info("persistence")
     if not state["aof_enabled"]:
         raise PersistenceError(
             "the server has no AOF", "turn it on: shardkit persistence apply everysec"
         )
-    return _wait(client, "rewrite of the AOF", wait, "BGREWRITEAOF", _REWRITING)
+    return _wait(client, "rewrite of the AOF", timeout, "BGREWRITEAOF", _REWRITING)
 
 
-def _wait(client: Any, what: str, wait: float, command: str, running: tuple[str, ...]) -> float:
+def _wait(client: Any, what: str, timeout: float, command: str, running: tuple[str, ...]) -> float:
     began = time.monotonic()
     started = False
     while True:
@@ -266,7 +266,9 @@ def _wait(client: Any, what: str, wait: float, command: str, running: tuple[str,
             if now[_STATUS[command]] == "ok":
                 return time.monotonic() - began
             raise PersistenceError(f"the {what} failed", "check the server's log and its disk")
-        if time.monotonic() - began > wait:
+        if time.monotonic() - began > timeout:
             state = "it continues: check" if started else "the server saves for another: try"
-            raise PersistenceError(f"the {what} was not done within {wait:g} s", f"{state} later")
+            raise PersistenceError(
+                f"the {what} was not done within {timeout:g} s", f"{state} later"
+            )
         time.sleep(_STEP)

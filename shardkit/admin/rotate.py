@@ -64,12 +64,12 @@ class PendingProcess:
     """A process that may still log in with the old password.
 
     Attributes:
-        who: ``web1/4711``, or the address of an unnamed connection.
-        why: the reason, and what to do.
+        process: ``web1/4711``, or the address of an unnamed connection.
+        reason: the reason, and what to do.
     """
 
-    who: str
-    why: str
+    process: str
+    reason: str
 
 
 @dataclass
@@ -111,7 +111,7 @@ def rotate(
     dry_run: bool = False,
     distributed: bool = False,
     ignore_others: bool = False,
-    wait: Seconds = WAIT,
+    client_timeout: Seconds = WAIT,
     settled: Seconds = SETTLED,
     message: str = "",
     timeout: Seconds = TIMEOUT,
@@ -129,7 +129,7 @@ def rotate(
         dry_run: change nothing; return the plan and the connected processes.
         distributed: every host has the new password in its ``password_file``.
         ignore_others: do not wait for programs that do not name their connections.
-        wait: seconds for processes to change over.
+        client_timeout: seconds for processes to change over.
         settled: seconds without a pending process before the old password is removed, and without
             a refused one afterwards.
         message: the reason, for the history of pushes.
@@ -149,7 +149,7 @@ def rotate(
             not done, and can be done again.
         ConfigServerError: the config server cannot be read or written.
     """
-    wait = in_seconds(wait)
+    client_timeout = in_seconds(client_timeout)
     settled = in_seconds(settled)
     timeout = in_seconds(timeout)
     run = _OngoingRotation(config, config_server, user, password, timeout, login, progress)
@@ -173,7 +173,7 @@ def rotate(
             state = run.publish(state, message)
         run.rotation.epoch = int(state.get("epoch") or 0)
         run.reached("published")
-        if run.await_clients(state, wait, settled):
+        if run.await_clients(state, client_timeout, settled):
             run.tell_sentinels(state)
             run.remove(state, settled)
     return run.rotation

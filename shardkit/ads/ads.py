@@ -279,7 +279,7 @@ class Ads(DocumentStructure[Face]):
 
     Args:
         component: where the keys live; if sharded, with as many shards as there are parts.
-        shards: the number of parts.
+        parts: the number of parts.
         analyzer: turns texts into words.
         averages_ttl: the seconds for which a process caches the averages, which estimate new ads;
             0 to read them for every ad.
@@ -301,7 +301,7 @@ class Ads(DocumentStructure[Face]):
         driver: Driver,
         component: str,
         name: str = "ads",
-        shards: int = 1,
+        parts: int = 1,
         analyzer: Analyzer | None = None,
         averages_ttl: Seconds = AVERAGES_TTL,
         clock: ServerClock | None = None,
@@ -310,7 +310,7 @@ class Ads(DocumentStructure[Face]):
         ttl = check_seconds(name, "averages_ttl", averages_ttl, 0, math.inf)
         schema = Schema(
             name,
-            shards,
+            parts,
             attributes=ATTRIBUTES,
             analyzer=analyzer or Analyzer(),
             keep_text=False,
@@ -319,7 +319,7 @@ class Ads(DocumentStructure[Face]):
         )
         parameters = {
             "kind": "ads",
-            "shards": shards,
+            "shards": parts,
             "analyzer": schema.analyzer.fingerprint,
             "chunk": chunk,
         }

@@ -131,7 +131,7 @@ class Component:
     number_of: Callable[[Key], int | None] = field(init=False, repr=False)  # None if unsharded
     place_all: PlaceAll = field(init=False, repr=False)
     # Whether reads may go to other servers than writes: to replicas, or to shards that are moved.
-    reads_apart: bool = field(init=False, repr=False)
+    splits_reads: bool = field(init=False, repr=False)
     held: bool = field(init=False, repr=False)  # whether one of its shards is being moved
     # Whether keys with a common hash tag may live on different shards.
     splits_tags: bool = field(init=False, repr=False)
@@ -148,8 +148,8 @@ class Component:
         tagged = [f"{{tag}}:{n}" for n in range(_TAGGED)] if len(self.shards) > 1 else []
         made["splits_tags"] = self.problem is None and len(set(map(self.place, tagged))) > 1
         made["held"] = any(entry.held for _, entry in self.entries())
-        made["reads_apart"] = self.held or any(entry.read_from for _, entry in self.entries())
-        if self.reads_apart:
+        made["splits_reads"] = self.held or any(entry.read_from for _, entry in self.entries())
+        if self.splits_reads:
             in_use.note(self)
 
     def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:

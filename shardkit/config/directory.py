@@ -1,6 +1,6 @@
 """Named configuration of any type, beside the entries: ``config:<type>:<component>``, JSON objects.
 
-Each process reads an object about once in ``wait`` seconds. While the server is down, or holds
+Each process reads an object about once in ``max_age`` seconds. While the server is down, or holds
 something broken, calls return the last good value, and the first one logs why. Entries, of type
 ``redis``, are written by pushing a shard map, which checks them together.
 """
@@ -56,12 +56,12 @@ class _DirectoryCache:
         self._failing: Recent[str, None] = Recent()  # keys whose failure has been logged
 
     def _read(
-        self, kind: str, component: str, wait: float
+        self, kind: str, component: str, max_age: float
     ) -> Generator[Callable[[], Any], Any, dict[str, Any]]:
         key = directory_key(kind, component)
         client = self._client()  # first: a closed kit has none
         cached = self._cache.get(key)
-        if cached is not None and self._clock() < cached[0] + wait:
+        if cached is not None and self._clock() < cached[0] + max_age:
             return copy.deepcopy(cached[1])  # the caller's own, to change
         try:
             return self._store(key, (yield partial(client.get, key)))
@@ -84,7 +84,7 @@ class _DirectoryCache:
         with self._lock:
             cached = self._cache.get(key)
             if cached is not None:
-                self._cache[key] = self._clock(), cached[1]  # not read again before ``wait``
+                self._cache[key] = self._clock(), cached[1]  # not read again before ``max_age``
             is_news = key not in self._failing
             self._failing[key] = None
         if cached is not None:
@@ -148,8 +148,8 @@ def _components(kind: str, keys: Iterable[bytes]) -> list[str]:
 class Directory(_DirectoryCache):
     """The directory on a config server, blocking. Made by ``kit.directory``."""
 
-    def get(self, kind: str, component: str, wait: float = 1.0) -> dict[str, Any]:
-        """Return an object, read about once in ``wait`` seconds. Cost: one GET, if it is time.
+    def get(self, kind: str, component: str, max_age: float = 1.0) -> dict[str, Any]:
+        """Return an object, read about once in ``max_age`` seconds. Cost: one GET, if it is time.
 
         Raises:
             ClosedError: the kit is closed.
@@ -157,10 +157,10 @@ class Directory(_DirectoryCache):
             InvalidEntryError: it is no JSON object, and this process has no earlier value.
             ConfigServerError: the config server is down, and this process has no earlier value.
         """
-        return run_steps(self._read(kind, component, wait))
+        return run_steps(self._read(kind, component, max_age))
 
     def set(self, kind: str, component: str, value: Mapping[str, Any]) -> None:
-        """Store an object; other processes see it within their ``wait``.
+        """Store an object; other processes see it within their ``max_age``.
 
         Raises:
             InvalidEntryError: the value is no JSON object.
@@ -184,9 +184,9 @@ class Directory(_DirectoryCache):
 class AsyncDirectory(_DirectoryCache):
     """The directory on a config server, awaiting; see `Directory`."""
 
-    async def get(self, kind: str, component: str, wait: float = 1.0) -> dict[str, Any]:
+    async def get(self, kind: str, component: str, max_age: float = 1.0) -> dict[str, Any]:
         """Return an object; see `Directory.get`."""
-        return await arun_steps(self._read(kind, component, wait))
+        return await arun_steps(self._read(kind, component, max_age))
 
     async def set(self, kind: str, component: str, value: Mapping[str, Any]) -> None:
         """Store an object; see `Directory.set`."""

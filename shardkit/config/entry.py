@@ -92,7 +92,7 @@ class Entry:
         is_cluster: whether the entry needs redis-py's cluster client.
         is_sentinel: whether Sentinels report the server's address.
         database: the number of its database; None if a reference decides it.
-        apart: what entries have in common that differ in the database alone; can be hashed.
+        server_settings: its fields without the database; can be hashed.
         address: the server for messages, without secrets: ``a.internal:6379/1``.
         replicas: the entries under ``replicas``. Each inherits the fields that it does not set:
             port, user, password, database, TLS, timeouts; also the host, if it sets a port.
@@ -105,14 +105,13 @@ class Entry:
         *(
             "_canonical",
             "address",
-            "apart",
             "database",
             "held",
             "is_cluster",
             "is_sentinel",
             "known",
         ),
-        *("read_from", "replicas", "zone"),
+        *("read_from", "replicas", "server_settings", "zone"),
     )
 
     def __init__(
@@ -151,7 +150,7 @@ class Entry:
         self.is_cluster = bool(self.known.get("cluster", False))
         self.is_sentinel = "sentinel" in self.known
         self.database = database_of(self.known)
-        self.apart = self._apart()
+        self.server_settings = self._server_settings()
         self.address = self._address()
         self.read_from = read_from_of(self.known)
         self.zone: str = self.known.get("zone", "")
@@ -187,7 +186,7 @@ class Entry:
             for name, value in self.fields.items()
         }
 
-    def _apart(self) -> Hashable:
+    def _server_settings(self) -> Hashable:
         fields = self.known.copy()
         fields.pop("db", None)
         if "url" in fields:

@@ -89,7 +89,7 @@ from shardkit.structures.base.server_clock import ServerClock
 T = TypeVar("T")
 
 TTL = 10.0
-WAIT = 10.0
+BLOCKING_TIMEOUT = 10.0
 DURABLE_TIMEOUT = 0.5
 # Seconds after which a waiter asks again; its place in the queue is kept five times as long.
 ASKS_AGAIN = 2.0
@@ -110,7 +110,6 @@ class HoldOptions(TypedDict, total=False):
     """The parameters that all kinds of locks share; see `Holdable`."""
 
     ttl: Seconds
-    wait: Seconds | None
     timeout: Seconds
     blocking: bool
     blocking_timeout: Seconds | None
@@ -130,18 +129,18 @@ class Holder(NamedTuple):
         label: its label; by default host, process and thread.
         mode: ``exclusive`` or ``shared``.
         token: its fencing token; 0 for a waiter.
-        held: the seconds since it acquired the lock.
-        ends: the seconds until its hold ends unless it is renewed, or until a waiter loses its
+        held_for: the seconds since it acquired the lock.
+        ends_in: the seconds until its hold ends unless it is renewed, or until a waiter loses its
             place in the queue unless it asks again.
-        times: how often it acquired the lock.
+        acquired: how often it acquired the lock.
     """
 
     label: str
     mode: str
     token: int
-    held: float
-    ends: float
-    times: int
+    held_for: float
+    ends_in: float
+    acquired: int
     id: str
 
 
@@ -166,14 +165,14 @@ class HeldInBlocks(Structure[Face], Generic[Face, T]):
     release: Any
     key: str
     monotonic: Callable[[], float]
-    _wait: Any
+    _blocking_timeout: Any
     _holds: OwnHolds[T]
     _suspects = "find its holder with `shardkit locks`"
 
-    def _seconds(self, wait: Any, blocking: bool, blocking_timeout: Any) -> float:
+    def _seconds(self, blocking: bool, timeout: Any) -> float:
         """Return how long to wait, given the arguments of `acquire`."""
-        wait = wait_given(self.key, wait, UNSET, blocking, blocking_timeout)
-        return wait_seconds(self.key, self._wait if wait is UNSET else wait, "wait")
+        timeout = self._blocking_timeout if timeout is UNSET else timeout
+        return wait_seconds(self.key, timeout if blocking else 0, "blocking_timeout")
 
     def __enter__(self) -> T:
         """Acquire it; raise LockTimeoutError if the wait timed out."""
@@ -196,7 +195,8 @@ class HeldInBlocks(Structure[Face], Generic[Face, T]):
     def _entered(self, held: T | None) -> T:
         if held is None:
             raise LockTimeoutError(
-                f"{self.key}: timed out after {self._wait:g} s", f"wait longer, or {self._suspects}"
+                f"{self.key}: timed out after {self._blocking_timeout:g} s",
+                f"wait longer, or {self._suspects}",
             )
         return held
 
@@ -215,10 +215,9 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         mode: whether holds exclude others or share.
         limit: the most holders that share it; 0 for any number.
         ttl: the seconds that a hold lasts if it is not renewed, 0.001 to 86,400.
-        wait: the most seconds to wait; 0 not to wait, None for ever.
         timeout: redis-py's name for ``ttl``.
-        blocking: as in redis-py; False means ``wait=0``.
-        blocking_timeout: redis-py's name for ``wait``.
+        blocking: whether to wait.
+        blocking_timeout: the most seconds to wait; 0 not to wait, None for ever.
         reentrant: whether the holding thread or task may acquire it again.
         owner: text that identifies the holder of a reentrant hold, in place of the thread or task;
             callers with the same text, in any process, are the same holder.
@@ -246,10 +245,9 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         mode: str | None = None,
         limit: int = 1,
         ttl: Seconds = TTL,
-        wait: Seconds | None = WAIT,
         timeout: Seconds = UNSET,
         blocking: bool = True,
-        blocking_timeout: Seconds | None = UNSET,
+        blocking_timeout: Seconds | None = BLOCKING_TIMEOUT,
         reentrant: bool = False,
         owner: str | None = None,
         fair: bool = True,
@@ -265,13 +263,12 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         self._keys = [self.key, *(f"{self.key}:{part}" for part in parts)]
         check_integer(name, "limit", limit, self._fewest, MOST_HOLDERS)
         self.limit = limit
-        wait = wait_given(self.key, wait, WAIT, blocking, blocking_timeout)
         if timeout is not UNSET:
             ttl = timeout
         self.ttl: float = in_seconds(ttl)
         microseconds(self.key, "ttl", ttl)
-        self._wait = wait
-        wait_seconds(self.key, wait, "wait")
+        wait_seconds(self.key, blocking_timeout, "blocking_timeout")
+        self._blocking_timeout = in_seconds(blocking_timeout) if blocking else 0
         check_integer(self.key, "durable", durable, 0, 1000)
         microseconds(self.key, "durable_timeout", durable_timeout, 0.001, 3600.0)
         if owner is not None and (not reentrant or not 0 < len(owner) <= LONGEST_LABEL):
@@ -299,18 +296,16 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
     def acquire(
         self,
         *,
-        wait: Seconds | None = UNSET,
-        ttl: Seconds | None = None,
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
+        ttl: Seconds | None = None,
     ) -> Operation[Hold[Face] | None]:
         """Acquire it in order of arrival; return the hold, None if the wait timed out.
 
         Args:
-            wait: the most seconds to wait; 0 not to wait, None for ever. By default, the lock's.
+            blocking: whether to wait.
+            blocking_timeout: the most seconds to wait; None for ever. By default, the lock's.
             ttl: the seconds that the hold lasts if it is not renewed. By default, the lock's.
-            blocking: as in redis-py; False means ``wait=0``.
-            blocking_timeout: redis-py's name for ``wait``.
 
         Raises:
             ParameterMismatchError: it was created with another limit.
@@ -323,7 +318,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         Cost: one exchange if it is free, O(log n) for n holders; with `durable` one more. Otherwise
         one more for each two seconds of waiting, and none when it is granted.
         """
-        seconds = self._seconds(wait, blocking, blocking_timeout)
+        seconds = self._seconds(blocking, blocking_timeout)
         lasts = self.ttl if ttl is None else in_seconds(ttl)
         id_, number = secrets.token_hex(8), "0"
         if self._reentrant:
@@ -539,7 +534,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         now, limit, holders, waiters = reply
         held = [_holder(now, *row, waits=False) for row in pages(holders, 3)]
         waiting = [_holder(now, *row, waits=True) for row in pages(waiters, 3)]
-        return HoldState([each for each in held if each.ends > 0], waiting, limit)
+        return HoldState([each for each in held if each.ends_in > 0], waiting, limit)
 
     @operation
     def locked(self) -> Operation[bool]:
@@ -690,15 +685,11 @@ class Election(Holdable[Face]):
 
     @operation
     def campaign(
-        self,
-        *,
-        wait: Seconds | None = UNSET,
-        blocking: bool = True,
-        blocking_timeout: Seconds | None = UNSET,
+        self, *, blocking: bool = True, blocking_timeout: Seconds | None = UNSET
     ) -> Operation[Hold[Face] | None]:
         """Be a candidate until elected; return a hold whose token is the term, as `acquire`."""
         leadership: Hold[Any] | None = yield from Holdable.acquire.steps(
-            self, wait=wait, blocking=blocking, blocking_timeout=blocking_timeout
+            self, blocking=blocking, blocking_timeout=blocking_timeout
         )
         return leadership
 
@@ -729,17 +720,3 @@ def _holder(now: int, id_: bytes, score: bytes, details: bytes, *, waits: bool) 
         0 if waits else int(words[6]),
         id_.decode(errors="replace"),
     )
-
-
-def wait_given(
-    owner: str, wait: Any, default: Any, blocking: bool, blocking_timeout: Any
-) -> Seconds | None:
-    """Return the waiting time, given by our name or by redis-py's."""
-    if blocking_timeout is not UNSET:
-        if wait is not default or not blocking:
-            raise InvalidArgumentError(
-                f"{owner}: blocking_timeout={shown(blocking_timeout)} beside another wait",
-                "use one of them",
-            )
-        wait = blocking_timeout
-    return wait if blocking else 0

@@ -28,13 +28,12 @@ from redis.exceptions import NoPermissionError
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
 from shardkit.coordination.holdable import (
+    BLOCKING_TIMEOUT,
     TTL,
     UNSET,
-    WAIT,
     HeldInBlocks,
     Holdable,
     Lock,
-    wait_given,
 )
 from shardkit.coordination.keys import base_key
 from shardkit.errors import (
@@ -99,15 +98,14 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
     """Several locks, all or none. Made by ``kit.multi_lock``.
 
     Args:
-        locks: the locks, acquired in the order of component and name.
-        wait: the most seconds to wait for all of them; None for ever.
+        locks: the locks, acquired in the order of component and name. Acquiring all takes as long
+            as the first one's ``blocking_timeout`` at most.
     """
 
     def __init__(
         self,
         driver: Driver,
         locks: Iterable[Lock[Any]],
-        wait: Seconds | None = WAIT,
         clock: ServerClock | None = None,
     ) -> None:
         self._locks = sorted(locks, key=lambda lock: (lock.component, lock.name))
@@ -119,15 +117,11 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
             )
         name = "+".join(name for _, name in names)
         super().__init__(driver, names[0][0], name, name, clock)
-        self._wait = in_seconds(wait)
+        self._blocking_timeout = self._locks[0]._blocking_timeout
 
     @operation
     def acquire(
-        self,
-        *,
-        wait: Seconds | None = UNSET,
-        blocking: bool = True,
-        blocking_timeout: Seconds | None = UNSET,
+        self, *, blocking: bool = True, blocking_timeout: Seconds | None = UNSET
     ) -> Operation[list[Hold[Face]] | None]:
         """Acquire all or none, as `Holdable.acquire`; return the holds by component and name.
 
@@ -137,12 +131,12 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
 
         Cost: one exchange for each lock, one after the other.
         """
-        until = self.monotonic() + self._seconds(wait, blocking, blocking_timeout)
+        until = self.monotonic() + self._seconds(blocking, blocking_timeout)
         holds: list[Hold[Any]] = []
         try:
             for lock in self._locks:
                 left = max(0.0, until - self.monotonic())
-                hold = yield from Lock.acquire.steps(lock, wait=left)
+                hold = yield from Lock.acquire.steps(lock, blocking_timeout=left)
                 if hold is None:
                     break
                 holds.append(hold)
@@ -239,7 +233,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
 
     Args:
         components: at least three, on servers that are independent of each other.
-        ttl, wait, timeout, blocking, blocking_timeout: see `Holdable`.
+        ttl, timeout, blocking, blocking_timeout: see `Holdable`.
     """
 
     def __init__(
@@ -251,10 +245,9 @@ class QuorumLock(_Several[Face, QuorumHold]):
         clock: ServerClock | None = None,
         *,
         ttl: Seconds = TTL,
-        wait: Seconds | None = WAIT,
         timeout: Seconds = UNSET,
         blocking: bool = True,
-        blocking_timeout: Seconds | None = UNSET,
+        blocking_timeout: Seconds | None = BLOCKING_TIMEOUT,
     ) -> None:
         key = base_key("quorum", name)
         texts = all(isinstance(each, str) for each in components)
@@ -264,7 +257,6 @@ class QuorumLock(_Several[Face, QuorumHold]):
                 "give at least three different components",
             )
         super().__init__(driver, components[0], name, key, clock)
-        wait = wait_given(key, wait, WAIT, blocking, blocking_timeout)
         if timeout is not UNSET:
             ttl = timeout
         self._locks: list[Holdable[Any]] = [
@@ -272,18 +264,14 @@ class QuorumLock(_Several[Face, QuorumHold]):
         ]
         self._needed = len(components) // 2 + 1
         self._renewals = renewals
-        wait_seconds(key, wait, "wait")
-        self._wait = in_seconds(wait)
+        wait_seconds(key, blocking_timeout, "blocking_timeout")
+        self._blocking_timeout = in_seconds(blocking_timeout) if blocking else 0
         self._ttl: float = in_seconds(ttl)
         self._patience = max(LONG_ENOUGH, self._ttl * PATIENCE)
 
     @operation
     def acquire(
-        self,
-        *,
-        wait: Seconds | None = UNSET,
-        blocking: bool = True,
-        blocking_timeout: Seconds | None = UNSET,
+        self, *, blocking: bool = True, blocking_timeout: Seconds | None = UNSET
     ) -> Operation[QuorumHold | None]:
         """Acquire it on a majority of the servers; arguments and result: see `Holdable.acquire`.
 
@@ -295,7 +283,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
         does not answer costs a fifth of ``ttl``.
         """
-        until = self.monotonic() + self._seconds(wait, blocking, blocking_timeout)
+        until = self.monotonic() + self._seconds(blocking, blocking_timeout)
         while True:
             hold, refusals = yield from self._attempt()
             if hold is not None:

@@ -98,13 +98,13 @@ class TransferResult(NamedTuple):
         reason: ``required``, ``short`` or ``full``; ``busy`` if another transfer kept the fields of
             the account locked; ``undone`` if it took longer than the grace, and another client
             undid it.
-        what: the field or the asset.
+        name: the field or the asset.
     """
 
     done: bool
     account: str = ""
     reason: str = ""
-    what: str = ""
+    name: str = ""
 
     def __bool__(self) -> bool:
         return self.done

@@ -189,14 +189,14 @@ class CityTotals(Structure[Face]):
         return places
 
     @operation
-    def expire(self, day: date | str, seconds: int | timedelta) -> Operation[bool]:
+    def expire(self, day: date | str, time: int | timedelta) -> Operation[bool]:
         """Make a day's totals expire; return whether any existed.
 
         Use it when all files of the day are done: a file that is added again is counted again.
 
         Cost: one exchange.
         """
-        after = duration(self.name, seconds)
+        after = duration(self.name, time)
         keys = [self._key(kind, self._day(day)) for kind in (*KINDS, "done")]
         replies = yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]
         return any(replies)

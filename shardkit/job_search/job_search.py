@@ -191,7 +191,7 @@ class JobSearch(DocumentStructure[Face]):
 
     Args:
         component: where the keys live; if sharded, with as many shards as there are parts.
-        shards: the number of parts.
+        parts: the number of parts.
         measure: the kind of requirements: ``skills``, just the skill; ``levels``, 0 to 2;
             ``years``, 0 to 100, compared to the hundredth.
         chunk: how many jobs a chunk of postings covers, a power of two.
@@ -214,7 +214,7 @@ class JobSearch(DocumentStructure[Face]):
         driver: Driver,
         component: str,
         name: str = "jobs",
-        shards: int = 1,
+        parts: int = 1,
         measure: str = "skills",
         chunk: int = CHUNK,
     ) -> None:
@@ -222,8 +222,8 @@ class JobSearch(DocumentStructure[Face]):
             raise InvalidArgumentError(
                 f"{name}: measure={shown(measure)}", f"give one of {', '.join(MEASURES)}"
             )
-        schema = Schema(name, shards, {"skills": 1.0}, {"required": "number"}, chunk=chunk)
-        parameters = {"kind": "jobs", "shards": shards, "measure": measure, "chunk": chunk}
+        schema = Schema(name, parts, {"skills": 1.0}, {"required": "number"}, chunk=chunk)
+        parameters = {"kind": "jobs", "shards": parts, "measure": measure, "chunk": chunk}
         form = DocumentForm(write_arguments, recovered_job, names_words=lambda _: False)
         super().__init__(driver, component, schema, parameters, form)
         self.measure = measure

@@ -59,13 +59,12 @@ class _Partitioned(TypedDict, total=False):
     total: int | None
     part_size: int | None
     partition: str
-    groups: int
+    parts: int
     read_from: ReadsFrom
 
 
 class _QuorumOptions(TypedDict, total=False):
     ttl: Seconds
-    wait: Seconds | None
     timeout: Seconds
     blocking: bool
     blocking_timeout: Seconds | None
@@ -115,7 +114,7 @@ class Catalogue(Generic[Face]):
         codec: _structures.Codec[Any] | str | None = None,
         fields: type[Any] = str,
         partition: str = "digits",
-        groups: int = 64,
+        parts: int = 64,
         read_from: ReadsFrom = None,
     ) -> _structures.ShardedHash[Face, Any, Any]:
         """Return a HASH in parts; see `shardkit.structures.ShardedHash`.
@@ -126,7 +125,7 @@ class Catalogue(Generic[Face]):
         """
         driver = self._reading(read_from)
         return _structures.ShardedHash(
-            driver, component, name, total, part_size, codec, fields, partition, groups
+            driver, component, name, total, part_size, codec, fields, partition, parts
         )
 
     @overload
@@ -141,11 +140,17 @@ class Catalogue(Generic[Face]):
     def strings(
         self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
     ) -> _structures.ShardedStrings[Face, Any]: ...
-    def strings(self, name: str, **parameters: Any) -> _structures.ShardedStrings[Face, Any]:
+    def strings(
+        self,
+        name: str,
+        *,
+        codec: _structures.Codec[Any] | str | None = None,
+        **parameters: Unpack[_Partitioned],
+    ) -> _structures.ShardedStrings[Face, Any]:
         """Return a namespace's strings; see `hash` and `shardkit.structures.ShardedStrings`."""
         check_name(name)
         # Not `hash(name)`: that has the very keys, user:0, of the strings that it replaces.
-        fields = self.hash(f"{name}:strings", **parameters)
+        fields: Any = self.hash(f"{name}:strings", codec=codec, **parameters)
         return _structures.ShardedStrings(self._reading(parameters.get("read_from")), name, fields)
 
     def set(
@@ -157,12 +162,12 @@ class Catalogue(Generic[Face]):
         part_size: int | None = None,
         members: type[M] = str,  # type: ignore[assignment]  # its default
         partition: str = DEFAULT,
-        groups: int = 64,
+        parts: int = 64,
         read_from: ReadsFrom = None,
     ) -> _structures.ShardedSet[Face, M]:
         """Return a SET in parts; see `shardkit.structures.ShardedSet`."""
         return _structures.ShardedSet(
-            self._reading(read_from), component, name, total, part_size, members, partition, groups
+            self._reading(read_from), component, name, total, part_size, members, partition, parts
         )
 
     def sorted_set(
@@ -174,12 +179,12 @@ class Catalogue(Generic[Face]):
         part_size: int | None = None,
         bound: int = 100,
         members: type[M] = str,  # type: ignore[assignment]  # its default
-        groups: int = 64,
+        parts: int = 64,
         read_from: ReadsFrom = None,
     ) -> _structures.ShardedSortedSet[Face, M]:
         """Return a ZSET in parts; see `shardkit.structures.ShardedSortedSet`."""
         return _structures.ShardedSortedSet(
-            self._reading(read_from), component, name, total, part_size, bound, members, groups
+            self._reading(read_from), component, name, total, part_size, bound, members, parts
         )
 
     def list(
@@ -200,7 +205,7 @@ class Catalogue(Generic[Face]):
         self,
         name: str = "unique",
         *,
-        component: str = "unique",
+        component: str,
         precision: str = "60-bit",
         part_size: int | None = None,
         first_day: int | None = None,
@@ -232,7 +237,7 @@ class Catalogue(Generic[Face]):
         self,
         name: str = "location",
         *,
-        component: str = "location",
+        component: str,
         part_size: int | None = None,
         regions: bool = True,
         read_from: ReadsFrom = None,
@@ -240,13 +245,15 @@ class Catalogue(Generic[Face]):
         """Return country and region by user, in two bytes; see `shardkit.structures.Locations`."""
         return _structures.Locations(self._reading(read_from), component, name, part_size, regions)
 
-    def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> _geo.IpToCity[Face]:
+    def ip_to_city(self, name: str = "ip2city", *, component: str) -> _geo.IpToCity[Face]:
         """Return a lookup of cities by IP address; see `shardkit.geo.ip_to_city`."""
         return _geo.IpToCity(self._driver, component, name, self._clock)
 
-    def city_totals(self, name: str = "daily", *, component: str = "geo") -> _geo.CityTotals[Face]:
+    def city_totals(
+        self, name: str = "daily", *, component: str, read_from: ReadsFrom = None
+    ) -> _geo.CityTotals[Face]:
         """Return totals of log lines by day and place; see `shardkit.geo.city_totals`."""
-        return _geo.CityTotals(self._driver, component, name)
+        return _geo.CityTotals(self._reading(read_from), component, name)
 
     def recent_contacts(
         self,
@@ -292,21 +299,20 @@ class Catalogue(Generic[Face]):
         self,
         name: str = "search",
         *,
-        component: str | None = None,
-        shards: int | None = None,
+        component: str,
+        parts: int | None = None,
         read_from: ReadsFrom | Sequence[str] = None,
         statistics_ttl: Seconds = 10.0,
         **parameters: Unpack[_search.SchemaParameters],
     ) -> _search.SearchIndex[Face]:
         """Return an index of documents; see `shardkit.search.SearchIndex`.
 
-        Its further parameters are those of `shardkit.search.Schema`. By default its component has
-        its name, and it has as many parts as the component has shards; 4 without shards.
+        Its further parameters are those of `shardkit.search.Schema`. By default it has as many
+        parts as the component has shards; 4 without shards.
         Searches go to ``read_from``: to replicas as at `hash`, or to other components, whose
         servers are replicas.
         """
-        component = component or name
-        schema = _search.Schema(name, self._part_count(component, shards, 4), **parameters)
+        schema = _search.Schema(name, self._part_count(component, parts, 4), **parameters)
         components: Sequence[str] = ()
         if read_from is not None and not isinstance(read_from, str | ReadFrom):
             components, read_from = read_from, None
@@ -320,12 +326,12 @@ class Catalogue(Generic[Face]):
         name: str = "ads",
         *,
         component: str,
-        shards: int | None = None,
+        parts: int | None = None,
         analyzer: _search.Analyzer | None = None,
         averages_ttl: Seconds = 60.0,
     ) -> _ads.Ads[Face]:
         """Return ads, in one part or the component's shards; see `shardkit.ads.Ads`."""
-        count = self._part_count(component, shards, 1)
+        count = self._part_count(component, parts, 1)
         return _ads.Ads(self._driver, component, name, count, analyzer, averages_ttl, self._clock)
 
     def job_search(
@@ -333,12 +339,12 @@ class Catalogue(Generic[Face]):
         name: str = "jobs",
         *,
         component: str,
-        shards: int | None = None,
+        parts: int | None = None,
         measure: str = "skills",
         read_from: ReadsFrom = None,
     ) -> _job_search.JobSearch[Face]:
         """Return jobs, in one part or the component's shards; see `shardkit.job_search`."""
-        count = self._part_count(component, shards, 1)
+        count = self._part_count(component, parts, 1)
         return _job_search.JobSearch(self._reading(read_from), component, name, count, measure)
 
     def queues(
@@ -415,9 +421,7 @@ class Catalogue(Generic[Face]):
     ) -> _coordination.MultiLock[Face]:
         """Return locks to acquire all or none; see `lock` and `shardkit.coordination.MultiLock`."""
         locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
-        given = options.keys() & {"wait", "blocking", "blocking_timeout"}
-        wait = {"wait": locks[0]._wait} if given and locks else {}
-        return _coordination.MultiLock(self._driver, locks, clock=self._clock, **wait)
+        return _coordination.MultiLock(self._driver, locks, clock=self._clock)
 
     def quorum_lock(
         self,
@@ -518,9 +522,11 @@ class Catalogue(Generic[Face]):
         """Return channels of files for many readers; see `shardkit.messaging.Files`."""
         return _messaging.Files(self._driver, component, name, attempts, self._clock)
 
-    def totals(self, name: str = "totals", *, component: str) -> _messaging.Totals[Face]:
+    def totals(
+        self, name: str = "totals", *, component: str, read_from: ReadsFrom = None
+    ) -> _messaging.Totals[Face]:
         """Return totals of records, added source by source; see `shardkit.messaging.Totals`."""
-        return _messaging.Totals(self._driver, component, name)
+        return _messaging.Totals(self._reading(read_from), component, name)
 
     def logs(
         self,
@@ -528,9 +534,11 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         limit: int = 100,
+        read_from: ReadsFrom = None,
     ) -> _metrics.Logs[Face]:
         """Return logs: recent messages, and how often each occurs; see `shardkit.metrics.Logs`."""
-        return _metrics.Logs(self._driver, self._background, component, name, limit, self._clock)
+        driver = self._reading(read_from)
+        return _metrics.Logs(driver, self._background, component, name, limit, self._clock)
 
     def counters(
         self,
@@ -539,15 +547,18 @@ class Catalogue(Generic[Face]):
         component: str,
         precisions: Iterable[int | timedelta] = (1, 5, 60, 300, 3600, 18000, 86400),
         samples: int = 100,
+        read_from: ReadsFrom = None,
     ) -> _metrics.TimeSliceCounters[Face]:
         """Return counts at several precisions; see `shardkit.metrics.TimeSliceCounters`."""
-        return _metrics.TimeSliceCounters(
-            self._driver, self._background, component, name, precisions, samples, self._clock
-        )
+        where = self._reading(read_from), self._background, component, name
+        return _metrics.TimeSliceCounters(*where, precisions, samples, self._clock)
 
-    def statistics(self, name: str = "stats", *, component: str) -> _metrics.MeasuredValues[Face]:
+    def statistics(
+        self, name: str = "stats", *, component: str, read_from: ReadsFrom = None
+    ) -> _metrics.MeasuredValues[Face]:
         """Return statistics of measured values; see `shardkit.metrics.MeasuredValues`."""
-        return _metrics.MeasuredValues(self._driver, self._background, component, name, self._clock)
+        driver = self._reading(read_from)
+        return _metrics.MeasuredValues(driver, self._background, component, name, self._clock)
 
     def access_times(
         self,
@@ -556,6 +567,7 @@ class Catalogue(Generic[Face]):
         component: str,
         overall: bool = False,
         logs: _metrics.Logs[Face] | None = None,
+        read_from: ReadsFrom = None,
     ) -> _metrics.AccessTimes[Face]:
         """Return times of blocks of code; see `shardkit.metrics.AccessTimes`.
 
@@ -564,8 +576,9 @@ class Catalogue(Generic[Face]):
             component: where they live.
             overall: also record each time under the context "overall".
             logs: where `AccessTimes.warn` counts its warnings.
+            read_from: see `hash`.
         """
-        found = self.statistics(name, component=component)
+        found = self.statistics(name, component=component, read_from=read_from)
         return _metrics.AccessTimes(found, overall=overall, logs=logs)
 
     def timed(self, context: str, *, component: str, errors: bool = True) -> _metrics.TimedBlock:
@@ -582,33 +595,30 @@ class Catalogue(Generic[Face]):
         self,
         name: str = "social",
         *,
-        component: str | None = None,
-        users: str | None = None,
+        component: str,
         timelines: str | None = None,
         followers: str | None = None,
-        **parameters: Any,
+        **parameters: Unpack[_social.SocialParameters],
     ) -> _social.SocialNetwork[Face]:
         """Return a social network; see `shardkit.social.SocialNetwork`.
 
         Args:
             name: its name, part of every key.
-            component: where it lives; by default a component of its name.
-            users: another component for users and statuses.
-            timelines: another one for timelines, by key.
+            component: where users and statuses live, and all else by default.
+            timelines: another component for timelines, by key.
             followers: another one for relations, by pair of ids.
             parameters: see `SocialNetwork`.
         """
-        component = component or name
         followers = followers or component
         network: _social.SocialNetwork[Face] = _social.SocialNetwork(
             self._driver,
             name,
-            users=users or component,
+            users=component,
             timelines=timelines or component,
             followers=followers,
             **parameters,
         )
-        self.topology.count(followers, network.layout.relation_shards)
+        self.topology.count(followers, network.layout.relation_parts)
         return network
 
 

@@ -57,13 +57,13 @@ class Decorator(Protocol):
 def redis_connection(
     connections: Plane,
     component: str,
-    wait: Seconds | None = None,
+    max_age: Seconds | None = None,
     read_from: str | ReadFrom | None = None,
 ) -> Decorator:
     """Return a decorator that passes the connection of a component's unsharded entry.
 
     Args:
-        wait: the age, in seconds, from which a call makes the entry be read again, in the
+        max_age: the age, in seconds, from which a call makes the entry be read again, in the
             background. None for about one second, which is also the maximum.
         read_from: where single commands that only read go: ``replica``, ``prefer_replica``,
             ``nearest``, ``zone``, ``zone_replica``, or a `shardkit.network.replicas.ReadFrom`; None
@@ -75,7 +75,7 @@ def redis_connection(
         ConfigError: the entry cannot be read.
     """
     _check_component(component, "redis_connection")
-    site = CallSite(component, read_from=read_from, wait=wait, unsharded=True)
+    site = CallSite(component, read_from=read_from, max_age=max_age, unsharded=True)
 
     def finder(function: Callable[..., Any], client: Callable[..., Any]) -> Find:
         called = _full_name(function)
@@ -95,7 +95,7 @@ def sharded_connection(
     component: str,
     shards: int | None = None,
     key: KeyOf = None,
-    wait: Seconds | None = None,
+    max_age: Seconds | None = None,
     placement: str | None = None,
     read_from: str | ReadFrom | None = None,
 ) -> Decorator:
@@ -118,7 +118,7 @@ def sharded_connection(
         ConfigError: the component's entries cannot be read.
     """
     _check_component(component, "sharded_connection")
-    site = CallSite(component, shards, placement, read_from, wait)
+    site = CallSite(component, shards, placement, read_from, max_age)
 
     def finder(function: Callable[..., Any], client: Callable[..., Any]) -> Find:
         position, name, other = _key_of(function, key)

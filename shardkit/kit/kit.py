@@ -155,11 +155,11 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self,
         component: str,
         *,
-        wait: Seconds | None = None,
+        max_age: Seconds | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return the decorator `shardkit.kit.decorators.redis_connection` of this kit."""
-        return decorators.redis_connection(self.plane, component, wait, read_from)
+        return decorators.redis_connection(self.plane, component, max_age, read_from)
 
     def sharded_connection(
         self,
@@ -167,13 +167,13 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         shards: int | None = None,
         key: KeyOf = None,
         *,
-        wait: Seconds | None = None,
+        max_age: Seconds | None = None,
         placement: str | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return the decorator `shardkit.kit.decorators.sharded_connection` of this kit."""
         found = decorators.sharded_connection(
-            self.plane, component, shards, key, wait, placement, read_from
+            self.plane, component, shards, key, max_age, placement, read_from
         )
         self.topology.count(component, shards, placement or DEFAULT)
         return found
@@ -221,8 +221,8 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
             self._other_face = driver, Renewals(driver, self._clock.monotonic)
         return self._other_face
 
-    def deadline(self, seconds: Seconds) -> DeadlineBlock:
-        """Return a context that limits everything inside it to ``seconds`` seconds.
+    def deadline(self, timeout: Seconds) -> DeadlineBlock:
+        """Return a context that limits everything inside it to ``timeout`` seconds.
 
         The limit covers connecting, waiting for a connection, all attempts, shards and steps of the
         calls inside: operations, pipelines, clients and blocking commands. A command that is late
@@ -231,9 +231,9 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         belongs to its thread, or to its task and the tasks started inside.
 
         Args:
-            seconds: the limit, from entering the block; with 0 nothing is sent.
+            timeout: the limit, from entering the block; with 0 nothing is sent.
         """
-        return DeadlineBlock(_checked_deadline(seconds))
+        return DeadlineBlock(_checked_deadline(timeout))
 
     def durable(
         self, *, replicas: int = 1, fsync: bool = False, timeout: Seconds = DURABLE_TIMEOUT
@@ -457,11 +457,11 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
         private_client = _followed(clients, find(False), find, PrivatePool, DirectClient)
         return cast("redis.Redis", private_client)
 
-    def health(self, seconds: Seconds = TIMEOUT) -> Health:
+    def health(self, timeout: Seconds = TIMEOUT) -> Health:
         """Check every server: reachability, response time, role, lag, memory, circuit breaker.
 
         Args:
-            seconds: how long to wait for each server, in seconds; also for the config server. If it
+            timeout: how long to wait for each server, in seconds; also for the config server. If it
                 does not answer, the components that were read before are checked.
 
         Raises:
@@ -469,7 +469,7 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
-        return health_of(self, in_seconds(seconds))
+        return health_of(self, in_seconds(timeout))
 
     def upgrade(
         self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
@@ -596,9 +596,9 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
         private_client = _followed(clients, found, find, AsyncPrivatePool, MultiplexedClient)
         return cast("aioredis.Redis", private_client)
 
-    async def health(self, seconds: Seconds = TIMEOUT) -> Health:
+    async def health(self, timeout: Seconds = TIMEOUT) -> Health:  # noqa: ASYNC109 - as blocking
         """Check every server, all at the same time; see `ShardKit.health`."""
-        return await ahealth_of(self, in_seconds(seconds))
+        return await ahealth_of(self, in_seconds(timeout))
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `ShardKit.together`."""
@@ -917,10 +917,10 @@ def default_kit() -> ShardKit:
 
 
 def redis_connection(
-    component: str, *, wait: Seconds | None = None, read_from: str | ReadFrom | None = None
+    component: str, *, max_age: Seconds | None = None, read_from: str | ReadFrom | None = None
 ) -> Decorator:
     """The default kit's `ShardKit.redis_connection`, opened when the function is first called."""
-    return decorators.redis_connection(DEFAULT_PLANE, component, wait, read_from)
+    return decorators.redis_connection(DEFAULT_PLANE, component, max_age, read_from)
 
 
 def sharded_connection(
@@ -928,13 +928,13 @@ def sharded_connection(
     shards: int | None = None,
     key: KeyOf = None,
     *,
-    wait: Seconds | None = None,
+    max_age: Seconds | None = None,
     placement: str | None = None,
     read_from: str | ReadFrom | None = None,
 ) -> Decorator:
     """The default kit's `ShardKit.sharded_connection`, opened when the function is first called."""
     return decorators.sharded_connection(
-        DEFAULT_PLANE, component, shards, key, wait, placement, read_from
+        DEFAULT_PLANE, component, shards, key, max_age, placement, read_from
     )
 
 

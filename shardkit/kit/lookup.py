@@ -33,11 +33,11 @@ MaybeAwaited: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
 class CallSite:
     """A component as one decorator or router uses it; its arguments are theirs.
 
-    With ``unsharded`` it uses the unsharded entry; ``wait`` is the age in seconds from which a call
-    makes the entries be read again; ``seen`` is the version that was checked last.
+    With ``unsharded`` it uses the unsharded entry; ``max_age`` is the age in seconds from which a
+    call makes the entries be read again; ``seen`` is the version that was checked last.
     """
 
-    __slots__ = ("component", "placement", "read_from", "seen", "shards", "unsharded", "wait")
+    __slots__ = ("component", "max_age", "placement", "read_from", "seen", "shards", "unsharded")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class CallSite:
         shards: int | None = None,
         placement: str | None = None,
         read_from: str | ReadFrom | None = None,
-        wait: Seconds | None = None,
+        max_age: Seconds | None = None,
         unsharded: bool = False,
     ) -> None:
         if placement is not None and shards is None:
@@ -61,7 +61,9 @@ class CallSite:
         self.placement = placement
         self.read_from = None if read_from is None else as_read_from(read_from)
         self.unsharded = unsharded
-        self.wait = None if wait is None else check_seconds(component, "wait", wait, 0, math.inf)
+        self.max_age = (
+            None if max_age is None else check_seconds(component, "max_age", max_age, 0, math.inf)
+        )
         self.seen: Component | None = None
 
     def checked(self, topology: Topology, component: Component) -> Component:
@@ -145,20 +147,20 @@ class ClientPlane:
 
     def client(self, site: CallSite, key: Key | None = None) -> Client:
         """Return the client of the shard of a key, or of the unsharded entry."""
-        if site.wait is not None:
-            self.topology.limit_age(site.component, site.wait)
+        if site.max_age is not None:
+            self.topology.limit_age(site.component, site.max_age)
         found = self.topology.component(site.component)
         if found is not site.seen:
             found = site.checked(self.topology, found)
         clients: Any = self.clients
-        if found.reads_apart or site.read_from is not None:
+        if found.splits_reads or site.read_from is not None:
             clients = self.readers(site.read_from)
         return clients.get(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
     def aclient(self, site: CallSite, key: Key | None = None) -> MaybeAwaited:
         """Return the awaiting `client`."""
-        if site.wait is not None:
-            self.topology.limit_age(site.component, site.wait)
+        if site.max_age is not None:
+            self.topology.limit_age(site.component, site.max_age)
         found = self.topology.fresh(site.component)
         return self._read_client(site, key) if found is None else self._aclient(found, site, key)
 
@@ -173,7 +175,7 @@ class ClientPlane:
         if found is not site.seen:
             found = site.checked(self.topology, found)
         clients: Any = self.clients
-        if found.reads_apart or site.read_from is not None:
+        if found.splits_reads or site.read_from is not None:
             clients = self.readers(site.read_from)
         return clients.aget(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 

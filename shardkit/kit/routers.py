@@ -91,7 +91,7 @@ class Router(Generic[K, C]):
         """Return what finds a component's clients, which read from replicas if it or we say so."""
         plane, read_from = self._plane.plane(), self._site.read_from
         clients: Any = plane.clients
-        if component.reads_apart or read_from is not None:
+        if component.splits_reads or read_from is not None:
             clients = plane.readers(read_from)
         return clients.aget if self._awaits else clients.get  # type: ignore[no-any-return]
 

@@ -277,12 +277,12 @@ class Totals(Structure[Face]):
         return sources
 
     @operation
-    def expire(self, group: str, seconds: int | timedelta, *kinds: str) -> Operation[bool]:
+    def expire(self, group: str, time: int | timedelta, *kinds: str) -> Operation[bool]:
         """Make a group's totals of some kinds expire, and the record of its sources.
 
         After that, a source that is added again is counted again. Cost: one exchange.
         """
-        after = duration(self.name, seconds)
+        after = duration(self.name, time)
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in kinds)]
         return any((yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]))
 

@@ -76,14 +76,14 @@ class Maintenance(Structure[Face]):
 
     @operation
     def turn_on(
-        self, part: str = "", *, reason: str = "", seconds: Seconds | None = None
+        self, part: str = "", *, reason: str = "", ttl: Seconds | None = None
     ) -> Operation[None]:
         """Turn maintenance on.
 
         Args:
             part: the part of the application; by default all of it.
             reason: the reason, for users.
-            seconds: the seconds until it ends, 0.001 to a year; None until it is turned off.
+            ttl: the seconds until it ends, 0.001 to a year; None until it is turned off.
 
         Cost: one exchange.
         """
@@ -93,8 +93,8 @@ class Maintenance(Structure[Face]):
             self._at(flag, "DEL", why),
             self._at(flag, "HSET", why, "format", 1, "reason", reason),
         ]
-        if seconds is not None:
-            left = int(1000 * check_seconds(self.name, "seconds", seconds, 0.001, LONGEST))
+        if ttl is not None:
+            left = int(1000 * check_seconds(self.name, "ttl", ttl, 0.001, LONGEST))
             commands += [self._at(flag, "PEXPIRE", key, left) for key in (flag, why)]
         yield [Transaction(self.component, flag, tuple(commands))]
         self._known.clear()

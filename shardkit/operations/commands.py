@@ -21,6 +21,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -133,14 +134,16 @@ class Transaction(NamedTuple):
 class Partial(list["Command | Transaction"]):
     """A batch whose failures are values, so that the operation can use the other replies.
 
-    A server that has not answered after ``patience`` seconds has failed; by default its entry says.
+    A server that has not answered after ``timeout`` seconds has failed; by default its entry says.
     """
 
     def __init__(
-        self, commands: Iterable[Command | Transaction] = (), patience: float | None = None
+        self,
+        commands: Iterable[Command | Transaction] = (),
+        timeout: float | timedelta | None = None,
     ) -> None:
         super().__init__(commands)
-        self.patience = patience
+        self.timeout = timeout
 
 
 class Coalesced(list["Command | Transaction"]):
@@ -298,13 +301,13 @@ class AwaitWakeup(NamedTuple):
 
     Attributes:
         waiter: the waiter's name in the script.
-        seconds: the longest wait.
+        timeout: the longest wait.
     """
 
     to: To
     key: Key
     waiter: str
-    seconds: float
+    timeout: float
 
 
 class Abandon(NamedTuple):

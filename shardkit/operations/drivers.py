@@ -30,6 +30,7 @@ from shardkit.errors import (
     ShardKitError,
 )
 from shardkit.events import finished, handlers, observed, started
+from shardkit.operations.arguments import in_seconds
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
@@ -90,8 +91,8 @@ class _StepRunner:
             return self.link.abandon(step.command)
         if isinstance(step, Call | _Calls):
             return self._call(step)
-        if isinstance(step, Partial) and step.patience is not None:
-            return self._send_within(step, step.patience)
+        if isinstance(step, Partial) and step.timeout is not None:
+            return self._send_within(step, in_seconds(step.timeout))
         return self._send(step)
 
 

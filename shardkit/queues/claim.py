@@ -188,7 +188,7 @@ class Claim:
         queues = self._queues[first:end]
         take = self._commands.take(queues, self._lease, claim, waits=waits)
         batch = UndoablePartial([take, *more], undo)
-        batch.patience = PATIENCE if len(set(self._servers)) > 1 else None
+        batch.timeout = PATIENCE if len(set(self._servers)) > 1 else None
         return batch
 
     def _parse_take(self, first: int, reply: Reply, claim: str) -> ClaimedTask | None:

@@ -74,7 +74,7 @@ class SkippedFile:
     """A file, folder or line that could not be read, and why."""
 
     path: str
-    why: str
+    reason: str
 
 
 def files_below(paths: Iterable[Path]) -> Iterator[Path | SkippedFile]:

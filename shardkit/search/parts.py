@@ -146,7 +146,7 @@ class IndexParts:
         self.schema = schema
         self.form = form
         self._sources = [
-            [_part(name, schema, n, schema.shards) for n in range(schema.shards)]
+            [_part(name, schema, n, schema.parts) for n in range(schema.parts)]
             for name in (*read_from, component)
         ]
         # Stored with the first part, so that a component with another number of shards is refused.
@@ -154,7 +154,7 @@ class IndexParts:
         self.primary = self._sources[PRIMARY]
         self.parameters = self._metas[PRIMARY]
         self.parameters.data_keys = lambda: [(part.to, part.state) for part in self.primary]
-        self._place: Place = placement("crc32", schema.shards)
+        self._place: Place = placement("crc32", schema.parts)
         self._turn = count()
 
     def source(self, number: int) -> list[IndexPart]:
@@ -414,7 +414,7 @@ class IndexParts:
         if shard.number is not None:
             return []
         further = []
-        for some in pages(range(schema.shards, MAX_SHARDS), PARTS_LOOKED_FOR):
+        for some in pages(range(schema.parts, MAX_SHARDS), PARTS_LOOKED_FOR):
             parts = [_part(first.to.component, schema, number, MAX_SHARDS) for number in some]
             replies = yield [Command(part.to, part.state, ("EXISTS", part.state)) for part in parts]
             further += [part for part, exists in zip(parts, replies, strict=True) if exists]

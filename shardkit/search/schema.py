@@ -122,7 +122,7 @@ _NAME: Final = re.compile(r"[^\W\d][\w.-]*")
 
 
 class SchemaParameters(TypedDict, total=False):
-    """The arguments of `Schema`, except the name and the number of shards."""
+    """The arguments of `Schema`, except the name and the number of parts."""
 
     fields: Mapping[str, float]
     attributes: Mapping[str, str]
@@ -139,7 +139,7 @@ class Schema:
 
     Args:
         name: the index's name.
-        shards: the number of parts.
+        parts: the number of parts.
         fields: the weight of each field of text, by name; at most 8.
         attributes: the kind of each attribute, ``number``, ``date`` or ``text``, by name; at most
             64.
@@ -155,7 +155,7 @@ class Schema:
     """
 
     name: str
-    shards: int
+    parts: int
     fields: Mapping[str, float] = field(default_factory=lambda: {"text": 1.0})
     attributes: Mapping[str, str] = field(default_factory=dict)
     analyzer: Analyzer = field(default_factory=Analyzer)
@@ -165,7 +165,7 @@ class Schema:
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        check_integer(self.name, "shards", self.shards, 1, MAX_SHARDS)
+        check_integer(self.name, "parts", self.parts, 1, MAX_SHARDS)
         _check_names(self.name, "fields", self.fields, 1, MAX_FIELDS)
         _check_names(self.name, "attributes", self.attributes, 0, MAX_ATTRIBUTES)
         for name, weight in self.fields.items():
@@ -201,7 +201,7 @@ class Schema:
         """The stored and compared parameters. ``keep_text`` concerns later documents only."""
         return {
             "kind": "search",
-            "shards": self.shards,
+            "shards": self.parts,
             "fields": " ".join(f"{name}={float(w)!r}" for name, w in self.fields.items()),
             "attributes": " ".join(f"{name}={kind}" for name, kind in self.attributes.items()),
             "analyzer": self.analyzer.fingerprint,

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
         User as User,
         UserList as UserList,
     )
-    from shardkit.social.network import SocialNetwork as SocialNetwork
+    from shardkit.social.network import (
+        SocialNetwork as SocialNetwork,
+        SocialParameters as SocialParameters,
+    )
     from shardkit.social.sql_stores import (
         PostgreSQLStatusStore as PostgreSQLStatusStore,
         SQLiteStatusStore as SQLiteStatusStore,

@@ -49,7 +49,7 @@ class NetworkCheck:
         layout = self.layout
         for some in pages(range(layout.parts), KEYS_CHECKED):
             yield from confirmed(self._check_parts, some)
-        for some in pages(range(layout.relation_shards), KEYS_CHECKED):
+        for some in pages(range(layout.relation_parts), KEYS_CHECKED):
             yield from confirmed(self._check_relation_parts, some)
         for part in range(layout.parts):
             key, cursor = layout.of_part("logins", part), b""
@@ -162,7 +162,7 @@ class NetworkCheck:
         layout = self.layout
         yield from confirmed(self._check_counters, kind, id_)
         yield from confirmed(self._check_timelines, kind, id_)
-        for part in range(layout.relation_shards):
+        for part in range(layout.relation_parts):
             for name in counters_of(kind):
                 yield from confirmed(self._check_mirror, kind, name, part, id_)
         if kind is LIST:
@@ -198,7 +198,7 @@ class NetworkCheck:
         """Check an account's counters against its relations, unless notes explain a difference."""
         layout, notes = self.layout, Suspicions()
         key, names = layout.owned(kind.account, id_), counters_of(kind)
-        places = [(name, part) for name in names for part in range(layout.relation_shards)]
+        places = [(name, part) for name in names for part in range(layout.relation_parts)]
         fields = [f"{PART_FIELDS[name]}{part}" for name, part in places]
         [counted] = yield from read_or_note([layout.at_user(key, "HMGET", key, *fields)], [])
         totals = yield from read_or_note([layout.at_user(key, "HMGET", key, *names)], [])

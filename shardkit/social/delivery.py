@@ -420,7 +420,7 @@ class Delivery:
             yield [self.layout.at_user(pending, "ZREM", pending, note)]
 
     def _job(self, action: str, status: int, uid: int, note: str, time: int) -> FanOutJob:
-        shards = self.layout.relation_shards
+        shards = self.layout.relation_parts
         return FanOutJob.begin(action, uid, shards, note, subject=status, time=time)
 
     # ---- jobs
@@ -437,7 +437,7 @@ class Delivery:
             raise InvalidArgumentError(
                 f"{self.layout.name}: job={shown(fields)}", "give the fields that its task has"
             )
-        positions = len(KINDS) * self.layout.relation_shards
+        positions = len(KINDS) * self.layout.relation_parts
         if job.action not in ACTIONS or len(job.positions) != positions:
             raise NewerFormatError(
                 f"{self.layout.name}: job {job.action!r} for "
@@ -458,7 +458,7 @@ class Delivery:
             yield [layout.at_user(pending, "ZREM", pending, note)]
             return
         action = MARK if mode == MARKING else FILL
-        job = FanOutJob.begin(action, uid, layout.relation_shards, note, version=version.decode())
+        job = FanOutJob.begin(action, uid, layout.relation_parts, note, version=version.decode())
         if self.queues is None:
             yield from self._run(job, None)
         else:
@@ -466,7 +466,7 @@ class Delivery:
 
     def check_backfill(self, kind: str, positions: Sequence[Any]) -> None:
         """Check the arguments of a `backfill` task."""
-        if kind not in KINDS or len(positions) not in (0, self.layout.relation_shards):
+        if kind not in KINDS or len(positions) not in (0, self.layout.relation_parts):
             raise NewerFormatError(
                 f"{self.layout.name}: backfill of {kind!r} from "
                 f"{counted(len(positions), 'part')} was queued by a later release",
@@ -537,7 +537,7 @@ class Delivery:
         self, owner: int, positions: Sequence[Any], limit: int
     ) -> Operation[tuple[list[int], list[Any]]]:
         """Return the next accounts that an owner follows, and the progress in each part."""
-        positions = list(positions) or [None] * self.layout.relation_shards
+        positions = list(positions) or [None] * self.layout.relation_parts
         parts = [part for part, position in enumerate(positions) if position != DONE]
         most = max(1, limit // max(1, len(parts)))
         places = self.layout.places(FOLLOWING, owner)

@@ -49,21 +49,21 @@ class KeyLayout:
         timelines: str,
         followers: str,
         parts: int,
-        relation_shards: int,
+        relation_parts: int,
     ) -> None:
         check_name(name)
         if set(name) & set("{}"):
             raise InvalidArgumentError(f"name={shown(name)} of a network", "leave out { and }")
         check_integer(name, "parts", parts, 1, MOST_PARTS)
-        check_integer(name, "relation_shards", relation_shards, 1, MOST_PARTS)
+        check_integer(name, "relation_parts", relation_parts, 1, MOST_PARTS)
         self.name = name
         self.users = users
         self.timelines = timelines
         self.parts = parts
-        self.relation_shards = relation_shards
+        self.relation_parts = relation_parts
         self.home: To = Home(users)
-        self._place = placement(DEFAULT, relation_shards)
-        self._relations = [ShardOf(followers, n, relation_shards) for n in range(relation_shards)]
+        self._place = placement(DEFAULT, relation_parts)
+        self._relations = [ShardOf(followers, n, relation_parts) for n in range(relation_parts)]
 
     # ---- users and their records
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar
 from zlib import crc32
 
 from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError, counted
@@ -105,6 +105,23 @@ _reads = partial(_opening, create=False)
 _writes = partial(_opening, create=True)
 
 
+class SocialParameters(TypedDict, total=False):
+    """The parameters of `SocialNetwork`, except its name and components."""
+
+    parts: int
+    relation_parts: int
+    home_limit: int
+    profile_limit: int
+    following_limit: int
+    pass_size: int
+    fan_out_limit: int
+    queues: TaskQueues[Any] | None
+    queue: str | None
+    store: StatusStore | None
+    status_ttl: int | timedelta
+    status_limit: int | None
+
+
 class SocialNetwork(Structure[Face]):
     """A social network. Made by ``kit.social``.
 
@@ -116,8 +133,8 @@ class SocialNetwork(Structure[Face]):
         followers: the component for relations, by pair of ids.
         parts: the number of parts that users are divided into; far more than the servers that
             there will ever be.
-        relation_shards: the number of shards of the component for relations; over one server or a
-            cluster, the number of parts that relations are divided into.
+        relation_parts: the number of parts that relations are divided into; if their component is
+            sharded, its number of shards.
         home_limit: entries that a home or list timeline keeps.
         profile_limit: entries that a profile timeline keeps.
         following_limit: the most accounts that one may follow, users that one may mute, and lists
@@ -151,7 +168,7 @@ class SocialNetwork(Structure[Face]):
         timelines: str = "timelines",
         followers: str = "followers",
         parts: int = PARTS,
-        relation_shards: int = RELATION_SHARDS,
+        relation_parts: int = RELATION_SHARDS,
         home_limit: int = HOME_LIMIT,
         profile_limit: int = PROFILE_LIMIT,
         following_limit: int = FOLLOWING_LIMIT,
@@ -163,14 +180,14 @@ class SocialNetwork(Structure[Face]):
         status_ttl: int | timedelta = WEEK,
         status_limit: int | None = None,
     ) -> None:
-        layout = KeyLayout(name, users, timelines, followers, parts, relation_shards)
+        layout = KeyLayout(name, users, timelines, followers, parts, relation_parts)
         check_integer(name, "home_limit", home_limit, 1, DEEPEST)
         check_integer(name, "profile_limit", profile_limit, home_limit, 10**6)
         check_integer(name, "following_limit", following_limit, 1, 10**5)
         check_integer(name, "pass_size", pass_size, 1, DEEPEST)
         super().__init__(driver, users, name)
         self.layout = layout
-        parameters = {"kind": "social", "parts": parts, "relation_shards": relation_shards}
+        parameters = {"kind": "social", "parts": parts, "relation_shards": relation_parts}
         self.meta = Metadata(layout.home, name, parameters)
         self.meta.leased = True
         counts = [layout.of_part("ids", part) for part in range(parts)]

@@ -65,7 +65,7 @@ class PendingRepair:
         ]
         places += [
             (layout.relations(part), layout.of_relations("pending", part))
-            for part in range(layout.relation_shards)
+            for part in range(layout.relation_parts)
         ]
         arguments: list[Argument] = [int(older_than * MICRO), AT_ONCE, int(claim), *_IDS_OF_NOTES]
         notes = []
@@ -134,7 +134,7 @@ class PendingRepair:
         layout, relations = self.layout, self.relations
         names = counters_of(kind)
         batch = []
-        for part in range(layout.relation_shards):
+        for part in range(layout.relation_parts):
             keys = [layout.relation(name, part, id_) for name in names]
             keys.insert(0, layout.of_relations("clock", part))
             batch.append(lua_call(layout.relations(part), "social/count_relations", keys))

@@ -57,35 +57,35 @@ def test_profiles_change_settings_and_say_what_changed(server: LocalServer) -> N
 def test_a_snapshot_is_awaited_and_one_that_fails_is_told(server: LocalServer) -> None:
     with server.client() as client:
         client.set("k", 1)
-        save_snapshot(client, wait=30)
+        save_snapshot(client, timeout=30)
         assert persistence_of(client).changes == 0
         with pytest.raises(PersistenceError, match="has no AOF"):
             rewrite_aof(client)
         apply_profile(client, "everysec")
         while persistence_of(client).busy:
             time.sleep(0.05)
-        rewrite_aof(client, wait=30)
+        rewrite_aof(client, timeout=30)
         # A directory of the file's name: the snapshot cannot be put in its place.
         name = persistence_of(client).settings["dbfilename"]
         path = Path(persistence_of(client).settings["dir"]) / name
         path.unlink(missing_ok=True)
         path.mkdir()
         with pytest.raises(PersistenceError, match="failed"):
-            save_snapshot(client, wait=30)
+            save_snapshot(client, timeout=30)
         assert "the last snapshot failed" in persistence_of(client).problems
 
 
 def test_a_snapshot_that_takes_too_long_is_waited_for_no_more(own_server: LocalServer) -> None:
     with own_server.client() as client:
         with pytest.raises(PersistenceError, match="not done within -1 s; it continues"):
-            save_snapshot(client, wait=-1)
+            save_snapshot(client, timeout=-1)
         assert save_snapshot(client) > 0
         client.config_set("rdb-key-save-delay", 60_000_000)
         client.set("k", 1)
         client.bgsave()
         try:
             with pytest.raises(PersistenceError, match="not done within 0 s; the server saves"):
-                save_snapshot(client, wait=0)
+                save_snapshot(client, timeout=0)
         finally:
             client.config_set("rdb-key-save-delay", 0)
 
@@ -117,7 +117,7 @@ def test_a_snapshot_has_what_was_written_before_the_call(
         client.config_set("rdb-key-save-delay", 5_000)
         others(client)
         client.set("late", 1)
-        save_snapshot(client, wait=30)
+        save_snapshot(client, timeout=30)
         found = persistence_of(client).settings
         assert b"late" in (Path(found["dir"]) / found["dbfilename"]).read_bytes()
 

@@ -138,11 +138,11 @@ def test_a_rotation_under_load_is_smooth(servers: list[LocalServer], config: red
 def test_an_unread_push_stops_it(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
     with old_client(servers):
-        stopped = turn(config, servers, wait=0)
+        stopped = turn(config, servers, client_timeout=0)
         assert not stopped.done
         assert stopped.step == "published"
-        assert [each.who for each in stopped.pending] == ["web1/4711"]
-        assert "does not say which push it uses" in stopped.pending[0].why
+        assert [each.process for each in stopped.pending] == ["web1/4711"]
+        assert "does not say which push it uses" in stopped.pending[0].reason
         assert all(logs_in(server, word) for server in servers[1:] for word in (OLD, NEW))
         with pytest.raises(ConfigError, match="was not finished; continue it: --resume"):
             turn(config, servers)
@@ -165,7 +165,7 @@ def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: re
 
         stopped = turn(config, servers, ignore_others=True, progress=late, settled=0.6)
     assert not stopped.done
-    assert "was refused with the old password, which is taken again" in stopped.pending[0].why
+    assert "was refused with the old password, which is taken again" in stopped.pending[0].reason
     assert logs_in(servers[1], OLD)
 
 
@@ -198,9 +198,9 @@ def test_replicas_that_no_entry_names_change_over(
 def test_files_are_written(servers: list[LocalServer], config: redis.Redis, path: Path) -> None:
     push(config, described(servers, f"password_file: {path}"))
     with old_client(servers):
-        stopped = turn(config, servers, wait=0)
-        assert [each.who for each in stopped.pending] == ["web1/4711"]
-        assert "is on another host: write its password_file" in stopped.pending[0].why
+        stopped = turn(config, servers, client_timeout=0)
+        assert [each.process for each in stopped.pending] == ["web1/4711"]
+        assert "is on another host: write its password_file" in stopped.pending[0].reason
         assert path.read_text() == f"{NEW}\n"
         assert turn(config, servers, resume=True, password=None, distributed=True).done
     assert stopped.epoch == 0
@@ -219,8 +219,8 @@ def test_the_environment_stops_it_before_anything_is_published_and_then_until_re
         turn(config, servers)
     monkeypatch.setenv("APP_PASSWORD", NEW)
     with old_client(servers):
-        stopped = turn(config, servers, resume=True, wait=0)
-        assert "has the old password in its environment: restart it" in stopped.pending[0].why
+        stopped = turn(config, servers, resume=True, client_timeout=0)
+        assert "has the old password in its environment: restart it" in stopped.pending[0].reason
     assert turn(config, servers, resume=True).done
 
 
@@ -386,8 +386,8 @@ def test_silent_programs_can_be_ignored(servers: list[LocalServer], config: redi
     with old_client(servers, "") as other:
         other.client_setinfo("LIB-NAME", "batch")
         other.client_setinfo("LIB-VER", "1.0")
-        [pending] = turn(config, servers, wait=0).pending
-        assert pending.why == "batch 1.0 does not report what it uses: check it"
+        [pending] = turn(config, servers, client_timeout=0).pending
+        assert pending.reason == "batch 1.0 does not report what it uses: check it"
         assert turn(config, servers, resume=True, ignore_others=True).done
 
 
@@ -550,8 +550,8 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     assert "inline in 4 entries: pushed" in planned
     assert not logs_in(servers[1], NEW)
     with old_client(servers, f"shardkit:data:0@{platform.node()}x/7"):
-        stopped = json.loads(run("--wait", "0", "--json", code=1))
-    assert stopped["pending"][0]["who"] == f"{platform.node()}x/7"
+        stopped = json.loads(run("--client-timeout", "0", "--json", code=1))
+    assert stopped["pending"][0]["process"] == f"{platform.node()}x/7"
     assert not stopped["done"]
     assert "take only the new password" in run("--resume")
 

@@ -35,7 +35,7 @@ def ad_keys(kit: ShardKit, component: str, what: str) -> list[str]:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_the_ad_for_a_place_that_earns_most_is_shown(face: Face, component: str) -> None:
-    ads = face.kit.ads(component=component, shards=COMPONENTS[component])
+    ads = face.kit.ads(component=component, parts=COMPONENTS[component])
     assert face.run(ads.index("poor", BERLIN, "running shoes", "cpm", 1)) is True
     more = [
         ("rich", ["Berlin", "Paris"], "red wine", "cpm", 3.5),
@@ -58,7 +58,7 @@ def test_the_ad_for_a_place_that_earns_most_is_shown(face: Face, component: str)
 def test_an_ad_is_chosen_among_many_in_slices(
     face: Face, monkeypatch: pytest.MonkeyPatch, kit: ShardKit
 ) -> None:
-    ads = face.kit.ads(component="one", shards=1)
+    ads = face.kit.ads(component="one", parts=1)
     face.run(ads.index_many((f"ad {n}", BERLIN, "", "cpm", n % 50) for n in range(300)))
     client: Any = kit.client("one")
     face.run(ads.target(BERLIN, "no matter"))
@@ -72,7 +72,7 @@ def test_an_ad_is_chosen_among_many_in_slices(
 
 
 def test_the_bonus_of_any_of_very_many_ads_counts(kit: ShardKit) -> None:
-    ads, client = kit.ads(component="one", shards=1), kit.client("one")
+    ads, client = kit.ads(component="one", parts=1), kit.client("one")
     ads.index_many((f"ad{n:04}", BERLIN, "shoes", "cpm", 1) for n in range(1002))
     assert (served := ads.target(BERLIN, "shoes")) is not None
     assert served.ad == "ad0000"
@@ -85,7 +85,7 @@ def test_the_bonus_of_any_of_very_many_ads_counts(kit: ShardKit) -> None:
 
 
 def test_words_of_any_id_are_counted_and_leave_nothing(face: Face, kit: ShardKit) -> None:
-    ads = clocked(face.kit, new_id=iter(map(str, count())).__next__).ads(component="one", shards=1)
+    ads = clocked(face.kit, new_id=iter(map(str, count())).__next__).ads(component="one", parts=1)
     words = [f"w{n}" for n in range(300)]
     for ad, some in (("a", words[:200]), ("b", words[200:]), ("c", words[7::280])):
         face.run(ads.index(ad, [ad], " ".join(some), "cpc", 1))
@@ -111,7 +111,7 @@ def test_no_target_id_is_used_up_when_nothing_is_shown(
         spent.append(1)
         return "id"
 
-    ads = clocked(kit, new_id=new_id).ads(component="few", shards=4)
+    ads = clocked(kit, new_id=new_id).ads(component="few", parts=4)
     assert ads.target(places, text) is None
     ads.index("ad", BERLIN, "red", "cpm", 1)
     assert ads.target(places, text) is None
@@ -125,7 +125,7 @@ def test_no_target_id_is_used_up_when_nothing_is_shown(
 
 def test_averages_are_read_again_when_they_are_too_old(kit: ShardKit) -> None:
     now = 0.0
-    ads = clocked(kit, monotonic=lambda: now).ads(component="few", shards=4, averages_ttl=60)
+    ads = clocked(kit, monotonic=lambda: now).ads(component="few", parts=4, averages_ttl=60)
     ads.index("a", BERLIN, "", "cpc", 1)
     ads.record_click(ads.target(BERLIN).target, "a")  # type: ignore[union-attr]
     ads.index("b", BERLIN, "", "cpc", 1)
@@ -136,7 +136,7 @@ def test_averages_are_read_again_when_they_are_too_old(kit: ShardKit) -> None:
 
 
 def test_many_ads_are_removed_with_their_counts(face: Face) -> None:
-    ads = face.kit.ads(component="few", shards=4)
+    ads = face.kit.ads(component="few", parts=4)
     face.run(ads.index_many([(str(n), BERLIN, "red", "cpc", 1) for n in range(20)]))
     assert face.run(ads.remove_many([str(n) for n in range(10)] + ["none", "1"])) == 10
     assert face.run(ads.count()) == 10
@@ -146,7 +146,7 @@ def test_many_ads_are_removed_with_their_counts(face: Face) -> None:
 
 @pytest.mark.parametrize("component", ["one", "few"])
 def test_deleted_ads_leave_nothing_but_targets(kit: ShardKit, component: str) -> None:
-    ads = kit.ads(component=component, shards=COMPONENTS[component])
+    ads = kit.ads(component=component, parts=COMPONENTS[component])
     ads.index_many((f"ad {n}", BERLIN, f"red green word{n}", "cpc", 1) for n in range(300))
     for _ in range(5):
         target, ad = ads.target(BERLIN, "red green")  # type: ignore[misc]
@@ -178,7 +178,7 @@ def test_a_target_is_kept_for_15_minutes_and_is_refused_afterwards(kit: ShardKit
 
 
 def test_a_click_on_another_ad_than_was_shown_is_refused(face: Face) -> None:
-    ads = face.kit.ads(component="one", shards=1)
+    ads = face.kit.ads(component="one", parts=1)
     face.run(ads.index_many([("a", BERLIN, "", "cpc", 1), ("b", BERLIN, "", "cpc", 2)]))
     served = face.run(ads.target(BERLIN))
     assert served.ad == "b"
@@ -197,7 +197,7 @@ def test_a_view_sent_twice_is_counted_once(kit: ShardKit) -> None:
 
 
 def test_when_the_best_ad_is_removed_meanwhile_the_next_one_is_shown(kit: ShardKit) -> None:
-    ads = kit.ads(component="few", shards=4)
+    ads = kit.ads(component="few", parts=4)
     ads.index_many([("best", BERLIN, "", "cpm", 2), ("next", BERLIN, "", "cpm", 1)])
     steps = ads.deferred.target(BERLIN)
     replies = _send(kit, next(steps))
@@ -250,7 +250,7 @@ def _finish(kit: ShardKit, steps: Any, batch: Any) -> tuple[Any, list[int]]:
 def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
     kit: ShardKit, ad: Any, said: str
 ) -> None:
-    ads = kit.ads(component="few", shards=4)
+    ads = kit.ads(component="few", parts=4)
     with pytest.raises(InvalidArgumentError, match=said):
         ads.index(*ad)
     with pytest.raises(InvalidArgumentError, match=said):
@@ -263,7 +263,7 @@ def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
 
 
 def test_invalid_locations_and_texts_are_refused(kit: ShardKit) -> None:
-    ads = kit.ads(component="few", shards=4)
+    ads = kit.ads(component="few", parts=4)
     for places, text in (("Berlin", ""), ([1], ""), (BERLIN, None), (BERLIN, b"red")):
         with pytest.raises(InvalidArgumentError, match=r"ads: (target: |text=)"):
             ads.target(places, text)  # type: ignore[arg-type]
@@ -274,15 +274,15 @@ def test_invalid_locations_and_texts_are_refused(kit: ShardKit) -> None:
 
 
 def test_other_parameters_are_refused(kit: ShardKit) -> None:
-    kit.ads(component="one", shards=2).index("a", BERLIN, "", "cpm", 1)
+    kit.ads(component="one", parts=2).index("a", BERLIN, "", "cpm", 1)
     with pytest.raises(ParameterMismatchError, match="analyzer is "):
-        kit.ads(component="one", shards=2, analyzer=Analyzer(stop_words={"x"})).target(BERLIN)
-    with pytest.raises(ParameterMismatchError, match="shards is '2', not '1'"):
+        kit.ads(component="one", parts=2, analyzer=Analyzer(stop_words={"x"})).target(BERLIN)
+    with pytest.raises(ParameterMismatchError, match="parts is '2', not '1'"):
         kit.ads(component="one").record_click("t", "a")
     with pytest.raises(ParameterMismatchError, match="kind is 'ads'"):
-        kit.job_search("ads", component="one", shards=2).find([])
+        kit.job_search("ads", component="one", parts=2).find([])
     with pytest.raises(ShardCountError, match="has 4 shards, but this call says 3"):
-        kit.ads(component="few", shards=3).target(BERLIN)
+        kit.ads(component="few", parts=3).target(BERLIN)
     with pytest.raises(InvalidArgumentError, match="averages_ttl=-1"):
         kit.ads(component="few", averages_ttl=-1)
 
@@ -292,7 +292,7 @@ def test_other_parameters_are_refused(kit: ShardKit) -> None:
 
 def test_keys_have_the_tag_of_their_part_and_no_bytes_literals(kit: ShardKit) -> None:
     """The book writes keys like ``type:b'cpc':views:``."""
-    ads = kit.ads(component="few", shards=4)
+    ads = kit.ads(component="few", parts=4)
     ads.index_many((f"ad {n}", BERLIN, "red", ("cpc", "cpa")[n % 2], n) for n in range(20))
     served = ads.target(BERLIN, "red")
     assert served is not None
@@ -310,7 +310,7 @@ def test_keys_have_the_tag_of_their_part_and_no_bytes_literals(kit: ShardKit) ->
 def test_targeting_is_one_exchange_with_all_parts_and_one_with_that_of_the_ad(
     kit: ShardKit,
 ) -> None:
-    ads = kit.ads(component="few", shards=4)
+    ads = kit.ads(component="few", parts=4)
     ads.index("ad", BERLIN, "", "cpm", 1)
     steps = ads.deferred.target(BERLIN)
     served, sizes = _finish(kit, steps, next(steps))
@@ -322,7 +322,7 @@ def test_without_a_server_the_ads_of_others_are_shown_if_partial_is_requested() 
     with LocalServer() as a, LocalServer() as b:
         entries = {"components": {"ads": {"shards": [{"port": a.port}, {"port": b.port}]}}}
         with shardkit.connect(ShardMap.parse(json.dumps(entries))) as kit:
-            ads = kit.ads(component="ads", shards=2)
+            ads = kit.ads(component="ads", parts=2)
             ads.index_many((f"{n}", BERLIN, "", "cpm", 1) for n in range(20))
             b.stop()
             with pytest.raises(ShardErrors, match="ads:1"):

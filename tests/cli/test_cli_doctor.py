@@ -158,7 +158,7 @@ def test_a_limit_is_raised_to_what_parts_are_planned_to_have_and_not_beyond(
 
 @pytest.mark.parametrize("size", [1_000_000, 4_000_000_000])
 def test_no_limit_is_raised_to_what_no_part_should_have(cli: Cli, ward: Ward, size: int) -> None:
-    ward.kit.set("ids", component="geo", members=int, groups=4).sadd_many(range(6000))
+    ward.kit.set("ids", component="geo", members=int, parts=4).sadd_many(range(6000))
     for client in (ward.client("geo", n) for n in range(len(ward.kit.component("geo").shards))):
         if client.exists("ids:meta"):
             client.hset("ids:meta", "part_size", size)

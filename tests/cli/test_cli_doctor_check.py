@@ -22,7 +22,7 @@ components:
   geo: {shards: {count: 4, over: [{port: 7001}]}}
   plain: {entry: {port: 7001, db: 9}}
 """
-PARTS: dict[str, Any] = {"parts": 4, "relation_shards": 4}
+PARTS: dict[str, Any] = {"parts": 4, "relation_parts": 4}
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def stored(tmp_path: Path) -> Iterator[tuple[ShardKit, Path]]:
         path.write_text(servers.shard_map.to_yaml())
         with shardkit.connect(servers.shard_map) as kit:
             options: dict[str, Any] = {"component": "geo", "part_size": 64}
-            kit.set("ids", **options, members=int, groups=4).sadd_many(range(300))
+            kit.set("ids", **options, members=int, parts=4).sadd_many(range(300))
             kit.set("planned", **options, total=300).sadd_many(map(str, range(300)))
-            kit.hash("h", component="geo", groups=2).hset(mapping=dict.fromkeys(range(300), "v"))
+            kit.hash("h", component="geo", parts=2).hset(mapping=dict.fromkeys(range(300), "v"))
             kit.hash("w", **options, codec="json").hset(mapping={"a": 1, "7": 2})
             kit.list("jobs", **options).rpush(*range(300))
-            kit.sorted_set("s", **options, groups=2).zadd({f"m{n}": n for n in range(300)})
+            kit.sorted_set("s", **options, parts=2).zadd({f"m{n}": n for n in range(300)})
             kit.packed("p", **options, fields={"a": "u8", "b": "f32"}).set(5, a=1, b=2.5)
             kit.locations(component="geo").set(7, "DEU")
             visitors = kit.unique_visitors(component="geo", first_day=500)
@@ -48,7 +48,7 @@ def stored(tmp_path: Path) -> Iterator[tuple[ShardKit, Path]]:
             kit.ads(component="plain").index("1", ["Rome"], "some words", "cpc", 1)
             kit.job_search(component="plain").index("1", ["python"])
             kit.address_book(component="geo", parts=2, fold=fold).join_many("elves", ["Éa", "b"])
-            network = kit.social(users="plain", timelines="geo", followers="geo", **PARTS)
+            network = kit.social(component="plain", timelines="geo", followers="geo", **PARTS)
             network.follow(network.create_user("ada", "Ada"), network.create_user("bo", "Bo"))
             plain: Any = kit.client("plain")
             for what, place in (("country", "Peru"), ("region", '["","Peru"]')):
@@ -95,7 +95,7 @@ def test_every_kind_of_structure_is_checked_and_repaired(
     result = cli("doctor", "--check", "--repair", "--yes", "-c", path)
     assert "geo/ids: rebuilt" in result.out
     assert "geo/{jobs}: rebuilt" in result.out
-    assert kit.set("ids", component="geo", part_size=64, members=int, groups=4).scard() == 300
+    assert kit.set("ids", component="geo", part_size=64, members=int, parts=4).scard() == 300
     found = cli.json("doctor", "--check", "-c", path, code=1)
     assert [each["key"] for each in found["damages"]] == ["unique:2015-05-17"]
 

@@ -149,7 +149,7 @@ def test_a_key_of_a_structure_in_numbered_parts_is_on_the_shard_of_its_part(
     cli: Cli, town: LocalServers, town_map: Path
 ) -> None:
     with shardkit.connect(town.shard_map) as kit:
-        docs = kit.search("docs", component="unique", shards=8)
+        docs = kit.search("docs", component="unique", parts=8)
         docs.index_many([(f"d{n}", {"text": f"word{n}"}) for n in range(40)])
         keys = [
             (key.decode(), n)

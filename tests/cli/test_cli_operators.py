@@ -121,9 +121,9 @@ def test_keys_whose_elements_may_not_be_counted_have_their_memory(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"count": 0}, "count=0 is not a number of keys"),
+        ({"limit": 0}, "limit=0 is not a number of keys"),
         ({"by": "age"}, "by='age' is not a way to rank; specify memory or elements"),
-        ({"count": True}, "count=True is not a number of keys"),
+        ({"limit": True}, "limit=True is not a number of keys"),
     ],
 )
 def test_how_many_keys_and_by_what_is_checked(kit: ShardKit, given: Any, said: str) -> None:
@@ -365,7 +365,7 @@ b.internal:6379 follows a.internal:6379; no entry names it
     (f"replicas detach {NEW}", {"detach_replica": ATTACHED}, 0, """
 b.internal:6379 no longer follows a.internal:6379; no entry names it
 """),
-    ("replicas tree --wait 0.01", {"replica_tree": TREE}, 1, """
+    ("replicas tree --timeout 0.01", {"replica_tree": TREE}, 1, """
 server             state    bytes behind
 a.internal:6379    master              -
   b.internal:6379  behind          4,096

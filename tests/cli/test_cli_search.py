@@ -146,10 +146,10 @@ def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(cli: Cli, tmp_
     )
     done = cli.json("search", "index", path, *WITH_FIELDS, *TO)
     assert (done["indexed"], done["skipped"]) == (1, 5)
-    assert [skipped["why"].split(":")[0] for skipped in done["first_skipped"]] == [
+    assert [skipped["reason"].split(":")[0] for skipped in done["first_skipped"]] == [
         "votes='many' is not of kind number",
         "born='yesterday' is not of kind date",
-        *(done["first_skipped"][2]["why"].split(":")[0],),
+        *(done["first_skipped"][2]["reason"].split(":")[0],),
         "is not JSON",
         "is not JSON",
     ]
@@ -172,12 +172,12 @@ def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
     monkeypatch.setattr(Path, "iterdir", iterdir)
     done = cli.json("search", "index", folder, *TO)
     assert (done["indexed"], done["skipped"]) == (2, 1)
-    assert done["first_skipped"] == [{"path": str(folder / "deep"), "why": "Permission denied"}]
+    assert done["first_skipped"] == [{"path": str(folder / "deep"), "reason": "Permission denied"}]
 
 
 def test_the_options_of_an_index(cli: Cli, posts: Path) -> None:
     options = ("--stemming", "english", "--stop-words", "none", "--no-text", "--no-phrases")
-    cli("search", "index", posts, "--name", "lean", *options, "--shards", "3", *ONE_SERVER)
+    cli("search", "index", posts, "--name", "lean", *options, "--parts", "3", *ONE_SERVER)
     here = ("--name", "lean", *ONE_SERVER)
     about = cli.json("search", "info", *here)
     assert (about["documents"], about["stemming"], about["stop_words"]) == (3, "english", 0)
@@ -190,7 +190,7 @@ def test_the_options_of_an_index(cli: Cli, posts: Path) -> None:
     assert "the index keeps no text" in cli("search", "export", *here).error()
     cli("search", "index", posts, "--name", "plain", *ONE_SERVER)
     assert len(cli.json("search", "info", "--name", "plain", *ONE_SERVER)["parts"]) == 4
-    error = cli("search", "index", posts, "--shards", "3", *TO).error()
+    error = cli("search", "index", posts, "--parts", "3", *TO).error()
     assert "unique" in error
     for wrong in ("votes", "votes:", "votes:integer"):
         error = cli("search", "index", posts, "--attribute", wrong, *TO).error()

@@ -35,7 +35,7 @@ def at(kit: ShardKit, key: str) -> Any:
 
 def an_earlier_set(kit: ShardKit) -> Any:
     """A set as releases before 0.1.0 stored it."""
-    ids = kit.set("ids", component="data", members=int, groups=4, part_size=64)
+    ids = kit.set("ids", component="data", members=int, parts=4, part_size=64)
     ids.sadd(*range(300))
     meta = at(kit, "ids:meta")
     meta.hdel("ids:meta", "part_size")
@@ -67,7 +67,7 @@ def test_an_upgrade_gives_old_structures_the_names_of_this_release(
     assert {at(kit, key).hget(key, "of").decode() for key in ids.layout.data_keys()} == {
         ids.meta.fingerprint
     }
-    fresh = kit.set("ids", component="data", members=int, groups=4, part_size=64)
+    fresh = kit.set("ids", component="data", members=int, parts=4, part_size=64)
     fresh.sadd(1000)
     assert ids.smembers() == {*range(300), 1000}
     assert list(fresh.check()) == []
@@ -97,18 +97,18 @@ def test_of_two_upgrades_at_once_one_finds_it_done(
 
 # The kit's method that makes a structure, its parameters, the method that writes, its arguments.
 WRITES: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
-    "set": ("set", {"members": int, "groups": 2, "part_size": 16}, "sadd", (*range(50),)),
+    "set": ("set", {"members": int, "parts": 2, "part_size": 16}, "sadd", (*range(50),)),
     "planned set": ("set", {"members": int, "total": 100}, "sadd", (*range(50),)),
-    "hash": ("hash", {"groups": 2, "partition": "crc32"}, "hset", ("a", "b")),
+    "hash": ("hash", {"parts": 2, "partition": "crc32"}, "hset", ("a", "b")),
     "numbered hash": ("hash", {"part_size": 16}, "hset", (7, "b")),
-    "sorted set": ("sorted_set", {"groups": 2}, "zadd", ({"a": 1},)),
+    "sorted set": ("sorted_set", {"parts": 2}, "zadd", ({"a": 1},)),
     "list": ("list", {}, "rpush", ("a",)),
     "packed": ("packed", {"fields": {"a": "u8"}}, "set_many", ([(5, {"a": 1})],)),
-    "search": ("search", {"shards": 4}, "index", ("1", "some words")),
-    "ads": ("ads", {"shards": 4}, "index", ("1", ["Rome"], "words", "cpc", 1)),
-    "jobs": ("job_search", {"shards": 4}, "index", ("1", ["python"])),
+    "search": ("search", {"parts": 4}, "index", ("1", "some words")),
+    "ads": ("ads", {"parts": 4}, "index", ("1", ["Rome"], "words", "cpc", 1)),
+    "jobs": ("job_search", {"parts": 4}, "index", ("1", ["python"])),
     "address book": ("address_book", {}, "join", ("elves", "Arwen")),
-    "network": ("social", {"parts": 4, "relation_shards": 4}, "create_user", ("ada", "Ada")),
+    "network": ("social", {"parts": 4, "relation_parts": 4}, "create_user", ("ada", "Ada")),
 }
 
 

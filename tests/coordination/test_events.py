@@ -91,7 +91,7 @@ def test_a_barrier_opens_when_all_are_there_and_forgets_who_gave_up(face: Face) 
 
 CANDIDATE = """
 election = kit.election("x", component="one", label=argument, ttl=0.5)
-leadership = election.campaign(wait=None)
+leadership = election.campaign(blocking_timeout=None)
 print(leadership.token, flush=True)
 sys.stdin.readline()
 """
@@ -104,10 +104,10 @@ def test_a_leader_that_is_killed_is_followed_in_a_later_term(kit: Any, shard_map
         term = int(line(first))
         leader = election.leader()
         assert (leader.label, leader.token) == ("first", term)
-        assert election.campaign(wait=0) is None
+        assert election.campaign(blocking_timeout=0) is None
         first.kill()
         first.wait()
-        leadership = election.campaign(wait=20)
+        leadership = election.campaign(blocking_timeout=20)
     assert leadership.token > term
     leadership.guard("many").claim("data")
     assert election.resign(leadership)

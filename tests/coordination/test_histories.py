@@ -63,7 +63,7 @@ def hold_at_random(note, number):
         name = chance.choice(list(things))
         wait = chance.choice([0, 0.02, 10])
         note("ask", name)
-        hold = things[name].acquire(wait=wait)
+        hold = things[name].acquire(blocking_timeout=wait)
         if hold is None:
             note("none", name, wait)
             continue
@@ -225,7 +225,7 @@ def check_the_end(kit: ShardKit, events: list[list[list[Any]]], clock: str = "st
         *(kit.lock("lock", component="one"), kit.lock("unfair", component="one", fair=False)),
         *(kit.semaphore("semaphore", component="one", limit=2), shelf.write),
     ):
-        hold = thing.acquire(wait=10)  # nobody holds it for ever
+        hold = thing.acquire(blocking_timeout=10)  # nobody holds it for ever
         assert hold is not None
         assert thing.release(hold)
     unwanted = [each for some in events for each in some if each[1] in ("failed", "none")]

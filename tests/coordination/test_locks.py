@@ -61,27 +61,27 @@ def test_one_holds_it_and_tokens_increase(face: Face, component: str) -> None:
     other = face.kit.lock("x", component=component)
     tokens = []
     for _ in range(3):
-        hold = run(lock.acquire(wait=0))
-        assert run(other.acquire(wait=0)) is None
-        assert run(other.acquire(wait=0.01)) is None
+        hold = run(lock.acquire(blocking_timeout=0))
+        assert run(other.acquire(blocking_timeout=0)) is None
+        assert run(other.acquire(blocking_timeout=0.01)) is None
         assert run(lock.locked())
         assert run(lock.held(hold))
         assert run(lock.release(hold)) is True
         assert not run(lock.locked())
-        assert run(other.acquire(wait=0))
+        assert run(other.acquire(blocking_timeout=0))
         assert run(lock.release(hold)) is False
         assert run(other.locked())
         assert run(other.break_holds("test")) == 1
         tokens.append(hold.token)
     assert tokens == sorted(set(tokens))
-    assert run(face.kit.lock("y", component=component).acquire(wait=0))
+    assert run(face.kit.lock("y", component=component).acquire(blocking_timeout=0))
 
 
 def test_a_late_release_takes_nothing_from_the_next_holder(kit: Any) -> None:
     first, second = (kit.lock("x", component="one", renew=False) for _ in range(2))
     late = first.acquire()
     steal(kit, "one", "lock:{x}")
-    held = second.acquire(wait=0)
+    held = second.acquire(blocking_timeout=0)
     assert held.token > late.token
     assert first.extend(hold=late) is False
     assert late.lost
@@ -95,10 +95,10 @@ def test_a_late_release_takes_nothing_from_the_next_holder(kit: Any) -> None:
 def test_a_time_below_a_second_is_kept_to_the_millisecond(kit: Any) -> None:
     lock = kit.lock("x", component="one", renew=False)
     hold = lock.acquire(ttl=0.2)
-    assert 0 < lock.inspect().holders[0].ends <= 0.2
+    assert 0 < lock.inspect().holders[0].ends_in <= 0.2
     assert 0 < hold.remaining <= 0.2
     assert lock.extend(0.7)
-    assert 0.5 < lock.inspect().holders[0].ends <= 0.7
+    assert 0.5 < lock.inspect().holders[0].ends_in <= 0.7
 
 
 def test_a_thread_releases_its_own_hold_only(kit: ShardKit) -> None:
@@ -115,12 +115,17 @@ def test_a_reentrant_lock_is_acquired_again_by_its_thread_only(face: Face) -> No
     run = face.run
     lock = face.kit.lock("x", component="one", reentrant=True, owner="job 7")
     same = face.kit.lock("x", component="one", reentrant=True, owner="job 7")
-    first, second = run(lock.acquire()), run(same.acquire(wait=0))
+    first, second = run(lock.acquire()), run(same.acquire(blocking_timeout=0))
     assert first.token == second.token
     assert (
-        run(face.kit.lock("x", component="one", reentrant=True, owner="b").acquire(wait=0)) is None
+        run(
+            face.kit.lock("x", component="one", reentrant=True, owner="b").acquire(
+                blocking_timeout=0
+            )
+        )
+        is None
     )
-    assert run(lock.inspect()).holders[0].times == 2
+    assert run(lock.inspect()).holders[0].acquired == 2
     assert run(same.release(second))
     assert run(lock.held(first))
     assert run(lock.release(first))
@@ -133,7 +138,7 @@ def test_the_running_thread_is_the_owner_of_a_reentrant_lock(kit: ShardKit) -> N
             assert inner.token == outer.token
             other = kit.lock("x", component="one", reentrant=True)
             with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(other.acquire, wait=0).result() is None
+                assert pool.submit(other.acquire, blocking_timeout=0).result() is None
         assert kit.lock("x", component="one").locked()
     assert not kit.lock("x", component="one").locked()
 
@@ -142,7 +147,7 @@ def test_a_thread_does_not_enter_the_lock_of_an_ended_one(kit: ShardKit) -> None
     lock = kit.lock("x", component="one", reentrant=True)
 
     def acquire_and_end() -> None:
-        acquired.append(lock.acquire(wait=0))
+        acquired.append(lock.acquire(blocking_timeout=0))
 
     acquired: list[Hold[Any] | None] = []
     for _ in range(8):  # the system gives most of them the number of the first
@@ -168,7 +173,7 @@ for made in (
             if pid == 0:
                 sys.exit()
             os.waitpid(pid, 0)
-            print(made().acquire(wait=0), flush=True)
+            print(made().acquire(blocking_timeout=0), flush=True)
     except SystemExit:
         os._exit(0)
     lock = made()
@@ -197,7 +202,7 @@ def test_a_forked_child_holds_nothing_of_its_parents(shard_map: ShardMap) -> Non
 
 async def test_the_running_task_is_the_owner_of_a_reentrant_lock(akit: AsyncShardKit) -> None:
     async def token_of(wait: float) -> int | None:
-        hold = await akit.lock("x", component="one", reentrant=True).acquire(wait=wait)
+        hold = await akit.lock("x", component="one", reentrant=True).acquire(blocking_timeout=wait)
         return None if hold is None else hold.token
 
     async with akit.lock("x", component="one", reentrant=True) as outer:
@@ -229,7 +234,7 @@ async def test_a_block_that_ends_for_another_reason_gives_that_though_its_lock_i
                 raise error
     async with akit.lock("x", component="one"):
         with pytest.raises(LockTimeoutError, match=r"after 0.01 s"):
-            await akit.lock("x", component="one", wait=0.01).__aenter__()
+            await akit.lock("x", component="one", blocking_timeout=0.01).__aenter__()
 
 
 # ---- in order of arrival
@@ -237,13 +242,13 @@ async def test_a_block_that_ends_for_another_reason_gives_that_though_its_lock_i
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_who_came_first_has_it_first(face: Face, kit: ShardKit, component: str) -> None:
-    lock = face.kit.lock("x", component=component, wait=60)
+    lock = face.kit.lock("x", component=component, blocking_timeout=60)
     seen, waiting = kit.lock("x", component=component), []
     hold = face.run(lock.acquire())
     for n in range(6):
         waiting.append(face.start(lock.acquire))
         assert waiters(seen, n + 1, face)
-    assert face.run(lock.acquire(wait=0)) is None
+    assert face.run(lock.acquire(blocking_timeout=0)) is None
     if component == "one":  # at most one connection, which all of them share
         assert len(kit.client("one").client_list(_type="pubsub")) <= 1
     for n, acquired in enumerate(waiting):
@@ -265,8 +270,10 @@ def test_what_is_not_fair_is_had_by_who_asks_while_others_may_be_overtaken(
 
     with lock:
         assert lock._driver.run(wait_as_another()) == 0
-    assert kit.lock("x", component="one").acquire(wait=0) is None  # who is fair overtakes nobody
-    assert (lock.acquire(wait=0) is not None) is overtaken
+    assert (
+        kit.lock("x", component="one").acquire(blocking_timeout=0) is None
+    )  # who is fair overtakes nobody
+    assert (lock.acquire(blocking_timeout=0) is not None) is overtaken
     if overtaken:
         lock.release()
     assert lock._driver.run(wait_as_another()) > 0
@@ -274,7 +281,7 @@ def test_what_is_not_fair_is_had_by_who_asks_while_others_may_be_overtaken(
 
 def test_all_have_what_is_not_fair_one_at_a_time(face: Face) -> None:
     inside, most, done = 0, 0, 0
-    lock = face.kit.lock("x", component="one", fair=False, wait=60)
+    lock = face.kit.lock("x", component="one", fair=False, blocking_timeout=60)
 
     def in_the_block() -> Iterator[None]:
         nonlocal inside, most, done
@@ -420,10 +427,10 @@ async def test_tasks_that_waited_in_vain_leave_nothing_behind(akit: AsyncShardKi
 
     lock = akit.lock("x", component="one")
     async with lock:
-        assert await lock.acquire(wait=0.01) is None
+        assert await lock.acquire(blocking_timeout=0.01) is None
         before = futures()
         for _ in range(20):
-            assert await lock.acquire(wait=0.01) is None
+            assert await lock.acquire(blocking_timeout=0.01) is None
         assert futures() < before + 10
 
 
@@ -438,7 +445,7 @@ def test_who_waits_behind_one_that_does_not_come_asks_no_more_often_for_that(
     assert lock.release(hold)
     client = kit.client("one")
     client.config_resetstat()
-    assert lock.acquire(wait=0.5) is None
+    assert lock.acquire(blocking_timeout=0.5) is None
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] < 10
     assert lock.inspect().holders == []
 
@@ -486,7 +493,7 @@ async def test_tasks_that_are_cancelled_leave_nothing_behind(akit: AsyncShardKit
         for outcome in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(outcome, Hold):
                 await lock.release(outcome)
-        assert await lock.acquire(wait=1)
+        assert await lock.acquire(blocking_timeout=1)
         await lock.release()
     assert not (await lock.inspect()).waiters
 
@@ -567,7 +574,9 @@ def test_what_is_renewed_outlasts_its_time_and_what_is_dropped_does_not(kit: Sha
     assert dropped.acquire()
     del dropped
     with lock as held:
-        assert kit.lock("y", component="one").acquire(wait=5)  # when nobody renews it any more
+        assert kit.lock("y", component="one").acquire(
+            blocking_timeout=5
+        )  # when nobody renews it any more
         threading.Event().wait(0.2)  # its own time is over
         held.check()
         assert lock.held()
@@ -613,7 +622,7 @@ def test_a_clock_that_is_set_back_delays_nobody_beyond_the_ttl(kit: Any, wait: f
     held = kit.lock("x", component="one", renew=False, ttl=0.2).acquire()
     client: Any = kit.client("one")
     client.zadd("lock:{x}:holders", {held.id: held.token + 3_600_000_000})
-    lock = kit.lock("x", component="one", wait=wait)
+    lock = kit.lock("x", component="one", blocking_timeout=wait)
     assert eventually(lambda: lock.acquire() is not None)
 
 
@@ -736,7 +745,7 @@ def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(
             for component in components:
                 names = [f"n{n}" for n in range(8)]
                 locks = [face.kit.lock(name, component=component) for name in names]
-                holds = [face.run(lock.acquire(wait=0)) for lock in locks]
+                holds = [face.run(lock.acquire(blocking_timeout=0)) for lock in locks]
                 with ThreadPoolExecutor(8) as pool:
                     waiting = [pool.submit(kit.lock(n, component=component).acquire) for n in names]
                     assert all(waiters(kit.lock(name, component=component), 1) for name in names)
@@ -760,10 +769,14 @@ def use_the_rest(face: Face, component: str) -> None:
     """Use what else coordinates, and a market whose users and offers live apart."""
     run, kit = face.run, face.kit
     semaphore = kit.semaphore("s", component=component, limit=2)
-    assert [run(semaphore.acquire(wait=0)) is not None for _ in range(3)] == [True, True, False]
+    assert [run(semaphore.acquire(blocking_timeout=0)) is not None for _ in range(3)] == [
+        True,
+        True,
+        False,
+    ]
     shelf = kit.read_write_lock("r", component=component)
-    assert run(shelf.read.acquire(wait=0))
-    assert run(shelf.write.acquire(wait=0)) is None
+    assert run(shelf.read.acquire(blocking_timeout=0))
+    assert run(shelf.write.acquire(blocking_timeout=0)) is None
     limit = kit.rate_limit("l", component=component, limit=1, per=60)
     hits = run(limit.hit_many([f"user{n % 20}" for n in range(40)]))
     assert [hit.allowed for hit in hits] == [True] * 20 + [False] * 20
@@ -771,10 +784,10 @@ def use_the_rest(face: Face, component: str) -> None:
     assert run(latch.set(1))
     assert run(latch.count_down()) == 0
     assert run(kit.barrier("b", component=component, parties=1).wait(timeout=5))
-    leadership = run(kit.election("e", component=component).campaign(wait=0))
+    leadership = run(kit.election("e", component=component).campaign(blocking_timeout=0))
     assert run(kit.election("e", component=component).leader()).token == leadership.token
     several = kit.multi_lock(["m1", "m2", "m3"], component=component)
-    assert len(run(several.acquire(wait=0))) == 3
+    assert len(run(several.acquire(blocking_timeout=0))) == 3
     market = kit.market(component=component)
     for n in range(8):
         run(market.deposit(f"seller{n}", 0, ["ring"]))
@@ -813,7 +826,7 @@ def test_what_is_wrong_is_named(kit: ShardKit) -> None:
     for arguments, message in (
         ({"ttl": 0}, r"lock:\{x\}: ttl=0; give seconds, 0.001 to 86,400"),
         ({"ttl": "1"}, r"ttl='1'"),
-        ({"wait": -1}, r"wait=-1; give seconds, 0 to"),
+        ({"blocking_timeout": -1}, r"blocking_timeout=-1; give seconds, 0 to"),
         ({"durable": -1}, r"durable=-1"),
         ({"owner": "a"}, r"owner='a'.*reentrant=True"),
     ):
@@ -843,7 +856,7 @@ def test_what_is_stored_is_checked(kit: ShardKit) -> None:
         client.hset(key, field, value)
         client.zremrangebyrank("lock:{x}:holders", 0, -1) if field == "token" else None
         with pytest.raises(DamagedDataError, match=r"lock:\{x\}.* is damaged"):
-            lock.acquire(wait=1) if field == "token" else lock.extend()
+            lock.acquire(blocking_timeout=1) if field == "token" else lock.extend()
         client.hset(key, mapping=before)
     client.delete("lock:{x}", "lock:{x}:details", "lock:{x}:holders")
     client.set("lock:{x}", "text")
@@ -863,11 +876,11 @@ def test_a_writer_whose_details_are_lost_still_excludes_readers(face: Face, kit:
     for lose in lost:
         hold = face.run(shelf().write.acquire())
         lose()
-        assert face.run(shelf().read.acquire(wait=0)) is None
-        assert face.run(shelf().write.acquire(wait=0)) is None
+        assert face.run(shelf().read.acquire(blocking_timeout=0)) is None
+        assert face.run(shelf().write.acquire(blocking_timeout=0)) is None
         face.run(shelf().write.break_holds("a test"))
         del hold
-        shared = face.run(shelf().read.acquire(wait=0))
+        shared = face.run(shelf().read.acquire(blocking_timeout=0))
         assert shared
         face.run(shelf().read.break_holds("a test"))
 
@@ -907,12 +920,15 @@ def test_a_lock_of_whose_holders_is_not_known_any_more_is_not_given_to_another(
     hold, first, _ = (face.run(each.acquire(ttl=60)) for each in (lock, seats, seats))
     client.delete("lock:{x}:holders")
     client.zrem("semaphore:{s}:holders", first.id)
-    assert face.run(face.kit.lock("x", component="one").acquire(wait=0)) is None
-    assert face.run(face.kit.semaphore("s", component="one", limit=2).acquire(wait=0)) is None
+    assert face.run(face.kit.lock("x", component="one").acquire(blocking_timeout=0)) is None
+    assert (
+        face.run(face.kit.semaphore("s", component="one", limit=2).acquire(blocking_timeout=0))
+        is None
+    )
     for held, each in ((hold, lock), (first, seats)):
         assert face.run(each.held(held)) is True
         assert face.run(each.release(held)) is True
-    later = face.run(lock.acquire(wait=5))
+    later = face.run(lock.acquire(blocking_timeout=5))
     assert later.token > hold.token
 
 
@@ -925,16 +941,16 @@ def test_a_hold_whose_end_cannot_be_holds_nobody_up_for_more_than_its_time(
     client: Any = kit.client("one")
     client.zadd("lock:{x}:holders", {hold.id: score})
     state = face.run(lock.inspect())
-    assert [each.ends <= 86_400 for each in state.holders] == [True] * (score != "-inf")
+    assert [each.ends_in <= 86_400 for each in state.holders] == [True] * (score != "-inf")
     other = face.kit.lock("x", component="one", renew=False)
-    assert (face.run(other.acquire(wait=0)) is None) == (score != "-inf")
-    assert all(each.ends <= 86_400 for each in face.run(lock.inspect()).holders)
+    assert (face.run(other.acquire(blocking_timeout=0)) is None) == (score != "-inf")
+    assert all(each.ends_in <= 86_400 for each in face.run(lock.inspect()).holders)
 
 
 def test_a_lock_of_a_later_format_is_refused_by_name(face: Face, kit: ShardKit) -> None:
     client: Any = kit.client("one")
     client.hset("lock:{x}", mapping={"format": 2, "limit": 1})
     lock = face.kit.lock("x", component="one")
-    for call in (lambda: lock.acquire(wait=0), lambda: lock.inspect()):
+    for call in (lambda: lock.acquire(blocking_timeout=0), lambda: lock.inspect()):
         with pytest.raises(NewerFormatError, match=r"lock:\{x\} has format 2"):
             face.run(call())

@@ -28,7 +28,7 @@ from shardkit.local import LocalServer
 
 def test_several_locks_are_acquired_all_or_none(face: Face) -> None:
     run = face.run
-    several = face.kit.multi_lock(["b", "a", "c"], component="many", wait=0.01)
+    several = face.kit.multi_lock(["b", "a", "c"], component="many", blocking_timeout=0.01)
     taken = face.kit.lock("c", component="many")
     hold = run(taken.acquire())
     assert run(several.acquire()) is None
@@ -38,7 +38,7 @@ def test_several_locks_are_acquired_all_or_none(face: Face) -> None:
     holds = run(several.acquire())
     assert [each.name for each in holds] == ["a", "b", "c"]
     several.check()
-    assert run(face.kit.lock("b", component="many").acquire(wait=0)) is None
+    assert run(face.kit.lock("b", component="many").acquire(blocking_timeout=0)) is None
     assert run(several.release()) is True
     with pytest.raises(NotHolderError, match=r"a\+b\+c: not held; acquire it first"):
         run(several.release())
@@ -56,7 +56,7 @@ def test_threads_that_want_the_same_locks_in_any_order_all_get_them(kit: ShardKi
         random, done = Random(seed), 0
         for _ in range(15):
             names = random.sample("abcd", 3)
-            with kit.multi_lock(names, component="many", wait=30):
+            with kit.multi_lock(names, component="many", blocking_timeout=30):
                 done += 1
         return done
 
@@ -72,7 +72,7 @@ def test_several_locks_are_told_when_one_is_lost(kit: ShardKit) -> None:
         kit.lock("a", component="many"),
         pytest.raises(LockTimeoutError, match="a: timed out after 0 s"),
     ):
-        kit.multi_lock(["a"], component="many", wait=0).__enter__()
+        kit.multi_lock(["a"], component="many", blocking_timeout=0).__enter__()
     for names in ([], ["a", "a"]):
         with pytest.raises(InvalidArgumentError, match="each once"):
             kit.multi_lock(names, component="many")
@@ -116,13 +116,13 @@ def test_how_long_to_wait_is_checked_before_anything_is_acquired(
     several = kit.multi_lock(["a"], component="many")
     quorum = kit.quorum_lock("q", components=["x", "y", "z"])  # there are no such servers
     for lock in (several, quorum):
-        with pytest.raises(InvalidArgumentError, match=r"wait=.*give seconds, 0 to"):
-            lock.acquire(wait=wait)
+        with pytest.raises(InvalidArgumentError, match=r"blocking_timeout=.*give seconds, 0 to"):
+            lock.acquire(blocking_timeout=wait)
     assert not kit.lock("a", component="many").locked()
-    with pytest.raises(InvalidArgumentError, match="wait="):
-        kit.quorum_lock("q", components=["x", "y", "z"], wait=wait)
-    with pytest.raises(InvalidArgumentError, match="wait="):
-        kit.multi_lock(["a"], component="many", wait=wait)
+    with pytest.raises(InvalidArgumentError, match="blocking_timeout="):
+        kit.quorum_lock("q", components=["x", "y", "z"], blocking_timeout=wait)
+    with pytest.raises(InvalidArgumentError, match="blocking_timeout="):
+        kit.multi_lock(["a"], component="many", blocking_timeout=wait)
     with pytest.raises(InvalidArgumentError, match=r"components=\['x', 'y', 5\]"):
         kit.quorum_lock("q", components=["x", "y", 5])  # type: ignore[list-item]
 
@@ -147,7 +147,7 @@ def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind
             with server.client() as client:
                 client.flushall()
         lock = face.kit.quorum_lock("x", components=["q0", "q1", "q2"])
-        other = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], wait=0.05)
+        other = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], blocking_timeout=0.05)
         first = face.run(lock.acquire())
         first.check()
         assert face.run(other.acquire()) is None
@@ -177,15 +177,15 @@ async def test_a_block_has_a_lock_of_a_majority_or_is_told_that_it_was_not_to_be
     places = ["q0", "q1", "q2"]
     with shardkit.connect(map_of(three)) as kit:
         async with await shardkit.aconnect(map_of(three)) as akit:
-            lock = akit.quorum_lock("w", components=places, wait=0)
+            lock = akit.quorum_lock("w", components=places, blocking_timeout=0)
             said = r"quorum:\{w\}: timed out after 0 s; wait longer, or check for servers"
             async with lock as held:
                 held.check()
                 with pytest.raises(LockTimeoutError, match=said):
-                    await akit.quorum_lock("w", components=places, wait=0).__aenter__()
+                    await akit.quorum_lock("w", components=places, blocking_timeout=0).__aenter__()
                 with pytest.raises(LockTimeoutError, match=said):
-                    kit.quorum_lock("w", components=places, wait=0).__enter__()
-            with kit.quorum_lock("w", components=places, wait=0) as again:
+                    kit.quorum_lock("w", components=places, blocking_timeout=0).__enter__()
+            with kit.quorum_lock("w", components=places, blocking_timeout=0) as again:
                 assert again.token > held.token
 
 
@@ -197,8 +197,8 @@ def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
         for server in three:
             with server.client() as client:
                 client.flushall()
-        lock = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], wait=0)
-        other = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], wait=0)
+        lock = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], blocking_timeout=0)
+        other = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], blocking_timeout=0)
         for server, damaged in zip(three, (False, True, True), strict=True):
             assert face.run(lock.acquire())
             assert face.run(other.acquire()) is None
@@ -215,7 +215,7 @@ def test_rights_that_a_majority_lacks_are_named_at_once(
     three: list[LocalServer], kind: str
 ) -> None:
     with faced(kind, map_of(three)) as face:
-        lock = face.kit.quorum_lock("r", components=["q0", "q1", "q2"], wait=None)
+        lock = face.kit.quorum_lock("r", components=["q0", "q1", "q2"], blocking_timeout=None)
         for server in three[1:]:
             assert face.run(lock.acquire())
             assert face.run(lock.release()) is True

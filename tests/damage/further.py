@@ -56,7 +56,7 @@ def _copied(*written: Any) -> Callable[[Any], Any]:
 
 
 def _resigned(election: Any) -> Any:
-    leadership = election.acquire(wait=0)
+    leadership = election.acquire(blocking_timeout=0)
     return leadership and election.resign(leadership)
 
 
@@ -436,7 +436,10 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
     "election": (
         {},
         {
-            "campaign": lambda election: (election.leader(), bool(election.campaign(wait=0))),
+            "campaign": lambda election: (
+                election.leader(),
+                bool(election.campaign(blocking_timeout=0)),
+            ),
             "resign": _resigned,
         },
     ),

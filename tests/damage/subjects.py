@@ -236,11 +236,11 @@ def _holdable(make: Callable[..., Any], owner: str, **options: Any) -> Subject:
 
     def inspected(found: Any) -> Any:
         state = found.inspect()
-        holders = [(each.label, each.mode, each.times) for each in state.holders]
+        holders = [(each.label, each.mode, each.acquired) for each in state.holders]
         return state.limit, holders, [(each.label, each.mode) for each in state.waiters]
 
     def held(found: Any) -> Any:
-        hold = found.acquire(wait=0)
+        hold = found.acquire(blocking_timeout=0)
         return hold and (found.extend(hold=hold), found.held(hold), found.release(hold))
 
     return Subject(
@@ -249,7 +249,7 @@ def _holdable(make: Callable[..., Any], owner: str, **options: Any) -> Subject:
         {"inspect": inspected, "locked": lambda found: found.locked()},
         {
             "acquire": held,
-            "wait": lambda found: found.acquire(wait=0.01) and True,
+            "wait": lambda found: found.acquire(blocking_timeout=0.01) and True,
             "break_holds": lambda found: found.break_holds("a test"),
         },
         lambda found: found.check_stored(),
@@ -336,12 +336,12 @@ def _described(found: Any) -> Any:
 
 
 SUBJECTS: dict[str, Subject] = {
-    "set": _set(groups=2, part_size=16),
+    "set": _set(parts=2, part_size=16),
     "planned set": _set(total=300, part_size=16),
-    "hash": _hash(groups=2, part_size=16, partition="crc32"),
+    "hash": _hash(parts=2, part_size=16, partition="crc32"),
     "numbered hash": _numbers(),
-    "json hash": _hash(groups=2, part_size=16, codec="json"),
-    "compressed hash": _hash(groups=2, part_size=16, codec="zstd"),
+    "json hash": _hash(parts=2, part_size=16, codec="json"),
+    "compressed hash": _hash(parts=2, part_size=16, codec="zstd"),
     "list": Subject(
         lambda kit: kit.list("jobs", component="data", part_size=8),
         lambda jobs: jobs.rpush(*range(100)),
@@ -376,7 +376,7 @@ SUBJECTS: dict[str, Subject] = {
         },
     ),
     "sorted set": Subject(
-        lambda kit: kit.sorted_set("s", component="data", groups=2, part_size=16, bound=10),
+        lambda kit: kit.sorted_set("s", component="data", parts=2, part_size=16, bound=10),
         lambda s: s.zadd({word: n for n, word in enumerate(WORDS)}),
         {
             "zcard": lambda s: s.zcard(),
@@ -561,7 +561,7 @@ SUBJECTS: dict[str, Subject] = {
         lambda market: market.check(["ada", "bo"], [("lamp", "ada")]),
     ),
     "strings": Subject(
-        lambda kit: kit.strings("user", component="data", groups=2, part_size=16),
+        lambda kit: kit.strings("user", component="data", parts=2, part_size=16),
         lambda users: users.mset({word: n for n, word in enumerate(WORDS[:100])}),
         {
             "mget": lambda users: users.mget(WORDS[:100:7]),
@@ -661,7 +661,7 @@ SUBJECTS: dict[str, Subject] = {
         ),
         lambda locks: locks.release(locks.acquire()),
         {},
-        {"acquire": lambda locks: locks.release(locks.acquire(wait=0))},
+        {"acquire": lambda locks: locks.release(locks.acquire(blocking_timeout=0))},
         unchecked,
     ),
     "quorum": Subject(
@@ -671,7 +671,7 @@ SUBJECTS: dict[str, Subject] = {
         lambda lock: lock.release(lock.acquire()),
         {},
         # Of three servers one is damaged: no harm.
-        {"acquire": lambda lock: lock.release(lock.acquire(wait=0))},
+        {"acquire": lambda lock: lock.release(lock.acquire(blocking_timeout=0))},
         unchecked,
     ),
     "election": _holdable(

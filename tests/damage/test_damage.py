@@ -311,7 +311,7 @@ def test_members_that_cannot_be_read_are_put_back_when_they_are_popped(
     face: Face, kit: ShardKit
 ) -> None:
     client: Any = kit.client("one")
-    ids = face.kit.set("ids", component="one", members=int, groups=2, part_size=16)
+    ids = face.kit.set("ids", component="one", members=int, parts=2, part_size=16)
     face.run(ids.sadd_many(range(100)))
     key = next(k for k in client.scan_iter("ids:{*}:*"))
     client.srem(key, client.srandmember(key))
@@ -405,7 +405,7 @@ def test_the_part_of_a_value_or_member_that_cannot_be_read_is_named(
 def test_sets_of_which_a_part_is_lost_are_not_combined(face: Face, kit: ShardKit) -> None:
     client: Any = kit.client("one")
     a, b, c = (
-        face.kit.set(name, component="one", members=int, groups=1, part_size=16) for name in "abc"
+        face.kit.set(name, component="one", members=int, parts=1, part_size=16) for name in "abc"
     )
     for each in (a, b, c):
         face.run(each.sadd_many(range(300)))
@@ -438,7 +438,7 @@ def test_a_count_that_is_too_high_splits_no_parts(face: Face, kit: ShardKit, nam
     client: Any = kit.client("one")
 
     def add(*members: str) -> Any:
-        structure = getattr(face.kit, name)("s", component="one", groups=4, part_size=32)
+        structure = getattr(face.kit, name)("s", component="one", parts=4, part_size=32)
         if name == "set":
             return face.run(structure.sadd(*members))
         pairs = dict.fromkeys(members, 1)
@@ -458,7 +458,7 @@ def test_a_count_that_is_too_high_splits_no_parts(face: Face, kit: ShardKit, nam
 def test_a_group_whose_parameters_are_unreadable_is_not_taken_for_another_structures(
     face: Face, kit: ShardKit
 ) -> None:
-    ids = face.kit.set("ids", component="one", members=int, groups=2, part_size=16)
+    ids = face.kit.set("ids", component="one", members=int, parts=2, part_size=16)
     face.run(ids.sadd_many(range(300)))
     client: Any = kit.client("one")
     for state in list(client.scan_iter("ids:{*}")):
@@ -606,7 +606,7 @@ def test_an_index_that_has_fewer_words_than_their_ids_takes_no_documents(
     face: Face, kit: ShardKit, words: int
 ) -> None:
     client: Any = kit.client("one")
-    docs = face.kit.search("docs", component="one", shards=1)
+    docs = face.kit.search("docs", component="one", parts=1)
     face.run(docs.index("1", "one two three four"))
     client.hset("{docs:0}:state", "words", words)
     before = {key: client.dump(key) for key in client.scan_iter()}
@@ -623,7 +623,7 @@ def test_an_index_that_lost_its_state_is_not_an_empty_one(
     face: Face, kit: ShardKit, left: str
 ) -> None:
     client: Any = kit.client("one")
-    docs = face.kit.search("docs", component="one", shards=1, attributes={"kind": "text"})
+    docs = face.kit.search("docs", component="one", parts=1, attributes={"kind": "text"})
     face.run(docs.index("1", "one two three four", {"kind": "a"}))
     assert client.exists(f"{{docs:0}}:{left}")
     known = (f"{{docs:0}}:{left}".encode(), b"{docs:0}:d:1", b"docs:meta")
@@ -694,7 +694,7 @@ def test_what_is_popped_in_vain_is_damaged_and_nobody_tries_for_ever(
     face: Face, kit: ShardKit
 ) -> None:
     client: Any = kit.client("one")
-    scores = face.kit.sorted_set("s", component="one", groups=2, part_size=16, bound=10)
+    scores = face.kit.sorted_set("s", component="one", parts=2, part_size=16, bound=10)
     face.run(scores.zadd({f"m{n}": n for n in range(100)}))
     [part] = [key for key in client.scan_iter("s:*}:[0-9]*") if client.zscore(key, "m0") == 0]
     client.zadd(part, {"m0": "inf"})
@@ -766,7 +766,9 @@ def test_what_a_call_refuses_it_refuses_before_it_sends(driver: Driver) -> None:
             for method in dir(type(there)):
                 if not isinstance(getattr_static(type(there), method), operation):
                     continue
-                waits = {"wait", "timeout"} & signature(getattr(there, method)).parameters.keys()
+                waits = {"blocking_timeout", "timeout"} & signature(
+                    getattr(there, method)
+                ).parameters.keys()
                 for value in ("", -1) if not waits else ():
                     refused = refusal(there, method, value)
                     if refused and not refusal(away, method, value):

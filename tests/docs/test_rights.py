@@ -146,7 +146,7 @@ def write(kit: shardkit.ShardKit) -> None:
     task = queues.take(["q"])
     assert task is not None
     queues.acknowledge(task)
-    network = kit.social(component="a", relation_shards=2)
+    network = kit.social(component="a", relation_parts=2)
     network.follow(network.create_user("ada", "Ada") or 0, network.create_user("bob", "Bob") or 0)
 
 
@@ -310,7 +310,7 @@ def test_who_rotates_passwords(server: LocalServer) -> None:
     shard_map = map_of(user_on([server], "`shardkit rotate`"))
     with server.client() as config:
         push(config, shard_map)
-        rotated = rotate(config, server.entry, "tried", "new", settled=0, wait=0)
+        rotated = rotate(config, server.entry, "tried", "new", settled=0, client_timeout=0)
         assert rotated.done, rotated
 
 
@@ -339,7 +339,7 @@ def test_who_fails_over_moves_and_attaches_replicas(server: LocalServer) -> None
             fail_over(config, c.address)
             c.restart()
             user_on([c], "`shardkit failover`, to fence")
-            assert [fence.applied for fence in apply_fences(config, wait=5)] == [True]
+            assert [fence.applied for fence in apply_fences(config, timeout=5)] == [True]
 
 
 def test_who_moves_shards(server: LocalServer) -> None:

@@ -33,7 +33,7 @@ from shardkit.social import FollowResult
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "examples.social"]
-PLACES = {"users": "users", "timelines": "timelines", "followers": "followers"}
+PLACES = {"component": "users", "timelines": "timelines", "followers": "followers"}
 
 
 @pytest.fixture(scope="module")

@@ -345,7 +345,7 @@ def test_a_server_that_dies_during_an_import_leaves_the_old_data_on_the_others(
     when: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ip = own_face.kit.ip_to_city()
+    ip = own_face.kit.ip_to_city(component="geo")
     own_face.run(ip.import_from(SPREAD))
     addresses = [f"0.{n}.0.1" for n in range(60)]
     # This process keeps the city from now on, whose key may be on the server that dies.
@@ -383,7 +383,7 @@ def test_a_server_that_dies_during_an_import_leaves_the_old_data_on_the_others(
 def test_old_data_that_cannot_expire_does_not_fail_the_import(
     own_face: Face, own_servers: LocalServers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ip = own_face.kit.ip_to_city()
+    ip = own_face.kit.ip_to_city(component="geo")
     own_face.run(ip.import_from(SPREAD))
     old = own_face.run(ip.info()).number
     with own_servers.server_of("geo", 0).client() as client:

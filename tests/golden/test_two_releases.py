@@ -35,10 +35,10 @@ def work(kit, which):
     taken = 0
     for n in range(ROUNDS):
         some = every[10 * n : 10 * (n + 1)]
-        kit.set("ids", **options, members=int, groups=4).sadd(*some)
+        kit.set("ids", **options, members=int, parts=4).sadd(*some)
         kit.set("planned", **options, members=int, total=2000).sadd(*some)
-        kit.hash("h", **options, groups=4).hset(mapping={k: f"v{k}" for k in some})
-        kit.sorted_set("s", **options, groups=4).zadd({f"m{k}": k for k in some})
+        kit.hash("h", **options, parts=4).hset(mapping={k: f"v{k}" for k in some})
+        kit.sorted_set("s", **options, parts=4).zadd({f"m{k}": k for k in some})
         kit.list("jobs", **options, values=int).rpush(*some)
         kit.packed("p", component="data", fields={"a": "u32"}).set_many(
             {k: {"a": k + 1} for k in some}
@@ -157,10 +157,10 @@ def test_a_later_release_works_beside_this_one_and_nothing_is_lost(
     assert other.returncode == 0
     every = set(range(20 * ROUNDS))
     options: dict[str, Any] = {"component": "data", "part_size": 64}
-    ids = opened.set("ids", **options, members=int, groups=4)
+    ids = opened.set("ids", **options, members=int, parts=4)
     planned = opened.set("planned", **options, members=int, total=2000)
-    fields = opened.hash("h", **options, groups=4)
-    scores = opened.sorted_set("s", **options, groups=4)
+    fields = opened.hash("h", **options, parts=4)
+    scores = opened.sorted_set("s", **options, parts=4)
     jobs = opened.list("jobs", **options, values=int)
     records = opened.packed("p", component="data", fields={"a": "u32"})
     assert ids.smembers() == planned.smembers() == set(jobs.lrange(0, -1)) == every
@@ -183,10 +183,10 @@ from shardkit import ShardMap
 
 with shardkit.connect(ShardMap.parse(sys.argv[1])) as kit:
     options = {"component": "data", "part_size": 64}
-    ids = kit.set("ids", **options, members=int, groups=4)
+    ids = kit.set("ids", **options, members=int, parts=4)
     planned = kit.set("planned", **options, members=int, total=2000)
-    h = kit.hash("h", **options, groups=4)
-    s = kit.sorted_set("s", **options, groups=4)
+    h = kit.hash("h", **options, parts=4)
+    s = kit.sorted_set("s", **options, parts=4)
     jobs = kit.list("jobs", **options, values=int)
     for each in (ids, planned, h, s, jobs):
         assert not list(each.check()), each
@@ -218,7 +218,7 @@ def test_a_renamed_parameter_is_read_by_both_names_for_a_release(
         here["work"](opened, 0)
         assert other.wait(60) == 0
     options: dict[str, Any] = {"component": "data", "part_size": 64}
-    assert opened.set("ids", **options, members=int, groups=4).smembers() == set(range(120))
+    assert opened.set("ids", **options, members=int, parts=4).smembers() == set(range(120))
     assert sorted(opened.list("jobs", **options, values=int).items()) == list(range(120))
     # The next two, on what either of them creates: the later one first, by the new name.
     for number in range(4):

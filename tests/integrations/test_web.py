@@ -80,7 +80,7 @@ def test_an_asgi_application_under_maintenance_answers_503_and_when_to_come_back
     fastapi_app: FastAPI, shard_map: ShardMap
 ) -> None:
     with shardkit.connect(shard_map) as kit:
-        kit.maintenance(component="few").turn_on("shop", reason="A new till.", seconds=90)
+        kit.maintenance(component="few").turn_on("shop", reason="A new till.", ttl=90)
     with TestClient(fastapi_app) as client:
         answer = client.get("/users/7")
         assert answer.status_code == 503

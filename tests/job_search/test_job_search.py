@@ -38,7 +38,7 @@ def ids(found: Any) -> list[str]:
 def test_a_candidate_finds_the_jobs_all_of_whose_requirements_are_met(
     face: Face, component: str
 ) -> None:
-    jobs = face.kit.job_search(component=component, shards=COMPONENTS[component])
+    jobs = face.kit.job_search(component=component, parts=COMPONENTS[component])
     assert face.run(jobs.index("web", ["Python", "SQL", "HTML"])) is True
     assert face.run(jobs.index_many([("data", ["python", "sql"]), ("ops", ["Linux"])])) == 2
     assert face.run(jobs.index("anybody", [])) is True
@@ -54,7 +54,7 @@ def test_a_candidate_finds_the_jobs_all_of_whose_requirements_are_met(
 
 
 def test_the_last_of_a_job_given_twice_in_a_batch_counts(face: Face) -> None:
-    jobs = face.kit.job_search(component="few", shards=4)
+    jobs = face.kit.job_search(component="few", parts=4)
     assert face.run(jobs.index_many([("job", ["a"]), ("other", []), ("job", ["b"])])) == 2
     assert ids(face.run(jobs.find(["b"]))) == ["job", "other"]
     assert ids(face.run(jobs.find(["a"]))) == ["other"]
@@ -74,7 +74,7 @@ def test_many_jobs_are_written_in_several_batches(
 
 
 def test_years_are_compared_to_the_hundredth(face: Face) -> None:
-    jobs = face.kit.job_search(component="few", shards=4, measure="years")
+    jobs = face.kit.job_search(component="few", parts=4, measure="years")
     face.run(jobs.index("senior", {"Go": 4.5, "SQL": 0}))
     assert ids(face.run(jobs.find({"go": 4.49, "sql": 1}))) == []
     assert ids(face.run(jobs.find({"go": 4.5, "sql": 0}))) == ["senior"]
@@ -98,7 +98,7 @@ def test_pages_by_offset_and_by_cursor_are_the_same(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardkit.job_search.job_search.PAGE_SIZE", 3)
-    jobs = face.kit.job_search(component="many", shards=16)
+    jobs = face.kit.job_search(component="many", parts=16)
     face.run(jobs.index_many((f"{n:03}", ["a", "b", "c"][: n % 4]) for n in range(100)))
     everything = face.list(jobs.all(["a", "b", "c"]))
     expected = sorted((-(n % 4), f"{n:03}") for n in range(100))
@@ -119,13 +119,13 @@ def test_pages_by_offset_and_by_cursor_are_the_same(
 
 
 def test_a_page_far_from_the_first_comes_whole_from_one_part(face: Face) -> None:
-    jobs = face.kit.job_search(component="one", shards=1)
+    jobs = face.kit.job_search(component="one", parts=1)
     face.run(jobs.index_many((f"{n:02}", ["a"]) for n in range(40)))
     assert ids(face.run(jobs.find(["a"], limit=5, offset=20))) == ["20", "21", "22", "23", "24"]
 
 
 def test_a_cursor_continues_where_the_page_ended_even_if_that_job_was_removed(face: Face) -> None:
-    jobs = face.kit.job_search(component="few", shards=4)
+    jobs = face.kit.job_search(component="few", parts=4)
     face.run(jobs.index_many((f"{n}", ["a"]) for n in range(10)))
     found = face.run(jobs.find(["a"], limit=4))
     face.run(jobs.remove_many(["3", "4"]))
@@ -135,7 +135,7 @@ def test_a_cursor_continues_where_the_page_ended_even_if_that_job_was_removed(fa
 
 
 def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:
-    jobs = kit.job_search(component="few", shards=4)
+    jobs = kit.job_search(component="few", parts=4)
     jobs.index_many((f"{n}", ["a"]) for n in range(10))
     cursor = jobs.find(["a"], limit=4).cursor
     with pytest.raises(InvalidArgumentError, match="cursor is of other skills"):
@@ -175,7 +175,7 @@ def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:
 def test_invalid_skills_are_refused_before_anything_is_written(
     kit: ShardKit, measure: str, skills: Any, said: str
 ) -> None:
-    jobs = kit.job_search(component="few", shards=4, measure=measure)
+    jobs = kit.job_search(component="few", parts=4, measure=measure)
     with pytest.raises(InvalidArgumentError, match=said):
         jobs.index("job", skills)
     with pytest.raises(InvalidArgumentError, match="jobs: candidate: "):
@@ -186,28 +186,28 @@ def test_invalid_skills_are_refused_before_anything_is_written(
 
 
 def test_other_parameters_are_refused(kit: ShardKit) -> None:
-    kit.job_search(component="one", shards=2).index("job", ["a"])
+    kit.job_search(component="one", parts=2).index("job", ["a"])
     with pytest.raises(ParameterMismatchError, match="measure is 'skills', not 'levels'"):
-        kit.job_search(component="one", shards=2, measure="levels").find({"a": 1})
-    with pytest.raises(ParameterMismatchError, match="shards is '2', not '1'"):
+        kit.job_search(component="one", parts=2, measure="levels").find({"a": 1})
+    with pytest.raises(ParameterMismatchError, match="parts is '2', not '1'"):
         kit.job_search(component="one").index("job", ["a"])
     with pytest.raises(ShardCountError, match="has 4 shards, but this call says 3"):
-        kit.job_search(component="few", shards=3).find([])
+        kit.job_search(component="few", parts=3).find([])
     with pytest.raises(InvalidArgumentError, match="measure='miles'"):
         kit.job_search(component="one", measure="miles")
     with pytest.raises(InvalidArgumentError, match="leave out braces"):
         kit.job_search("a{b}", component="one")
     with pytest.raises(InvalidArgumentError, match="document id ''"):
-        kit.job_search(component="one", shards=2).index("", ["a"])
+        kit.job_search(component="one", parts=2).index("", ["a"])
     with pytest.raises(InvalidArgumentError, match="give a list of ids"):
-        kit.job_search(component="one", shards=2).remove_many("job")
+        kit.job_search(component="one", parts=2).remove_many("job")
 
 
 # ---- where it is
 
 
 def test_a_search_is_one_exchange_and_all_keys_of_a_part_have_its_tag(kit: ShardKit) -> None:
-    jobs = kit.job_search(component="few", shards=4)
+    jobs = kit.job_search(component="few", parts=4)
     jobs.index_many((f"{n}", ["a", f"s{n}"]) for n in range(50))
     steps = jobs.deferred.find(["a", "s1", "s2"])
     batch = next(steps)
@@ -234,7 +234,7 @@ def test_nothing_is_left_of_jobs_that_were_removed_but_their_words(kit: ShardKit
 
 @pytest.mark.parametrize("component", ["one", "few"])
 def test_deleted_jobs_leave_no_keys(kit: ShardKit, component: str) -> None:
-    jobs = kit.job_search(component=component, shards=COMPONENTS[component])
+    jobs = kit.job_search(component=component, parts=COMPONENTS[component])
     jobs.index_many((str(n), ["python", f"skill {n}"]) for n in range(300))
     assert jobs.delete() == 300
     assert keys_of(kit, component) == set()
@@ -249,7 +249,7 @@ def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:
         shards = [{"port": a.port}, {"port": b.port}]
         entries = {"components": {"jobs": {"shards": shards}}}
         with shardkit.connect(ShardMap.parse(json.dumps(entries))) as kit:
-            jobs = kit.job_search(component="jobs", shards=2)
+            jobs = kit.job_search(component="jobs", parts=2)
             jobs.index_many((f"{n}", ["a"]) for n in range(40))
             b.stop()
             with pytest.raises(ShardErrors, match="jobs:1"):

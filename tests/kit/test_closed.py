@@ -67,7 +67,7 @@ def uses(kit: Any, client: Any, private: Any) -> dict[str, Callable[[], Any]]:
 
     one, shard = kit.redis_connection("c"), kit.sharded_connection("c")
     return {
-        "directory.get": lambda: directory.get("flags", "checkout", wait=60),
+        "directory.get": lambda: directory.get("flags", "checkout", max_age=60),
         "directory.set": lambda: directory.set("flags", "checkout", {}),
         "directory.delete": lambda: directory.delete("flags", "checkout"),
         "directory.names": lambda: directory.names("flags"),
@@ -114,7 +114,7 @@ async def test_a_closed_kit_says_so_in_every_method(
         for each in (client, private):
             await of(each.get("k"))
         prepared = uses(face.kit, client, private)
-        assert await of(face.kit.directory.get("flags", "checkout", wait=60)) == {"new": True}
+        assert await of(face.kit.directory.get("flags", "checkout", max_age=60)) == {"new": True}
         steps = face.kit.hash("h", component="c").deferred.hlen()
         await face.kit.aclose()
         for use in prepared.values():
@@ -220,7 +220,7 @@ async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
 def test_a_child_that_is_forked_while_a_lock_is_held_goes_on(kit: ShardKit) -> None:
     directory = kit.directory
     with directory._lock:
-        assert exit_code(forked(lambda: directory.get("flags", "checkout", wait=0))) == 0
+        assert exit_code(forked(lambda: directory.get("flags", "checkout", max_age=0))) == 0
     with kit.topology._lock:
         assert exit_code(forked(lambda: kit.hash("h", component="c").hset("f", "v"))) == 0
     with kit.clients._lock:

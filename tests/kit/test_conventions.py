@@ -76,8 +76,10 @@ async def test_an_unknown_option_is_a_type_error_that_names_the_call(
 
 def test_a_timedelta_is_as_good_as_seconds(face: Face) -> None:
     kit, second = face.kit, timedelta(seconds=1)
-    lock = kit.lock("l", component="one", ttl=timedelta(minutes=1), wait=second, renew=False)
-    hold = face.run(lock.acquire(wait=timedelta(0)))
+    lock = kit.lock(
+        "l", component="one", ttl=timedelta(minutes=1), blocking_timeout=second, renew=False
+    )
+    hold = face.run(lock.acquire(blocking_timeout=timedelta(0)))
     assert 50 < hold.remaining <= 60
     assert face.run(lock.extend(timedelta(minutes=5), hold))
     assert hold.remaining > 200
@@ -105,7 +107,7 @@ def test_a_timedelta_is_as_good_as_seconds(face: Face) -> None:
 def test_a_kits_deadline_and_decorators_take_timedeltas(shard_map: ShardMap) -> None:
     with shardkit.connect(shard_map, deadline=timedelta(seconds=20)) as kit:
 
-        @kit.redis_connection("one", wait=timedelta(seconds=1))
+        @kit.redis_connection("one", max_age=timedelta(seconds=1))
         def ping(conn: Any) -> bool:
             return bool(conn.ping())
 
@@ -148,12 +150,10 @@ def test_all_kinds_of_locks_take_the_names_of_redis_py(face: Face, kind: str) ->
     for acquire in calls:
         assert face.run(acquire(blocking=False)) is None
         assert face.run(acquire(blocking_timeout=timedelta(milliseconds=10))) is None
-        with pytest.raises(InvalidArgumentError, match="blocking_timeout=1 beside another wait"):
-            face.run(acquire(wait=2, blocking_timeout=1))
     face.run(own.release(hold))
     assert face.run(other.acquire(blocking_timeout=None)) is not None  # for ever, as in redis-py
-    with pytest.raises(InvalidArgumentError, match="blocking_timeout=1 beside another wait"):
-        made(kind, wait=2, blocking_timeout=1)
+    with pytest.raises(TypeError, match="wait"):
+        made(kind, wait=2)
 
 
 def test_completion_and_repr_show_what_users_need(kit: ShardKit) -> None:
@@ -231,6 +231,27 @@ def test_every_length_of_time_can_be_a_timedelta() -> None:
     assert checked > 90
 
 
+# Words that are gone, as each meant what another one means: see docs/arguments.md.
+GONE = {"wait", "patience", "groups", "shard_size", "relation_shards", "rule", "top"}
+DURATIONS = {
+    *("timeout", "blocking_timeout", "copy_timeout", "client_timeout", "durable_timeout"),
+    *("ttl", "averages_ttl", "statistics_ttl", "lease", "stale", "remember", "max_age"),
+    *("older_than", "quiet", "settled", "delay", "retry_delay", "longest_retry_delay", "grace"),
+    *("hold", "interval", "per"),
+}
+MEASURED = re.compile(r"(.*\.)?(measure_balance|measure_disk_rate|record|simulate|queue_status)")
+
+
+def test_public_signatures_have_one_word_for_one_thing() -> None:
+    others = []
+    for name, call in public_calls():
+        for parameter in inspect.signature(call).parameters.values():
+            is_long = "Seconds" in str(parameter.annotation) and not MEASURED.fullmatch(name)
+            if parameter.name in GONE or (is_long and parameter.name not in DURATIONS):
+                others.append(f"{name}({parameter.name}=)")
+    assert others == []
+
+
 def test_what_operators_call_takes_timedeltas(own_server: LocalServer, shard_map: ShardMap) -> None:
     second, moment = timedelta(seconds=1), timedelta(milliseconds=1)
     components = shard_map.components.values()
@@ -251,8 +272,8 @@ def test_what_operators_call_takes_timedeltas(own_server: LocalServer, shard_map
         assert [count for _, count in counters.get("hits", timedelta(hours=1))] == [2]
         assert counters.total(["hits"], timedelta(minutes=1)) == 2
         maintenance = kit.maintenance(component="one")
-        maintenance.turn_on(seconds=moment)
-        maintenance.turn_on(seconds=timedelta(hours=1))
+        maintenance.turn_on(ttl=moment)
+        maintenance.turn_on(ttl=timedelta(hours=1))
         assert maintenance.check()
         with pytest.raises(InvalidArgumentError, match="precision"):
             counters.get("hits", timedelta(seconds=7))

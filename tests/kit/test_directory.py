@@ -33,7 +33,7 @@ async def test_an_object_is_set_read_listed_and_deleted(server: LocalServer, kin
         assert found == {"new": True, "é": [1, None]}
         found["new"] = False
         assert (await of(directory.get("flags", "checkout")))["new"] is True
-        assert (await of(directory.get("flags", "checkout", wait=0)))["new"] is True
+        assert (await of(directory.get("flags", "checkout", max_age=0)))["new"] is True
         assert await of(directory.names("flags")) == ["checkout"]
         assert await of(directory.delete("flags", "checkout"))
         assert not await of(directory.delete("flags", "checkout"))
@@ -56,10 +56,10 @@ async def test_keys_that_are_not_text_are_refused(
 def test_an_object_is_read_again_only_after_the_wait(server: LocalServer) -> None:
     with shardkit.connect(url(server)) as kit, server.client() as client:
         kit.directory.set("flags", "checkout", {"v": 1})
-        assert kit.directory.get("flags", "checkout", wait=60) == {"v": 1}
+        assert kit.directory.get("flags", "checkout", max_age=60) == {"v": 1}
         client.set("config:flags:checkout", '{"v": 2}')
-        assert kit.directory.get("flags", "checkout", wait=60) == {"v": 1}
-        assert kit.directory.get("flags", "checkout", wait=0) == {"v": 2}
+        assert kit.directory.get("flags", "checkout", max_age=60) == {"v": 1}
+        assert kit.directory.get("flags", "checkout", max_age=0) == {"v": 2}
 
 
 def test_the_last_good_object_is_kept_while_the_server_is_broken_or_away(
@@ -69,14 +69,14 @@ def test_the_last_good_object_is_kept_while_the_server_is_broken_or_away(
         kit.directory.set("flags", "checkout", {"v": 1})
         kit.directory.get("flags", "checkout")
         client.set("config:flags:checkout", "{broken")
-        assert kit.directory.get("flags", "checkout", wait=0) == {"v": 1}
+        assert kit.directory.get("flags", "checkout", max_age=0) == {"v": 1}
         with pytest.raises(MissingEntryError, match="config:flags:never is missing; set it, or"):
             kit.directory.get("flags", "never")
         client.set("config:flags:list", "[1]")
         with pytest.raises(InvalidEntryError, match="config:flags:list holds no JSON object; set"):
             kit.directory.get("flags", "list")
         server.kill()
-        assert kit.directory.get("flags", "checkout", wait=0) == {"v": 1}
+        assert kit.directory.get("flags", "checkout", max_age=0) == {"v": 1}
         with pytest.raises(ConfigServerError, match="config:flags:never cannot be read"):
             kit.directory.get("flags", "never")
         assert repr(kit.directory) == "<Directory: 1 cached, 3 failing>"

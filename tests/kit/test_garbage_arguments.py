@@ -94,7 +94,11 @@ ODD += [[("a", Garbage())], {Garbage(): 1}, {"a": Garbage()}]
 SAMPLES: list[Any] = ["a", 1, ["a"], [("a", 1)], {"a": 1}, date(2026, 1, 1), 0.5, True, b"x"]
 SAMPLES += [lambda: True]
 # What bounds the calls that wait, or go on for ever; None waits for ever, as it should.
-BOUNDS: dict[str, Any] = {"timeout": 0.01, "wait": 0.01, "stopped": lambda: True}
+BOUNDS: dict[str, Any] = {
+    "timeout": 0.01,
+    "blocking_timeout": 0.01,
+    "stopped": lambda: True,
+}
 
 
 @pytest.fixture
@@ -278,7 +282,7 @@ def test_the_options_of_what_can_be_held_are_checked_as_it_is_made(
     kit: ShardKit, option: str
 ) -> None:
     given: dict[str, Any] = {"component": "c", option: Garbage()}
-    option = {"timeout": "ttl", "blocking_timeout": "wait"}.get(option, option)  # redis-py's names
+    option = {"timeout": "ttl"}.get(option, option)  # redis-py's name
     for make in (
         lambda: kit.lock("l", **given),
         lambda: kit.semaphore("l", limit=2, **given),

@@ -54,8 +54,8 @@ USES: dict[str, Callable[[Any, str], Any]] = {
         name, **ONE, precision="exact", first_day=9
     ).visit("ada"),
     "packed": lambda kit, name: kit.packed(name, **ONE, fields={"a": "u8"}).set(1, a=2),
-    "search": lambda kit, name: kit.search(name, **ONE, shards=1).index("1", f"a {name}"),
-    "words": lambda kit, name: kit.search("docs", **ONE, shards=1).search(name),
+    "search": lambda kit, name: kit.search(name, **ONE, parts=1).index("1", f"a {name}"),
+    "words": lambda kit, name: kit.search("docs", **ONE, parts=1).search(name),
     "contacts": lambda kit, name: kit.recent_contacts(**ONE).touch(name, "bo"),
     "tasks": lambda kit, name: kit.queues(name, **ONE).enqueue("mail", name),
     "lock": lambda kit, name: released(kit.lock(name, **ONE)),

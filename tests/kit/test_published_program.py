@@ -193,7 +193,7 @@ def test_parts_of_structures_are_served_by_the_count_that_they_say(
 ) -> None:
     with shardkit.connect(f"redis://{server.address}") as kit:
         assert kit.client("timelines", 3).ping()
-        assert kit.search("docs", component="timelines", shards=8).index("a", "some text") == 1
+        assert kit.search("docs", component="timelines", parts=8).index("a", "some text") == 1
         with pytest.raises(ShardCountError, match="config:redis:followers:4 is one too many"):
             kit.score_ranges("f:1", component="followers", shards=4).page()
         assert kit.score_ranges("f:1", component="followers", shards=16).page() == []
@@ -207,7 +207,7 @@ def test_an_async_kit_logs_nothing_and_needs_no_load(
             router = kit.key_sharded("timelines", 8)
             assert await router["home:42"].ping()
             pairs = kit.id_pair_sharded("followers", 16).shard_of(99, 42)
-            found = await kit.search("docs", component="timelines", shards=8).index("a", "text")
+            found = await kit.search("docs", component="timelines", parts=8).index("a", "text")
             return pairs, bool(found)
 
     assert asyncio.run(use()) == (crc32(b"42:99") % 16, True)

@@ -21,7 +21,7 @@ def test_the_flag_is_turned_on_and_off_for_all_or_for_a_part(face: Face) -> None
     assert face.run(flag.state("shop")) == MaintenanceState("a new till", None)
     assert not face.run(flag.check())
     assert not face.run(flag.check("blog"))
-    face.run(flag.turn_on(reason="all", seconds=100))
+    face.run(flag.turn_on(reason="all", ttl=100))
     state = face.run(flag.state("blog"))
     assert state.reason == "all"
     assert 90 < state.remaining <= 100
@@ -75,7 +75,7 @@ def test_of_many_parts_the_latest_are_remembered(kit: ShardKit) -> None:
     assert flag.check("part 0")  # it is read again
 
 
-@pytest.mark.parametrize("arguments", [{"part": "a:b"}, {"seconds": 0}, {"seconds": float("nan")}])
+@pytest.mark.parametrize("arguments", [{"part": "a:b"}, {"ttl": 0}, {"ttl": float("nan")}])
 def test_what_cannot_be_a_flag_is_refused(arguments: Any, kit: ShardKit) -> None:
     with pytest.raises(InvalidArgumentError, match="is-under-maintenance:"):
         kit.maintenance(component="few").turn_on(**arguments)

@@ -59,7 +59,7 @@ async def each_cancelled(call: Callable[[], Awaitable[Any]]) -> AsyncIterator[An
             ended += not task.cancelled()
 
 
-OPTIONS: Any = {"component": "few", "wait": 0.02, "ttl": 60}
+OPTIONS: Any = {"component": "few", "blocking_timeout": 0.02, "ttl": 60}
 HOLDABLES: dict[str, Callable[[Any], Any]] = {
     "lock": lambda kit: kit.lock("x", **OPTIONS),
     "reentrant": lambda kit: kit.lock("x", reentrant=True, **OPTIONS),
@@ -69,14 +69,16 @@ HOLDABLES: dict[str, Callable[[Any], Any]] = {
     "write": lambda kit: kit.read_write_lock("x", **OPTIONS).write,
     "election": lambda kit: kit.election("x", **OPTIONS),
     "several": lambda kit: kit.multi_lock(["x", "y", "z"], **OPTIONS),
-    "quorum": lambda kit: kit.quorum_lock("x", components=["few", "one", "many"], wait=0.02),
+    "quorum": lambda kit: kit.quorum_lock(
+        "x", components=["few", "one", "many"], blocking_timeout=0.02
+    ),
 }
 
 
 async def is_free(kit: AsyncShardKit, kind: str) -> bool:
     """Whether nobody holds it, and nobody is waiting."""
     lock = HOLDABLES["write" if kind == "read" else kind](kit)
-    hold = await lock.acquire(wait=0)
+    hold = await lock.acquire(blocking_timeout=0)
     return hold is not None and await lock.release(hold)
 
 
@@ -111,10 +113,10 @@ async def test_a_cancelled_call_leaves_earlier_acquisitions(akit: AsyncShardKit)
     lock, other = (akit.lock("x", reentrant=True, owner=by, **OPTIONS) for by in ("a", "b"))
     hold = await lock.acquire()
     async for _ in each_cancelled(lambda: use(lock)):
-        assert [holder.times for holder in (await lock.inspect()).holders] == [1]
-        assert await other.acquire(wait=0) is None
+        assert [holder.acquired for holder in (await lock.inspect()).holders] == [1]
+        assert await other.acquire(blocking_timeout=0) is None
     assert await lock.release(hold)
-    assert await other.acquire(wait=0)
+    assert await other.acquire(blocking_timeout=0)
 
 
 @pytest.mark.parametrize("kind", HOLDABLES)
@@ -240,7 +242,7 @@ def test_an_interrupted_call_leaves_nothing_held(kit: ShardKit, kind: str, late:
                 pass
         except KeyboardInterrupt:
             lock = HOLDABLES["write" if kind == "read" else kind](kit)
-            assert lock.release(lock.acquire(wait=0))
+            assert lock.release(lock.acquire(blocking_timeout=0))
         else:
             break
     assert turn > 1

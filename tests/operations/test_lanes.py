@@ -165,7 +165,7 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
                     growth(lambda: servers.first.zscore(leases, task) or 0.0),
                 ):
                     assert face.eventually(is_renewed)
-            other = kit.quorum_lock("z", components=list("abc"), ttl=1.5, wait=2)
+            other = kit.quorum_lock("z", components=list("abc"), ttl=1.5, blocking_timeout=2)
             assert face.run(other.acquire())
             stored = "counters:*:of:c*"
             assert face.eventually(lambda: any(True for _ in servers.first.scan_iter(stored)))

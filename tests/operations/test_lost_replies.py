@@ -113,15 +113,15 @@ def test_a_reentrant_acquisition_and_its_release_count_once(lossy: Any) -> None:
     lock = face.kit.lock("x", reentrant=True, owner="ada", **IN)
 
     def times() -> list[int]:
-        return [holder.times for holder in face.run(lock.inspect()).holders]
+        return [holder.acquired for holder in face.run(lock.inspect()).holders]
 
     holds = [face.run(lock.acquire()), lose(lock.deferred.acquire())]
     assert times() == [2]
     other = face.kit.lock("x", **IN)
     for hold, left in zip(holds, ([1], []), strict=True):
-        assert face.run(other.acquire(wait=0)) is None
+        assert face.run(other.acquire(blocking_timeout=0)) is None
         assert lose(lock.deferred.release(hold)) is True
         assert times() == left
         assert face.run(lock.release(hold)) is False
         assert times() == left
-    assert face.run(other.acquire(wait=0))
+    assert face.run(other.acquire(blocking_timeout=0))

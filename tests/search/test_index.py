@@ -83,7 +83,7 @@ def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
 
 
 def test_info_reports_the_content_of_each_part(face: Face) -> None:
-    index = opened(face, component="one", shards=1)
+    index = opened(face, component="one", parts=1)
     face.run(index.index_many([("a", "one two three"), ("b", "two")]))
     assert face.run(index.info()) == [PartInfo(2, 3, 2, 1)]
     face.run(index.remove("a"))
@@ -110,7 +110,7 @@ def test_many_documents_are_indexed_and_removed_in_bulk(face: Face) -> None:
 def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(
     face: Face, kit: ShardKit
 ) -> None:
-    index = opened(face, component="one", shards=1)
+    index = opened(face, component="one", parts=1)
     common = {f"{n:03}" for n in range(300)}
     face.run(index.index_many((doc_id, "common") for doc_id in sorted(common)))
     face.run(index.index("rest", "other"))
@@ -243,7 +243,7 @@ def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardK
             face.run(index.index("b", "y"))
     assert face.run(opened(face, keep_text=False).count()) == 1
     with pytest.raises(ShardCountError, match="this call says 4: it would look up keys on"):
-        face.run(opened(face, "other", component="many", shards=4).index("a", "x"))
+        face.run(opened(face, "other", component="many", parts=4).index("a", "x"))
     assert keys_of(kit, "many") == set()
 
 
@@ -255,11 +255,11 @@ def test_an_index_has_by_default_as_many_parts_as_its_component_has_shards(face:
     for component, parts in (("many", 16), ("few", 4), ("one", 1)):
         jobs = face.kit.job_search(component=component)
         face.run(jobs.index("a", []))
-        again = face.kit.job_search(component=component, shards=parts)
+        again = face.kit.job_search(component=component, parts=parts)
         assert face.run(again.count()) == 1
         ads = face.kit.ads(component=component)
         assert face.run(ads.index("a", ["Berlin"], "", "cpm", 1)) is True
-        assert face.run(face.kit.ads(component=component, shards=parts).count()) == 1
+        assert face.run(face.kit.ads(component=component, parts=parts).count()) == 1
 
 
 def test_deleting_leaves_no_keys(face: Face, kit: ShardKit) -> None:
@@ -284,7 +284,7 @@ def test_deleting_leaves_no_keys(face: Face, kit: ShardKit) -> None:
         ({"attributes": {"x y": "text"}}, "the name 'x y'"),
         ({"attributes": {"x": "tag"}}, "attribute x: kind='tag'"),
         ({"attributes": {"relevance": "number"}}, "relevance"),
-        ({"shards": 0}, "shards=0"),
+        ({"parts": 0}, "parts=0"),
         ({"chunk": 100}, "power of two"),
         ({"average_length": math.inf}, "average_length"),
         ({"analyzer": "english"}, "analyzer"),
@@ -461,7 +461,7 @@ def test_expansions_of_prefixes_and_facets_are_bounded(
 
 
 def test_a_part_that_is_full_refuses_new_words(kit: ShardKit) -> None:
-    index = kit.search("s", component="one", shards=1)
+    index = kit.search("s", component="one", parts=1)
     index.index("a", "old words")
     client: Any = kit.client("one")
     client.hset("{s:0}:state", "words", 2**24 - 1)

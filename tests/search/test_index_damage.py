@@ -18,7 +18,7 @@ ATTRIBUTES = {"lang": "text", "votes": "number"}
 
 @pytest.fixture
 def index(face: Face) -> Any:
-    index = face.kit.search("s", component="one", shards=1, attributes=ATTRIBUTES, chunk=64)
+    index = face.kit.search("s", component="one", parts=1, attributes=ATTRIBUTES, chunk=64)
     face.run(
         index.index_many(
             (f"d{n:03}", f"red fox w{n} x{n % 5}", {"lang": f"l{n % 3}", "votes": n})
@@ -172,7 +172,7 @@ def test_numbers_of_documents_that_cannot_be_are_named(face: Face, index: Any, c
 
 
 def test_the_very_first_value_of_an_index_is_missed(face: Face, client: Any) -> None:
-    index = face.kit.search("t", component="one", shards=1, attributes=ATTRIBUTES)
+    index = face.kit.search("t", component="one", parts=1, attributes=ATTRIBUTES)
     face.run(index.index("a", "", {"lang": "en"}))
     assert face.list(index.check()) == []
     client.delete("{t:0}:y:0")
@@ -239,10 +239,10 @@ def test_documents_without_parameters_are_refused_and_rebuild_stores_them(
     face: Face, index: Any, client: Any
 ) -> None:
     client.delete("s:meta")
-    other = face.kit.search("s", component="one", shards=1, chunk=32)
+    other = face.kit.search("s", component="one", parts=1, chunk=32)
     with pytest.raises(DamagedDataError, match=r"s:meta is damaged: nothing.*rebuild\(\)"):
         face.run(other.index("new", "blue whale"))
-    again = face.kit.search("s", component="one", shards=1, attributes=ATTRIBUTES, chunk=64)
+    again = face.kit.search("s", component="one", parts=1, attributes=ATTRIBUTES, chunk=64)
     [found] = face.list(again.check())
     assert (found.key, found.repair) == ("s:meta", "rebuild() stores those that it is opened with")
     assert face.run(again.rebuild()) == 150

@@ -50,7 +50,7 @@ def own(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[F
 
 def filled(face: Face, component: str, **options: Any) -> Any:
     index = face.kit.search(
-        "s", component=component, shards=2, attributes=ATTRIBUTES, statistics_ttl=0, **options
+        "s", component=component, parts=2, attributes=ATTRIBUTES, statistics_ttl=0, **options
     )
     many = [(str(n), f"x y{n % 3}", {"votes": n, "lang": "en"}) for n in range(40)]
     face.run(index.index_many(many))
@@ -156,7 +156,7 @@ def test_replicas_answer_while_their_source_is_down(own: Face, own_servers: Loca
     settled(own_servers, "copy", "kept_copy")
     own_servers.server_of("source", 0).kill()
     index = own.kit.search(
-        "s", component="source", shards=2, attributes=ATTRIBUTES, read_from=["kept_copy"]
+        "s", component="source", parts=2, attributes=ATTRIBUTES, read_from=["kept_copy"]
     )
     assert own.run(index.search("x y1")).total == 13
     with pytest.raises(ShardErrors, match=r"2 shards failed \(source:0, source:1\)"):
@@ -192,6 +192,6 @@ def test_a_writable_replica_caches_results_for_its_sessions(
     again = own.run(index.search("x", sort="votes", offset=3, limit=3, result=result))
     assert ids(again) == ["3", "4", "5"]
     assert again.result not in (None, result)
-    single = own.kit.search("s", component="source", shards=2, attributes=ATTRIBUTES)
+    single = own.kit.search("s", component="source", parts=2, attributes=ATTRIBUTES)
     with pytest.raises(InvalidArgumentError, match="same read_from"):
         own.run(single.search("x", sort="votes", result=again.result))

@@ -112,7 +112,7 @@ def filled(run: Any, kit: ShardKit, model: ModelIndex, steps: list[Any]) -> list
         kit.search(
             f"s{next(FRESH)}",
             component=component,
-            shards=shards,
+            parts=shards,
             fields=FIELDS,
             attributes=ATTRIBUTES,
             average_length=4,

@@ -35,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(kit: Any) -> Any:
     return kit.search(
-        "s", component="one", shards=1, attributes=ATTRIBUTES, chunk=64, statistics_ttl=0
+        "s", component="one", parts=1, attributes=ATTRIBUTES, chunk=64, statistics_ttl=0
     )
 
 
@@ -236,7 +236,7 @@ def test_the_columns_of_a_chunk_whose_last_document_moves_are_removed(
     face: Face, kit: ShardKit
 ) -> None:
     kinds = dict.fromkeys(["votes", "stars", "price", "size"], "number")
-    index = face.kit.search("t", component="one", shards=1, attributes=kinds, chunk=8)
+    index = face.kit.search("t", component="one", parts=1, attributes=kinds, chunk=8)
     values = dict.fromkeys(kinds, 1)
     face.run(index.index_many((f"d{n}", "x", values) for n in range(8)))
     face.run(index.remove_many(f"d{n}" for n in range(1, 8)))

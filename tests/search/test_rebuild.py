@@ -16,7 +16,7 @@ from shardkit.search.documents import names_words
 STATE = "{s:0}:state"
 OPTIONS: dict[str, Any] = {
     "component": "one",
-    "shards": 1,
+    "parts": 1,
     "chunk": 64,
     "fields": {"title": 3.0, "text": 1.0},
     "attributes": {"lang": "text", "votes": "number", "born": "date"},

@@ -18,7 +18,7 @@ COUNT = 400
 
 @pytest.fixture
 def index(face: Face) -> Any:
-    index = face.kit.search("s", component="one", shards=1, attributes={"lang": "text"}, chunk=128)
+    index = face.kit.search("s", component="one", parts=1, attributes={"lang": "text"}, chunk=128)
     documents = [
         (f"d{n:03}", f"every w{n % 40} x{n}", {"lang": "en" if n % 3 else "de"})
         for n in range(COUNT)
@@ -83,7 +83,7 @@ def test_documents_indexed_while_a_query_continues_are_not_found_twice(
 ) -> None:
     """A document that is removed and indexed again gets a number behind the query's end."""
     monkeypatch.setattr(searcher, "WORK_PER_CALL", 1)
-    other = kit.search("s", component="one", shards=1, attributes={"lang": "text"}, chunk=128)
+    other = kit.search("s", component="one", parts=1, attributes={"lang": "text"}, chunk=128)
     call = IndexPart.call
     done: list[bool] = []
 

@@ -37,12 +37,12 @@ def test_an_index_is_opened_by_its_stored_parameters(
     kit: ShardKit, component: str, shards: int, parameters: dict[str, Any]
 ) -> None:
     assert read(kit, component, shards) is None
-    created = kit.search("docs", component=component, shards=shards, **parameters)
+    created = kit.search("docs", component=component, parts=shards, **parameters)
     created.index("d", "some words")
     stored = read(kit, component, shards)
     assert stored is not None
     count, found = parameters_of("docs", stored)
-    opened = kit.search("docs", component=component, shards=count, **found)
+    opened = kit.search("docs", component=component, parts=count, **found)
     assert opened.schema == created.schema
     assert opened.search("words").total == 1
 

@@ -23,7 +23,7 @@ def opened(face: Face, component: str = "many", **parameters: Any) -> Any:
     """A network with few parts, small passes and a low limit, so that little data meets all."""
     shards = PLACES.get(component, 4)
     return face.kit.social(
-        component=component, **{"relation_shards": shards, **LIMITS, **parameters}
+        component=component, **{"relation_parts": shards, **LIMITS, **parameters}
     )
 
 

@@ -79,11 +79,11 @@ def test_an_older_change_of_the_mode_ends_nothing(face: Face, network: Any, kit:
     client.hset(user, mapping={":mode": "marking", ":version": "9"})
     client.zadd(pending, {note: 9})
     for version in ("8", "10"):
-        job = FanOutJob.begin(MARK, users[0], layout.relation_shards, note, version=version)
+        job = FanOutJob.begin(MARK, users[0], layout.relation_parts, note, version=version)
         run(network.resume_fan_out(*job))
         assert client.hget(user, ":mode") == b"marking"
         assert client.zscore(pending, note) == 9
-    job = FanOutJob.begin(MARK, users[0], layout.relation_shards, note, version="9")
+    job = FanOutJob.begin(MARK, users[0], layout.relation_parts, note, version="9")
     run(network.resume_fan_out(*job))
     assert client.hget(user, ":mode") == b"pull"
     assert client.zscore(pending, note) is None

@@ -115,8 +115,8 @@ def test_what_a_killed_server_has_lost_is_reconciled() -> None:
         LocalServers(ShardMap.parse(MAP), ports="free") as servers,
         faced("blocking", servers.shard_map) as face,
     ):
-        where = {"users": "people", "timelines": "lines", "followers": "relations"}
-        network: Any = face.kit.social(**where, **{**LIMITS, "relation_shards": 2})
+        where = {"component": "people", "timelines": "lines", "followers": "relations"}
+        network: Any = face.kit.social(**where, **{**LIMITS, "relation_parts": 2})
         model = populate(face, network, users=12)
         dice = random.Random(1)
         for _ in range(100):
@@ -140,7 +140,7 @@ def test_what_a_killed_server_has_lost_is_reconciled() -> None:
         compare(face, network, after)
 
 
-@pytest.mark.parametrize("split", ["users", "timelines"])
+@pytest.mark.parametrize("split", ["component", "timelines"])
 def test_a_placement_that_ignores_tags_is_refused_before_a_user_is_stored(split: str) -> None:
     shards = [{"port": 7001, "db": n} for n in range(3)]
     untagged = {"shards": shards, "placement": "redis-in-action"}
@@ -148,7 +148,8 @@ def test_a_placement_that_ignores_tags_is_refused_before_a_user_is_stored(split:
         LocalServers(map_of(a={"shards": shards}, b=untagged), ports="free") as servers,
         faced("awaiting", servers.shard_map) as face,
     ):
-        network = face.kit.social("s", component="a", **{split: "b"})
+        places = {"component": "a", "timelines": "a", "followers": "a", split: "b"}
+        network = face.kit.social("s", **places)
         with pytest.raises(CrossShardError, match="component 'b' ignores hash tags"):
             face.run(network.create_user("ada", "Ada"))
         with servers.server_of("a", 0).client() as client:

@@ -78,7 +78,7 @@ def test_reconciling_replaces_what_a_part_is_said_to_have(
     network = opened(face)
     run, users = face.run, populate(face, network, users=5, lists=0, followers=range(1, 4)).users
     client, key = record(kit, network, "user", users[0])
-    for part in range(network.layout.relation_shards):
+    for part in range(network.layout.relation_parts):
         client.hset(key, f":f{part}", damage) if damage else client.hdel(key, f":f{part}")
     run(network.reconcile(users[0]))
     assert run(network.get_user(users[0])).followers == 3

@@ -116,7 +116,7 @@ def test_the_error_of_a_post_that_was_stored_has_its_id(
     two_servers: tuple[Face, LocalServer],
 ) -> None:
     (face, timelines), run = two_servers, two_servers[0].run
-    network = face.kit.social(users="users", timelines="timelines", followers="users", parts=4)
+    network = face.kit.social(component="users", timelines="timelines", followers="users", parts=4)
     ada = run(network.create_user("ada", "Ada"))
     timelines.kill()
     with pytest.raises(ShardErrors) as failed:

@@ -155,7 +155,7 @@ def test_other_parameters_are_refused(face: Face, network: Any) -> None:
     with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
         face.run(opened(face, parts=8).get_user(7))
     with pytest.raises(ShardCountError, match="this call says 4: it would look up keys on"):
-        face.run(opened(face, name="other", relation_shards=4).following(7))
+        face.run(opened(face, name="other", relation_parts=4).following(7))
     for wrong, said in (
         ({"fan_out_limit": 3}, "fan_out_limit=3; give 5 or more"),
         ({"fan_out_limit": -1}, "social: fan_out_limit=-1; give an integer"),
@@ -196,7 +196,7 @@ def test_a_task_that_comes_first_stores_the_parameters(face: Face, network: Any,
         face.run(network.backfill("user", 1))
     else:
         note = mode_change_note(1)
-        job = FanOutJob.begin(MARK, 1, network.layout.relation_shards, note, version="9")
+        job = FanOutJob.begin(MARK, 1, network.layout.relation_parts, note, version="9")
         face.run(network.resume_fan_out(*job))
     with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
         face.run(opened(face, parts=8).get_user(7))
@@ -252,7 +252,7 @@ def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network
 
 def test_passes_reach_all_when_followers_came_at_the_same_moment(face: Face, kit: ShardKit) -> None:
     """As data is that another program has written: many followers with one score."""
-    network = opened(face, fan_out_limit=0, pass_size=2, relation_shards=16)
+    network = opened(face, fan_out_limit=0, pass_size=2, relation_parts=16)
     run, users = face.run, populate(face, network, users=40, lists=0).users
     layout = network.layout
     for uid in users[1:]:

@@ -56,13 +56,13 @@ def test_kits_on_real_servers_and_in_memory_are_empty_for_each_test(
             assert isinstance(shardkit_servers, LocalServers)
             ports.append([server.port for server in shardkit_servers.servers])
             assert ports[0] == ports[-1]
-            assert shardkit_kit.unique_visitors().visit(session)
+            assert shardkit_kit.unique_visitors(component="unique").visit(session)
             assert shardkit_kit.set("ids", component="timelines", total=9, members=int).sadd(1) == 1
 
         @pytest.mark.parametrize("turn", [1, 2])
         def test_memory(memory_kit, memory_servers, turn):
             assert isinstance(memory_servers, MemoryServers)
-            assert memory_kit.unique_visitors().visit(session)
+            assert memory_kit.unique_visitors(component="unique").visit(session)
             assert memory_kit.set("ids", component="timelines", total=99, members=int).sadd(1) == 1
         """,
         count=4,

@@ -73,15 +73,17 @@ def blocking(kit: ShardKit) -> None:
     assert_type(kit.set("s", component="c", total=10), ShardedSet[Blocking, str])
     assert_type(kit.set("s", component="c", total=10).smembers(), set[str])
     assert_type(kit.set("b", component="c", total=9, members=bytes).smembers(), set[bytes])
-    visitors = kit.unique_visitors()
+    visitors = kit.unique_visitors(component="unique")
     assert_type(visitors, UniqueVisitors[Blocking])
     assert_type(visitors.visit("550e8400"), bool)
     assert_type(visitors.count(), int)
     assert_type(visitors.visitors(), ShardedSet[Blocking, int])
-    estimate = kit.unique_visitors(precision="hyperloglog")
+    estimate = kit.unique_visitors(precision="hyperloglog", component="unique")
     assert_type(estimate.visit_many(["a"]), int)
     assert_type(estimate.count_union([]), int)
-    assert_type(kit.unique_visitors(precision="exact").ids(), Iterator[int | str])
+    assert_type(
+        kit.unique_visitors(precision="exact", component="unique").ids(), Iterator[int | str]
+    )
     jobs = kit.list("jobs", component="c", values=int)
     assert_type(jobs, ShardedList[Blocking, int])
     assert_type(jobs.rpush(1, "2", 3.0), int)
@@ -111,7 +113,7 @@ async def awaiting(kit: AsyncShardKit) -> None:
     assert_type(jobs, ShardedList[Awaiting, bytes])
     assert_type(await jobs.brpop(), bytes | None)
     assert_type(jobs.items(), AsyncIterator[bytes])
-    assert_type(await kit.unique_visitors().visit("550e8400"), bool)
+    assert_type(await kit.unique_visitors(component="unique").visit("550e8400"), bool)
     assert_type(await kit.client("c"), aioredis.Redis)
     for _ in ids.sscan_iter():  # type: ignore
         pass
@@ -191,7 +193,7 @@ def deferred(kit: ShardKit) -> None:
     assert_type(ids.deferred.scard(), Operation[int])
     assert_type(ids.deferred.sscan_iter(), Stream[int])
     assert_type(kit.together(ids.deferred.scard(), ids.deferred.scard()), list[int])
-    visitors = kit.unique_visitors()
+    visitors = kit.unique_visitors(component="unique")
     assert_type(
         kit.together(visitors.deferred.visit("a"), visitors.deferred.visit("b")), list[bool]
     )
@@ -264,7 +266,7 @@ def packed(kit: ShardKit) -> None:
 
 
 async def apacked(kit: AsyncShardKit) -> None:
-    places = kit.locations()
+    places = kit.locations(component="location")
     assert_type(await places.set(1, "USA", "CA"), None)
     assert_type(await places.get(1), Location)
     assert_type(await places.aggregate(), LocationCounts)
@@ -278,19 +280,19 @@ async def apacked(kit: AsyncShardKit) -> None:
 
 
 def geo(kit: ShardKit) -> None:
-    ip = kit.ip_to_city()
+    ip = kit.ip_to_city(component="geo")
     assert_type(ip, IpToCity[Blocking])
     assert_type(ip.find("192.0.2.7"), City | None)
     assert_type(ip.find_many(["192.0.2.7", b"::1"]), list[City | None])
     assert_type(ip.import_from([]), Imported)
     assert_type(ip.local().find("192.0.2.7"), City | None)
-    assert_type(kit.city_totals().top("city", "2015-05-17"), list[tuple[City, int]])
+    assert_type(kit.city_totals(component="geo").top("city", "2015-05-17"), list[tuple[City, int]])
     ip.find(7)  # type: ignore
 
 
 async def ageo(kit: AsyncShardKit) -> None:
-    assert_type(await kit.ip_to_city().find("192.0.2.7"), City | None)
-    assert_type(await kit.ip_to_city().local(), LocalCities)
+    assert_type(await kit.ip_to_city(component="geo").find("192.0.2.7"), City | None)
+    assert_type(await kit.ip_to_city(component="geo").local(), LocalCities)
 
 
 # ---- completion
@@ -447,7 +449,9 @@ async def arouters(kit: AsyncShardKit) -> None:
 
 
 def searching(kit: ShardKit) -> None:
-    index = kit.search("s", fields={"title": 2, "text": 1}, attributes={"votes": "number"})
+    index = kit.search(
+        "s", component="c", fields={"title": 2, "text": 1}, attributes={"votes": "number"}
+    )
     assert_type(index, SearchIndex[Blocking])
     assert_type(index.index("7", {"title": "a"}, {"votes": 1}), int)
     assert_type(index.get("7"), Document | None)
@@ -456,11 +460,11 @@ def searching(kit: ShardKit) -> None:
     assert_type(index.all("a", attributes=True), Iterator[Hit])
     assert_type(index.deferred.count("a"), Operation[int])
     index.page("a", offset=3)  # type: ignore
-    kit.search("s", weights=3)  # type: ignore
+    kit.search("s", component="c", weights=3)  # type: ignore
 
 
 async def asearching(kit: AsyncShardKit) -> None:
-    index = kit.search("s", component="c", shards=1)
+    index = kit.search("s", component="c", parts=1)
     assert_type(await index.remove("7"), bool)
     assert_type([hit async for hit in index.all("a")], list[Hit])
 
@@ -469,7 +473,7 @@ async def asearching(kit: AsyncShardKit) -> None:
 
 
 def ads_and_jobs(kit: ShardKit) -> None:
-    jobs = kit.job_search(component="c", shards=4, measure="years")
+    jobs = kit.job_search(component="c", parts=4, measure="years")
     assert_type(jobs, JobSearch[Blocking])
     assert_type(jobs.index("7", {"go": 1.5}), bool)
     assert_type(jobs.index_many([("7", ["go"]), ("8", [])]), int)
@@ -498,7 +502,7 @@ async def aads_and_jobs(kit: AsyncShardKit) -> None:
 
 
 def social(kit: ShardKit) -> None:
-    network = kit.social(users="u", timelines="t", followers="f", fan_out_limit=100)
+    network = kit.social(component="u", timelines="t", followers="f", fan_out_limit=100)
     assert_type(network, SocialNetwork[Blocking])
     assert_type(network.create_user("ada", "Ada", city="London"), int | None)
     assert_type(network.get_user(7), User | None)
@@ -507,11 +511,12 @@ def social(kit: ShardKit) -> None:
     assert_type(network.deferred.post(7, "x"), Operation[int | None])
     assert_type(network.callbacks, dict[str, Callable[..., Any]])
     network.follow(7)  # type: ignore
+    kit.social(component="u", fan_out=100)  # type: ignore
     network.post(7, 8)  # type: ignore
 
 
 async def asocial(kit: AsyncShardKit) -> None:
-    network = kit.social()
+    network = kit.social(component="u")
     assert_type(network, SocialNetwork[Awaiting])
     assert_type(await network.post(7, "x", lang="en"), int | None)
     assert_type(await network.list_timeline(7), TimelinePage)

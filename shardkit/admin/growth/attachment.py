@@ -68,7 +68,7 @@ def attach_replica(
     to: str,
     *,
     zone: str | None = None,
-    copy: Seconds = COPY,
+    copy_timeout: Seconds = COPY,
     within: str = "",
 ) -> AttachedReplica:
     """Make an empty server a replica; when it is filled, entries name it.
@@ -79,7 +79,7 @@ def attach_replica(
         to: the server to follow: a shard (``timelines:3``), a master that entries name, or one of
             its replicas, ``host:port``. Entries do not name a replica of a replica.
         zone: where it is, for `read_from="zone"`.
-        copy: how long the copy may take, in seconds.
+        copy_timeout: how long the copy may take, in seconds.
         within: the id of the change that this is a step of.
 
     Raises:
@@ -87,7 +87,7 @@ def attach_replica(
             that server, and no entry names it.
         InvalidArgumentError: no entry names the server to follow.
     """
-    copy = in_seconds(copy)
+    copy_timeout = in_seconds(copy_timeout)
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
@@ -107,7 +107,7 @@ def attach_replica(
         if role.is_master:
             servers.replicate(new, source, login, held.order)
             servers.persist_roles(new)
-        servers.wait_for_copy(master, new, copy)
+        servers.wait_for_copy(master, new, copy_timeout)
         named = bool(known.entries_on(source))
         epoch = read_epoch(config)
         if named:

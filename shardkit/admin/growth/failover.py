@@ -432,18 +432,18 @@ def pending_fences(config: Any) -> list[Fence]:
     return found
 
 
-def apply_fences(config: Any, wait: Seconds = 0.0) -> list[Fence]:
+def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
     """Make replaced masters that are back replicas of the new masters.
 
     Args:
         config: a client of the config server.
-        wait: how long to wait until all are back, in seconds.
+        timeout: how long to wait until all are back, in seconds.
 
     Returns:
         All fences that were pending, and whether each is applied.
     """
-    wait = in_seconds(wait)
-    end = time.monotonic() + wait
+    timeout = in_seconds(timeout)
+    end = time.monotonic() + timeout
     done: dict[ServerAddress, Fence] = {}
     fleet: KnownServers | None = None
     while True:

@@ -87,7 +87,7 @@ class ServerMover(Mover):
                 self._progress(f"handing over to {target}")
                 if hands_over():
                     self._attach(new)  # the target may have been restarted
-                    servers.wait_for_copy(old, new, self._copy)
+                    servers.wait_for_copy(old, new, self._copy_timeout)
                     servers.take_writes_alone(new, config, target)
                     with self._lease.marking(old, new):
                         move.held = servers.hand_over(
@@ -126,7 +126,7 @@ class ServerMover(Mover):
             received = int(said.get("master_sync_read_bytes", 0))
             self._pace.note(COPIED, received, total, "bytes")
 
-        servers.wait_for_copy(old, new, self._copy, tell=tell)
+        servers.wait_for_copy(old, new, self._copy_timeout, tell=tell)
         self._reached("attached")
 
     def _attach(self, new: Any) -> None:
@@ -302,7 +302,7 @@ class MoveOptions(TypedDict, total=False):
 
     Attributes:
         hold: how long writers may be held at a time, in seconds; 0.5 by default.
-        copy: how long the copy may take, in seconds; an hour by default.
+        copy_timeout: how long the copy may take, in seconds; an hour by default.
         kill: whether a move of shards closes connections that do not leave within two fifths of
             the hold; False by default.
         share: the share of the time in which the comparison works, and the copy of shards; they
@@ -317,7 +317,7 @@ class MoveOptions(TypedDict, total=False):
     """
 
     hold: Seconds
-    copy: Seconds
+    copy_timeout: Seconds
     kill: bool
     share: float
     offline: bool

@@ -45,22 +45,27 @@ class Mover(ABC):
         move: Move,
         *,
         hold: Seconds = HOLD,
-        copy: Seconds = COPY,
+        copy_timeout: Seconds = COPY,
         kill: bool = False,
         share: float = 1.0,
         offline: bool = False,
         keep: bool = False,
         progress: Progress = lambda what: None,
     ) -> None:
-        hold, copy = in_seconds(hold), in_seconds(copy)
+        hold, copy_timeout = in_seconds(hold), in_seconds(copy_timeout)
         self._lease, self._config = lease, lease.config
         self._components = components
         self._move = move
-        self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
+        self._hold, self._copy_timeout, self._kill, self._share = hold, copy_timeout, kill, share
         self._offline = offline
         if keep:
             move.keep = True
-        self._options: dict[str, Any] = {"hold": hold, "copy": copy, "kill": kill, "share": share}
+        self._options: dict[str, Any] = {
+            "hold": hold,
+            "copy_timeout": copy_timeout,
+            "kill": kill,
+            "share": share,
+        }
         self._options["progress"] = progress
         self._progress = progress
         self._pace = Pace(move, lease, progress, share)

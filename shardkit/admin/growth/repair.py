@@ -49,16 +49,16 @@ class Repair:
         database: ``host:port/number``, or ``host:port/*`` for a server.
         change: the move or split that closed it, by its id; empty if it is not known.
         name: what that moved.
-        does: ``resume``, ``follow``, ``close``; ``left`` for a database that no entry names;
+        action: ``resume``, ``follow``, ``close``; ``left`` for a database that no entry names;
             ``kept`` if a move keeps it up to date; or ``unknown``, if the fence does not tell.
-        why: what was found.
+        reason: what was found.
     """
 
     database: str
     change: str
     name: str
-    does: str
-    why: str
+    action: str
+    reason: str
 
 
 def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
@@ -78,11 +78,11 @@ def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
             search = _ClosedDatabases(lease, read_components(config))
             found = search.repairs()
             if repairs:
-                found = [each for each in found if each.does != "left" and each not in repairs]
+                found = [each for each in found if each.action != "left" and each not in repairs]
             if not dry_run:
                 search.carry_out()
         repairs += found
-        moves = {each.name: each.does for each in found if each.change and each.does in _RESUMED}
+        moves = {each.name: each.action for each in found if each.change and each.action in _RESUMED}
         failed: list[ShardKitError] = []
         for name in moves if not dry_run else ():
             try:
@@ -110,11 +110,11 @@ def open_database(config: Any, place: str) -> Repair:
     with journal.lease(config) as lease:
         search = _ClosedDatabases(lease, read_components(config))
         found = {each.database: each for each in search.repairs()}.get(str(at))
-        if found is None or found.does == "close":
+        if found is None or found.action == "close":
             raise GrowthError(f"{at} is not closed", "see: shardkit changes repair --dry-run")
-        if found.does not in ("left", "unknown"):
+        if found.action not in ("left", "unknown"):
             raise GrowthError(
-                f"{at} is closed by the move of {found.name}: {found.why}",
+                f"{at} is closed by the move of {found.name}: {found.reason}",
                 "continue it: shardkit changes repair",
             )
         with search.client(at) as client:
@@ -126,7 +126,7 @@ def open_database(config: Any, place: str) -> Repair:
         if move := search.moves.get(found.change):
             move.opened.append(str(at))
             lease.write(move)
-    return replace(found, does="open")
+    return replace(found, action="open")
 
 
 class _ClosedDatabases:

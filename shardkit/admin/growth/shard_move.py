@@ -456,11 +456,11 @@ class ShardMover(Mover):
         began = time.monotonic()
 
         def tell() -> None:
-            if time.monotonic() > began + self._copy:
+            if time.monotonic() > began + self._copy_timeout:
                 raise GrowthError(
-                    f"the copy was not complete within {self._copy:g} s: nothing has changed for "
-                    "clients",
-                    "resume it with more time: --copy",
+                    f"the copy was not complete within {self._copy_timeout:g} s: nothing has "
+                    "changed for clients",
+                    "resume it with more time: --copy-timeout",
                 )
             keys, size = (
                 sum(getattr(each, name) for each in self._copies) for name in ("keys", "bytes")
@@ -523,7 +523,7 @@ class ShardMover(Mover):
 
     def _hold_and_decide(self, compared: ServerComparison | None) -> None:
         move = self._move
-        limit = self._copy + self._hold if self._offline else _DECIDED * self._hold
+        limit = self._copy_timeout + self._hold if self._offline else _DECIDED * self._hold
         problem: GrowthError | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:

@@ -40,7 +40,7 @@ hold = given.seconds(HOLD, "How long writers may wait at a time.", 0.01)
 # What every command takes that moves something,
 _MOVING = {
     "share": _share,
-    "copy": given.seconds(COPY, "How long the copy may take.", 1.0),
+    "copy_timeout": given.seconds(COPY, "How long the copy may take.", 1.0),
     "hold": hold,
 }
 # what those take that may copy key by key, and besides those that may keep the old databases.
@@ -372,7 +372,7 @@ def repair(
     """
     with config_client(config_server(where)) as config:
         repairs = growth.repair_changes(config, dry_run=dry_run)
-    code = 1 if any(each.does == "unknown" for each in repairs) else 0
+    code = 1 if any(each.action == "unknown" for each in repairs) else 0
     if output.wrote_json(repairs):
         return code
     if not repairs:
@@ -380,7 +380,7 @@ def repair(
         return code
     table = Table.of("database", "of", "does", "why", "change")
     for each in repairs:
-        table.row(each.database, each.name, each.does, each.why, each.change)
+        table.row(each.database, each.name, each.action, each.reason, each.change)
     output.table(table)
     return code
 

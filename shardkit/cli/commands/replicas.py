@@ -32,7 +32,7 @@ def replicas() -> None:
 def tree(
     output: Output,
     names: Sequence[str] = given.components,
-    wait: float | None = given.seconds(
+    timeout: float | None = given.seconds(
         None,
         "How long to wait until every level is in sync; otherwise the exit code is 1.",
         least=0.0,
@@ -43,12 +43,12 @@ def tree(
     with opened(where) as topology:
         chosen, _ = topology.components(names)
     with output.busy("asking the servers"):
-        end = time.monotonic() + (wait or 0)
+        end = time.monotonic() + (timeout or 0)
         nodes = growth.replica_tree(chosen.values())
-        while wait and not _in_sync(nodes) and time.monotonic() < end:
+        while timeout and not _in_sync(nodes) and time.monotonic() < end:
             time.sleep(0.05)
             nodes = growth.replica_tree(chosen.values())
-    good = _in_sync(nodes) if wait is not None else all(node.ok for node in nodes)
+    good = _in_sync(nodes) if timeout is not None else all(node.ok for node in nodes)
     code = 0 if good else 1
     if output.wrote_json([{**asdict(node), "server": str(node.server)} for node in nodes]):
         return code
@@ -79,7 +79,7 @@ def attach(
         required=True,
     ),
     zone: str | None = given.option("ZONE", "The replica's zone, for reads of the same zone."),
-    wait: float = given.seconds(COPY, "How long the copy may take.", 0.1),
+    copy_timeout: float = given.seconds(COPY, "How long the copy may take.", 0.1),
     where: str | None = given.config,
 ) -> None:
     """Make the empty SERVER a replica; when it is filled, entries name it.
@@ -88,7 +88,7 @@ def attach(
     replicas of the master itself.
     """
     with config_client(config_server(where)) as config, output.busy("filling it"):
-        done = growth.attach_replica(config, server, to, zone=zone, copy=wait)
+        done = growth.attach_replica(config, server, to, zone=zone, copy_timeout=copy_timeout)
     named = f"entries name it since epoch {done.epoch}" if done.named else "no entry names it"
     _say(output, done, f"{done.replica} follows {done.master}; {named}")
 

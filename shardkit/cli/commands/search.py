@@ -51,8 +51,8 @@ def existing(kit: ShardKit, name: str, component: str) -> SearchIndex[Blocking]:
             f"component {component!r} has no index {name!r}",
             "index something first: shardkit search index",
         )
-    shards, parameters = parameters_of(name, stored)
-    return kit.search(name, component=component, shards=shards, **parameters)
+    parts, parameters = parameters_of(name, stored)
+    return kit.search(name, component=component, parts=parts, **parameters)
 
 
 def created(
@@ -60,7 +60,7 @@ def created(
     name: str,
     component: str,
     *,
-    shards: int | None,
+    parts: int | None,
     attributes: Mapping[str, str],
     stemming: str | None,
     stop_words: str | None,
@@ -87,7 +87,7 @@ def created(
     if no_phrases:
         given["phrases"] = False
     return kit.search(
-        name, component=component, shards=shards or there, keep_text=not no_text, **given
+        name, component=component, parts=parts or there, keep_text=not no_text, **given
     )
 
 
@@ -462,7 +462,7 @@ def _attributes(
         callback=_attributes,
         name="--attribute",
     ),
-    shards=given.number(
+    parts=given.number(
         None,
         "How many parts a new index has. By default as many as the component has shards, or 4.",
         most=16_384,
@@ -514,7 +514,7 @@ def index(
         first = "; the first:" if reading.skipped > _SKIPPED_SHOWN else ":"
         output.note(f"{reading.skipped:,} skipped{first}")
         for skipped in reading.first_skipped:
-            output.note(f"  {skipped.path}: {skipped.why}")
+            output.note(f"  {skipped.path}: {skipped.reason}")
     return int(reading.failed)
 
 

@@ -222,7 +222,7 @@ _ALL = {"names": given.components, "where": given.config}  # of which servers
 @group(
     "shardkit persistence show",
     "shardkit persistence apply everysec timelines",
-    "shardkit persistence snapshot --wait 60",
+    "shardkit persistence snapshot --timeout 60",
     "shardkit persistence estimate --commands 100000 --bytes 1024 --profile everysec",
 )
 def persistence() -> None:
@@ -268,15 +268,15 @@ def apply_(
 
 
 @command(group=persistence, **_ALL)
-def snapshot(output: Output, wait: float = _wait, **servers: Any) -> int:
+def snapshot(output: Output, timeout: float = _wait, **servers: Any) -> int:
     """Have servers make a snapshot, and wait until each has succeeded or failed."""
-    return _timed(output, disks.save_snapshot, wait, **servers)
+    return _timed(output, disks.save_snapshot, timeout, **servers)
 
 
 @command(group=persistence, **_ALL)
-def rewrite(output: Output, wait: float = _wait, **servers: Any) -> int:
+def rewrite(output: Output, timeout: float = _wait, **servers: Any) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
-    return _timed(output, disks.rewrite_aof, wait, **servers)
+    return _timed(output, disks.rewrite_aof, timeout, **servers)
 
 
 @command(group=persistence, **_ALL)
@@ -320,12 +320,12 @@ def _document(rate: disks.DiskRate) -> dict[str, Any]:
     return {**asdict(rate), "total": rate.total}
 
 
-def _timed(output: Output, query: Callable[..., float], wait: float, **servers: Any) -> int:
+def _timed(output: Output, query: Callable[..., float], timeout: float, **servers: Any) -> int:
     def lines(seconds: float) -> None:
         output.good(f"  done in {seconds:.1f} s")
 
-    asked, said = partial(query, wait=wait), lambda seconds: {"seconds": seconds}
-    return _on_all(output, asked, said, lines, wait, **servers)
+    asked, said = partial(query, timeout=timeout), lambda seconds: {"seconds": seconds}
+    return _on_all(output, asked, said, lines, timeout, **servers)
 
 
 def _on_all(
@@ -379,7 +379,9 @@ _SOURCES = {
     name="rotate",
     distributed=given.flag("Every host has the new password in its password_file."),
     ignore_others=given.flag("Do not wait for programs that do not name their connections."),
-    wait=given.seconds(ROTATION_WAIT, "How long to wait for processes to change over.", 0.0),
+    client_timeout=given.seconds(
+        ROTATION_WAIT, "How long to wait for processes to change over.", 0.0
+    ),
     message=given.message,
 )
 def rotate_command(
@@ -455,7 +457,7 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
     if rotation.pending:
         table = Table.of(wordy("process"), wordy("may use the old password: it"))
         for each in rotation.pending:
-            table.row(each.who, each.why)
+            table.row(each.process, each.reason)
         output.table(table)
     if aborted:
         output.good("taken back: only the old password is taken")

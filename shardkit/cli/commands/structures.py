@@ -222,9 +222,9 @@ _LOCK_FIELDS: tuple[Field[LockState], ...] = (
     Field("state", lambda row: row.state, wordy("state")),
     Field("mode", lambda row: row.holder.mode),
     Field("who", lambda row: row.holder.label, wordy("who")),
-    rounded("held", lambda row: row.holder.held, number("held s"), 3, ".1f"),
-    rounded("ends", lambda row: row.holder.ends, number("ends in s"), 3, ".1f"),
-    Field("times", lambda row: row.holder.times),
+    rounded("held_for", lambda row: row.holder.held_for, number("held s"), 3, ".1f"),
+    rounded("ends_in", lambda row: row.holder.ends_in, number("ends in s"), 3, ".1f"),
+    Field("acquired", lambda row: row.holder.acquired),
     Field(
         "token",
         lambda row: row.holder.token,

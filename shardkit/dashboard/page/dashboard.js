@@ -319,7 +319,7 @@ async function revive(dead, id) {
 function locks(answer) {
   return [h("h1", {}, "Locks"), table("locks", [["name", row => row.name, null, "wrap"], ["kind", row => row.kind],
     ["state", row => row.state, row => h("span", { class: row.state === "holds" ? "good" : "warn" }, row.state)], ["who", row => row.holder.label],
-    ["for", row => row.holder.held, row => span(row.holder.held)], ["ends in", row => row.holder.ends, row => span(row.holder.ends)], ["token", row => row.holder.token, null, " "], ["component", row => row.component]],
+    ["for", row => row.holder.held_for, row => span(row.holder.held_for)], ["ends in", row => row.holder.ends_in, row => span(row.holder.ends_in)], ["token", row => row.holder.token, null, " "], ["component", row => row.component]],
     answer.locks, "Nobody holds or waits for a lock."), failures(answer.failed)]
 }
 

@@ -447,7 +447,7 @@ class Clients:
         shared: object = number
         is_shared = self._connector.shares and not entry.is_cluster
         if is_shared and "client_name" not in with_url(entry.known):
-            shared = entry.apart, replica is not None, reads
+            shared = entry.server_settings, replica is not None, reads
         access = table.accesses.get(shared, _UNKNOWN)
         if access is _UNKNOWN or (access and access.way is not None and access.way.draining):
             access = self._access(held, table.raw, number, shard, entry, reads)

@@ -144,7 +144,7 @@ class Link(Dispatcher):
     @run_by_face
     def await_wakeup(self, request: AwaitWakeup) -> Steps[bytes | None]:
         """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
-        seconds, started = limited(request.seconds), time.monotonic()
+        seconds, started = limited(request.timeout), time.monotonic()
         found, text = (yield partial(self._subscription, request.to, request.key, False)), None
         if found is None:
             yield partial(self.sleep, min(seconds, LONGEST_POLL))

@@ -131,7 +131,7 @@ class LinkReads:
     ) -> Generator[Any, Any, Replies]:
         """Send a batch to replicas if it only reads, else to the masters."""
         replies: Replies
-        if self._read_from is None and not any(each.reads_apart for each in components.values()):
+        if self._read_from is None and not any(each.splits_reads for each in components.values()):
             replies = yield partial(send, batch, clients=self._clients)
             return replies
         groups = group_by_shard(batch, range(len(batch)), components)

@@ -267,8 +267,8 @@ class Topology:
             self.check_names = None
         return names
 
-    def limit_age(self, name: str, wait: float, *, trusting: bool = True) -> None:
-        """Read a component again, in the background, if it is older than ``wait`` seconds.
+    def limit_age(self, name: str, max_age: float, *, trusting: bool = True) -> None:
+        """Read a component again, in the background, if it is older than ``max_age`` seconds.
 
         A shard map's is read by the next call. While changes are received, only if these are not
         ``trusting``.
@@ -277,7 +277,7 @@ class Topology:
         if cached is None or cached.component is None or (trusting and self._feed is not None):
             return
         now = self._clock()
-        if now < max(cached.read_at + wait, self._away_until) or cached.lock.locked():
+        if now < max(cached.read_at + max_age, self._away_until) or cached.lock.locked():
             return
         if trusting:
             cached.due = now

@@ -85,6 +85,8 @@ logger = logging.getLogger("shardkit.structures")
 # The formats of structures that this release reads.
 FORMATS = range(1, 2)
 RENAMED = {"shard_size": "part_size"}
+# Stored words, and those of the methods that make a structure.
+_ARGUMENTS = {"groups": "parts", "shards": "parts", "relation_shards": "relation_parts"}
 _HINT = "hint:"
 
 # Seconds for which a writer relies on parameters that its parts do not name.
@@ -528,7 +530,8 @@ def send_opened(
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """Return a text with the parameters that differ between two structures."""
     return ", ".join(
-        f"{name} is {shortened(repr(theirs.get(name)))}, not {ours.get(name)!r}"
+        f"{_ARGUMENTS.get(name, name)} is {shortened(repr(theirs.get(name)))}, "
+        f"not {ours.get(name)!r}"
         for name in {**theirs, **ours}
         if theirs.get(name) != ours.get(name)
     )

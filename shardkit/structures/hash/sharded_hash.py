@@ -91,10 +91,10 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         codec: how values are stored: see `shardkit.structures.codecs`. None: as they are given, and
             returned as bytes.
         fields: str, int or bytes: the type in which fields are returned.
-        rule: ``digits``: fields that are numbers are in sequence, and share a part with their
+        partition: ``digits``: fields that are numbers are in sequence, and share a part with their
             neighbours; ``crc32``: they are in no order, and are hashed like others.
-        groups: how many groups of parts grow independently, without a ``total``: a power of two, at
-            least the number of shards.
+        parts: how many parts it begins with, without a ``total``; each splits as it fills. A power
+            of two, at least the number of shards.
 
     Errors and the first call: see `shardkit.structures`. The first write of this process to each
     range of 64 parts of numbers costs one more exchange, too.
@@ -114,8 +114,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         part_size: int | None = None,
         codec: Codec[V] | str | None = None,
         fields: type[F] = str,  # type: ignore[assignment]  # kit.hash has the exact overloads
-        rule: str = "digits",
-        groups: int = GROUPS,
+        partition: str = "digits",
+        parts: int = GROUPS,
     ) -> None:
         self._fields: Members[F] = Members(fields, name, self._find, "field")
         self._values: CodedValues[V] = CodedValues(component, name, codec_named(codec))
@@ -124,22 +124,24 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         hashed = part_size or (DEFAULT_PART_SIZE_OF_HASHED if growing else DEFAULT_PART_SIZE)
         numbered = DEFAULT_PART_SIZE if part_size is None else part_size
         check_integer(name, "part_size", numbered, 1, MOST_MEMBERS)
-        if rule not in ("digits", "crc32"):
-            raise InvalidArgumentError(f"{name}: partition={shown(rule)}", "give digits or crc32")
-        self.part_size = numbered if rule == "digits" else hashed
+        if partition not in ("digits", "crc32"):
+            raise InvalidArgumentError(
+                f"{name}: partition={shown(partition)}", "give digits or crc32"
+            )
+        self.part_size = numbered if partition == "digits" else hashed
         rest: FixedLayout | GrowingLayout
         parameters: dict[str, object]
         if total is None:
-            check_groups(name, groups)
-            rest = GrowingLayout(component, name, "HASH", hashed, groups)
-            parameters = {"groups": groups, "part_size": self.part_size, "hashed_size": hashed}
+            check_groups(name, parts)
+            rest = GrowingLayout(component, name, "HASH", hashed, parts)
+            parameters = {"groups": parts, "part_size": self.part_size, "hashed_size": hashed}
         else:
             rest = FixedLayout(component, name, "crc32", total, hashed)
             parameters = {"total": total, "part_size": self.part_size}
         self.layout: Layout = rest
-        if rule == "digits":
+        if partition == "digits":
             self.layout = NumberedLayout(component, name, numbered, rest)
-        parameters |= {"partition": rule, "codec": self.codec.name, "fields": fields.__name__}
+        parameters |= {"partition": partition, "codec": self.codec.name, "fields": fields.__name__}
         super().__init__(driver, component, name, parameters)
         self.meta.coded = isinstance(self.codec, Compressed)
         self._largest_part = max(self.part_size, hashed)

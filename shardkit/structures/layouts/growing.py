@@ -840,9 +840,9 @@ def max_load(part_size: int) -> float:
 
 def check_groups(owner: str, groups: int) -> None:
     """Check a number of groups."""
-    check_integer(owner, "groups", groups, 1, MOST_GROUPS)
+    check_integer(owner, "parts", groups, 1, MOST_GROUPS)
     if groups & (groups - 1):
-        raise InvalidArgumentError(f"{owner}: groups={groups}", "give a power of two")
+        raise InvalidArgumentError(f"{owner}: parts={groups}", "give a power of two")
 
 
 @lru_cache(128)

@@ -78,9 +78,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             ``set-max-intset-entries``, 512, or for text ``set-max-listpack-entries``, 128, which
             are the defaults. One above the server's limit is logged as a warning.
         members: int, str or bytes: the type of its members.
-        rule: the partition's name, with a ``total``; see `shardkit.routing.placement`.
-        groups: how many groups of parts grow independently, without a ``total``: a power of two, at
-            least the number of shards. Small sets need few groups.
+        partition: the partition's name, with a ``total``; see `shardkit.routing.placement`.
+        parts: how many parts it begins with, without a ``total``; each splits as it fills. A power
+            of two, at least the number of shards. Small sets need few.
 
     Errors and the first call: see `shardkit.structures`.
     """
@@ -97,8 +97,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         total: int | None = None,
         part_size: int | None = None,
         members: type[M] = str,  # type: ignore[assignment]  # kit.set has the exact overloads
-        rule: str = "crc32",
-        groups: int = GROUPS,
+        partition: str = "crc32",
+        parts: int = GROUPS,
     ) -> None:
         self._members: Members[M] = Members(members, name, self._find)
         if part_size is None:
@@ -108,14 +108,14 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         self.layout: FixedLayout | GrowingLayout
         if total is None:
             check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)
-            check_groups(name, groups)
-            self.layout = GrowingLayout(component, name, "SET", part_size, groups)
-            parameters: dict[str, object] = {"groups": groups, "part_size": part_size}
+            check_groups(name, parts)
+            self.layout = GrowingLayout(component, name, "SET", part_size, parts)
+            parameters: dict[str, object] = {"groups": parts, "part_size": part_size}
         else:
-            self.layout = FixedLayout(component, name, rule, total, part_size)
-            parameters = {"total": total, "part_size": part_size, "partition": rule}
+            self.layout = FixedLayout(component, name, partition, total, part_size)
+            parameters = {"total": total, "part_size": part_size, "partition": partition}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
-        if rule == "redis-in-action":  # that book's programs store no parameters
+        if partition == "redis-in-action":  # that book's programs store no parameters
             self.meta.data_keys = None
 
     @property

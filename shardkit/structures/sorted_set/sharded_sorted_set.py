@@ -216,13 +216,13 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     Args:
         driver, component, name: see `shardkit.operations.Structure`.
         total: about how many members it will have, if known: it starts with as many parts and need
-            not split them. More or fewer are fine.
+            not split them at first. More or fewer are fine.
         part_size: how many members a part may have: at most the servers'
             ``zset-max-listpack-entries``. A larger one than the server's is logged as a warning.
         bound: how many of the highest, and of the lowest, members are cached; 0 for none.
         members: int, str or bytes: the type in which members are returned.
-        groups: how many groups of parts grow independently: a power of two, at least the number of
-            shards. Small sorted sets need few.
+        parts: how many parts it begins with, at least; each splits as it fills. A power of two, at
+            least the number of shards. Small sorted sets need few.
 
     Errors and the first call: see `shardkit.structures`. A call that changes members sends one
     script per group, with up to 500 members each: changes within a group are atomic, of several are
@@ -244,20 +244,20 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         part_size: int | None = None,
         bound: int = DEFAULT_BOUND,
         members: type[M] = str,  # type: ignore[assignment]  # kit.sorted_set has exact overloads
-        groups: int = GROUPS,
+        parts: int = GROUPS,
     ) -> None:
         self._members = Members(members, name, self._find)
         if part_size is None:
             part_size = DEFAULT_PART_SIZE
         check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)
         check_integer(name, "bound", bound, 0, MOST_BOUND)
-        check_groups(name, groups)
+        check_groups(name, parts)
         if total is not None:
             check_integer(name, "total", total, 1, MOST_MEMBERS)
         self.part_size = self._largest_part = part_size
         self.bound = bound
-        self.layout = ScoredGroups(component, name, part_size, groups, bound, total or 1)
-        parameters = {"groups": groups, "part_size": part_size, "bound": bound}
+        self.layout = ScoredGroups(component, name, part_size, parts, bound, total or 1)
+        parameters = {"groups": parts, "part_size": part_size, "bound": bound}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
 
     # ---- writing

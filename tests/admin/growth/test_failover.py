@@ -85,7 +85,7 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
         assert [str(each.source) for each in pending_fences(fleet.config)] == [fleet.name(0)]
         assert [each.applied for each in apply_fences(fleet.config)] == [False]
         a.restart()
-        [fence] = apply_fences(fleet.config, wait=5)
+        [fence] = apply_fences(fleet.config, timeout=5)
         assert fence.applied
         assert pending_fences(fleet.config) == []
         with a.client() as client, pytest.raises(Exception, match="read only replica"):
@@ -105,7 +105,7 @@ def test_a_crash_under_load_loses_no_durable_write_and_repeats_none(
         fail_over(fleet.config, "users:0")
         a.restart()
         time.sleep(0.5)  # it is a second master, until it is fenced
-        [fence] = apply_fences(fleet.config, wait=30)
+        [fence] = apply_fences(fleet.config, timeout=30)
         assert fence.applied
         before = writers.acknowledged.total()
         goes_on = eventually(lambda: writers.acknowledged.total() >= before + 20, 30)
@@ -125,7 +125,8 @@ def test_locks_exclude_while_roles_change(fleet: Fleet, durable: int) -> None:
 
     def hold(name: str) -> None:
         with shardkit.connect(fleet.url) as kit:
-            options: Any = {"durable": durable, "durable_timeout": PATIENT, "ttl": 60, "wait": 30}
+            options: Any = {"durable": durable, "durable_timeout": PATIENT, "ttl": 60}
+            options["blocking_timeout"] = 30
             lock = kit.lock("l", component="users", **options)
             while not end.is_set():
                 try:
@@ -183,7 +184,7 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
         assert role_of(client).is_master
         with pytest.raises(redis.ResponseError, match=r"NOREPLICAS|good replicas"):
             client.set("stray", 1)
-    assert [fence.applied for fence in apply_fences(fleet.config, wait=5)] == [True]
+    assert [fence.applied for fence in apply_fences(fleet.config, timeout=5)] == [True]
     with a.client() as client:
         assert client.config_get(LEAST)[LEAST] == "1"
 
@@ -330,7 +331,7 @@ def test_a_failover_after_a_crash_that_was_killed_before_its_push_is_completed(
     assert (str(done.target), done.planned) == (fleet.name(1), False)
     assert done.followers == (fleet.name(2),)
     assert fleet.masters() == [fleet.name(1)] * 2
-    assert [fence.applied for fence in apply_fences(fleet.config, wait=5)] == [True]
+    assert [fence.applied for fence in apply_fences(fleet.config, timeout=5)] == [True]
 
 
 def test_a_replica_that_is_a_master_takes_over_only_by_force(fleet: Fleet) -> None:
@@ -388,7 +389,7 @@ def test_lost_masters_get_fenced(own_server: LocalServer, monkeypatch: pytest.Mo
         master = f"127.0.0.1:{own_server.port}"
         config.hset("config:growth:fences", "127.0.0.1:1", json.dumps({"master": master}))
         clock.sleep = slept.append
-        assert [each.applied for each in apply_fences(config, wait=2)] == [False]
+        assert [each.applied for each in apply_fences(config, timeout=2)] == [False]
         assert len(slept) == 2
         slept.clear()
 
@@ -397,7 +398,7 @@ def test_lost_masters_get_fenced(own_server: LocalServer, monkeypatch: pytest.Mo
             config.delete("config:growth:fences")
 
         clock.sleep = others_do_it
-        assert [each.applied for each in apply_fences(config, wait=10)] == [True]
+        assert [each.applied for each in apply_fences(config, timeout=10)] == [True]
         assert len(slept) == 1
         assert apply_fences(config) == []
 

@@ -240,7 +240,7 @@ def test_a_lost_copy_is_made_again(fleet: Fleet) -> None:
         new.flushall()
         old.config_set("repl-diskless-sync-delay", 60)  # nobody is filled meanwhile
         with pytest.raises(GrowthError, match="copy was not complete within 0 s"):
-            resume_move(fleet.config, fleet.name(0), copy=0)
+            resume_move(fleet.config, fleet.name(0), copy_timeout=0)
         old.config_set("repl-diskless-sync-delay", 0)
     with journal.lease(fleet.config), pytest.raises(GrowthError, match="is working"):
         resume_move(fleet.config, fleet.name(0))

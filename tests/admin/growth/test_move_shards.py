@@ -423,7 +423,7 @@ def test_differing_keys_are_copied_again(fleet: Fleet, monkeypatch: pytest.Monke
             fleet.move_shard()
     assert fleet.masters() == [fleet.name(0)] * 2
     with pytest.raises(GrowthError, match="the copy was not complete within 0 s: nothing has cha"):
-        resume_move(fleet.config, "users:1", copy=0)
+        resume_move(fleet.config, "users:1", copy_timeout=0)
     assert still_there(fleet)
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     with fleet.servers[1].client(db=2) as new:

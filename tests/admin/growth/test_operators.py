@@ -219,7 +219,7 @@ class Rounds:
             *2 * [["failover", "pair", "--hold", "3"]],
             ["failover", at, "--hold", "3"],
             ["failover", "--guard", "1"],
-            ["replicas", "attach", chance.choice(pair), "--to", "pair", "--wait", "5"],
+            ["replicas", "attach", chance.choice(pair), "--to", "pair", "--copy-timeout", "5"],
             ["replicas", "detach", chance.choice(pair), "--force"],
             ["backup", str(self.work / f"backup{chance.random()}"), "users", "pair"],
             ["persistence", "apply", "always", "users", "pair"],
@@ -332,7 +332,7 @@ class Rounds:
         _, said = self.shardkit("changes", "repair", "--dry-run", "--json")
         with suppress(ValueError):
             for found in json.loads(said):
-                if found["does"] == "left":
+                if found["action"] == "left":
                     address, _, number = found["database"].partition("/")
                     server = next(s for s in fleet.servers if s.address == address)
                     with server.client(db=int(number)) as client:

@@ -61,7 +61,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, dict
             kit.set("planned", component="users", total=64, part_size=16, members=int).sadd(
                 *range(500)
             )
-            kit.set("ids", component="users", members=int, groups=4, part_size=64).sadd(7)
+            kit.set("ids", component="users", members=int, parts=4, part_size=64).sadd(7)
             number = kit.component("users").shard_of("ids:meta").number
             meta = kit.client("users", number)
             meta.hdel("ids:meta", "part_size")

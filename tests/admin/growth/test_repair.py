@@ -65,13 +65,13 @@ def test_a_split_goes_on_after_the_config_server_was_lost(
         split(fleet)
     lose_the_config_server(fleet)
     planned = repair_changes(fleet.config, dry_run=True)
-    assert {each.does for each in planned} == {does}
+    assert {each.action for each in planned} == {does}
     assert fleet.config.hlen(CHANGES_KEY) == 0
     assert repair_changes(fleet.config) == planned
     [found] = moves(fleet.config)
     assert (found.name, found.phase, len(found.targets)) == (USERS, "done", 4)
     assert still_there(fleet)
-    assert {each.does for each in repair_changes(fleet.config)} <= {"left"}
+    assert {each.action for each in repair_changes(fleet.config)} <= {"left"}
 
 
 @pytest.mark.parametrize("moment", ["_push", "_certify", ""])
@@ -89,7 +89,7 @@ def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> No
         fleet.describe({USERS: {"shards": shards}}, force=[USERS])
     wanted = ["follow"] if lost else ["resume"] if moment else []
     planned = repair_changes(fleet.config, dry_run=True)
-    assert [each.does for each in planned] == wanted
+    assert [each.action for each in planned] == wanted
     assert repair_changes(fleet.config) == planned
     assert fleet.masters() == [fleet.name(1)] * 2
     assert still_there(fleet)
@@ -168,8 +168,8 @@ def test_a_replica_whose_master_is_another_ones_stays_unknown(fleet: Fleet) -> N
     follow(fleet.servers[0], fleet.servers[1])
     fleet.servers[1].kill()
     [found] = repair_changes(fleet.config)
-    assert (found.database, found.does) == (f"{fleet.name(0)}/*", "unknown")
-    assert "cannot be asked" in found.why
+    assert (found.database, found.action) == (f"{fleet.name(0)}/*", "unknown")
+    assert "cannot be asked" in found.reason
     assert fleet.masters() == [fleet.name(0)] * 2
 
 
@@ -187,7 +187,7 @@ def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None
     start_split(fleet.config, USERS, shards=4, over=[fleet.name(0), fleet.name(1)], hold=PATIENT)
     left = repair_changes(fleet.config)
     places = [f"{fleet.name(0)}/{db}" for db in (1, 2)]
-    assert [(each.database, each.does, each.name) for each in left] == [
+    assert [(each.database, each.action, each.name) for each in left] == [
         (place, "left", USERS) for place in places
     ]
     shown = fleet.run("changes", "repair", "--dry-run", "--json").stdout
@@ -198,7 +198,7 @@ def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None
         with pytest.raises(GrowthError, match=f"{places[1]} has keys, such as stray; delete"):
             open_database(fleet.config, places[1])
         old.delete("stray")
-    assert open_database(fleet.config, places[1]).does == "open"
+    assert open_database(fleet.config, places[1]).action == "open"
     with pytest.raises(GrowthError, match=f"{places[1]} is not closed"):
         open_database(fleet.config, places[1])
     assert repair_changes(fleet.config) == [], "they stay open"
@@ -224,7 +224,7 @@ def test_a_lost_fence_is_set_again(fleet: Fleet) -> None:
     with fleet.servers[0].client(db=2) as old:
         old.flushdb()  # as after a restart without persistence
         [repair] = repair_changes(fleet.config)
-        assert (repair.does, repair.name) == ("close", "users:1")
+        assert (repair.action, repair.name) == ("close", "users:1")
         assert json.loads(old.get("config:fence"))["to"] == fleet.name(1)  # type: ignore[arg-type]
 
 

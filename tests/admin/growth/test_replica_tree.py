@@ -81,7 +81,7 @@ def test_a_replica_is_attached_and_detached_while_clients_write(fleet: Fleet) ->
         below = attach_replica(fleet.config, c, b)
         assert not below.named
         assert named_replicas(fleet) == [[b], [b]]
-        shown = fleet.run("replicas", "tree", "--wait", "20", "--json")
+        shown = fleet.run("replicas", "tree", "--timeout", "20", "--json")
         assert [(node["server"], node["depth"]) for node in json.loads(shown.output)] == [
             (a, 0), (b, 1), (c, 2),
         ]  # fmt: skip

@@ -336,7 +336,7 @@ def test_a_split_with_a_cluster_goes_on_after_the_config_server_was_lost(
     former = {"shards": shards} if into else {"entry": entry_of(cluster)}
     fleet.describe({"users": former}, force=["users"], above=100)
     planned = repair_changes(fleet.config, dry_run=True)
-    assert {each.does for each in planned} == {"resume" if moment else "follow"}
+    assert {each.action for each in planned} == {"resume" if moment else "follow"}
     assert repair_changes(fleet.config) == planned
     assert [each.phase for each in moves(fleet.config)] == ["done"]
     assert bool(stored(fleet)) is into

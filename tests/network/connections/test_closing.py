@@ -217,7 +217,7 @@ def test_loops_that_were_dropped_are_collected_with_their_connections(
         await kit.hash("h", component=component, read_from="prefer_replica").hget("f")
         lock, other = (kit.lock("busy", component=component) for _ in range(2))
         async with lock:
-            assert not await other.acquire(wait=0.1)  # subscribes
+            assert not await other.acquire(blocking_timeout=0.1)  # subscribes
 
     @kit.redis_connection(component, read_from="prefer_replica")
     async def ping(conn: Any) -> None:

@@ -190,10 +190,12 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
 WAITS: dict[str, Callable[[ShardKit], object]] = {
     "blpop": lambda kit: kit.client("c").blpop(["none"], timeout=20),
     "take": lambda kit: kit.queues(component="c").take("none", timeout=20),
-    "lock": lambda kit: kit.lock("held", component="c").acquire(wait=20),
+    "lock": lambda kit: kit.lock("held", component="c").acquire(blocking_timeout=20),
     "barrier": lambda kit: kit.barrier("b", component="c", parties=2).wait(timeout=20),
     "fetch": lambda kit: kit.mailboxes(component="c").fetch("nobody", timeout=20),
-    "semaphore": lambda kit: kit.semaphore("s", component="c", limit=1).acquire(wait=20),
+    "semaphore": lambda kit: kit.semaphore("s", component="c", limit=1).acquire(
+        blocking_timeout=20
+    ),
 }
 
 

@@ -236,6 +236,8 @@ def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicate
     opened.run(kit.hash("h", component="users").hset("a", "1"))
     opened.run(kit.list("l", component="users").rpush("x", "y"))
     opened.run(kit.sorted_set("z", component="users").zadd({"a": 1.0, "b": 2.0}))
+    opened.run(kit.statistics(component="users").update("page", "ms", 5.0))
+    opened.run(kit.logs(component="users").log("app", "started"))
     replicated.settle()
     replicated.forget_counts()
     ids = kit.set("ids", component="users", total=1000, members=int, read_from="replica")
@@ -246,11 +248,27 @@ def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicate
     assert opened.run(values.lrange(0, -1)) == ["x", "y"]
     scores = kit.sorted_set("z", component="users", read_from="replica")
     assert opened.run(scores.zrange(0, -1)) == ["a", "b"]
+    logs = kit.logs(component="users", read_from="replica")
+    assert [each.message for each in opened.run(logs.recent("app"))] == ["started"]
+    totals = kit.totals(component="users", read_from="replica")
+    assert opened.run(totals.get("day", "city", "Oslo")) == [0]
     router = kit.key_sharded("users", read_from="replica")
     assert opened.run(router.mget(["a", "b", "c"])) == [None, None, None]
     assert opened.run(router.pipeline().get("a").hgetall("b").execute()) == [None, {}]
-    for command in ("get", "hget", "sismember", "scard", "hgetall", "mget", "lrange", "zscore"):
+    for command in (
+        "get",
+        "hget",
+        "sismember",
+        "scard",
+        "hgetall",
+        "mget",
+        "lrange",
+        "zscore",
+        "zmscore",
+    ):
         assert replicated.counts(command)[0] == 0, command
+    times = kit.statistics(component="users", read_from="replica")
+    assert opened.run(times.slowest("ms")) == [("page", 5.0)]
     assert opened.run(ids.sadd(5000)) == 1
     assert opened.run(ids.sismember(5000)), "what this process wrote is read"
 

@@ -194,7 +194,7 @@ def test_different_counts_are_refused(kit: Any) -> None:
         kit.key_sharded("other", shards=3, placement="nonsense")
 
 
-# ---- wait=
+# ---- max_age=
 
 
 def test_max_age_of_a_decorator(
@@ -209,7 +209,7 @@ def test_max_age_of_a_decorator(
     async def awaiting(conn: Any) -> int:
         return usual(conn)
 
-    strict = kit.redis_connection("one", wait=0.1)(usual if kind == "blocking" else awaiting)
+    strict = kit.redis_connection("one", max_age=0.1)(usual if kind == "blocking" else awaiting)
     plain = kit.redis_connection("one")(usual)
 
     def call() -> int:
@@ -237,8 +237,8 @@ def test_max_age_of_a_decorator(
     assert plain() == 3
 
 
-@pytest.mark.parametrize("wait", [-1, "1", True, float("nan")])
-def test_an_age_that_is_none_is_refused(kit: Any, wait: Any) -> None:
+@pytest.mark.parametrize("max_age", [-1, "1", True, float("nan")])
+def test_an_age_that_is_none_is_refused(kit: Any, max_age: Any) -> None:
     for decorate in (kit.redis_connection, kit.sharded_connection):
         with pytest.raises(InvalidArgumentError, match="give seconds, 0 to"):
-            decorate("one", wait=wait)
+            decorate("one", max_age=max_age)

@@ -14,7 +14,7 @@ from shardkit.search.documents import prepare
 
 SCHEMA = Schema(
     "docs",
-    shards=1,
+    parts=1,
     fields={"title": 3.0, "text": 1.0},
     attributes={"votes": "number", "born": "date", "tags": "text"},
 )
@@ -29,7 +29,7 @@ def attributes(**given: Any) -> dict[str, Any]:
 def test_title_and_text_go_into_the_fields_of_these_names() -> None:
     document = FileDocument("d", "A title", "Some text", {})
     assert adapt(SCHEMA, document) == ("d", {"title": "A title", "text": "Some text"}, {})
-    other = Schema("docs", shards=1, fields={"body": 1.0})
+    other = Schema("docs", parts=1, fields={"body": 1.0})
     assert adapt(other, document) == ("d", {"body": "Some text"}, {})
 
 

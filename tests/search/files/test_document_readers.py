@@ -55,7 +55,7 @@ def test_without_a_parser_markdown_is_skipped_and_the_reason_names_the_extra(
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     [found] = documents_of(written(tmp_path / "guide.md", "# A guide"))
     assert isinstance(found, SkippedFile)
-    assert found.why.endswith(
+    assert found.reason.endswith(
         "need markdown_it, which is not installed; pip install 'shardkit[cli]'"
     )
 
@@ -131,7 +131,7 @@ def test_unreadable_files_are_reported_with_the_reason(tmp_path: Path) -> None:
     assert list(documents_of(large)) == [SkippedFile(str(large), "is larger than 10 MB")]
     [skipped] = documents_of(broken)
     assert isinstance(skipped, SkippedFile)
-    assert "is not Python" in skipped.why
+    assert "is not Python" in skipped.reason
     [nul] = documents_of(written(tmp_path / "nul.py", '"""x"""\0'))
     assert isinstance(nul, SkippedFile)
     [text] = documents_of(written(tmp_path / "nul.txt", "zero\0byte word"))

@@ -46,7 +46,7 @@ def test_a_document_without_text_is_refused() -> None:
 def test_the_mappings_say_what_fields_and_attributes_are() -> None:
     schema = Schema(
         "docs",
-        shards=1,
+        parts=1,
         fields={"title": 3.0, "text": 1.0},
         attributes={"title": "text", "lang": "text", "votes": "number", "updated": "date"},
     )

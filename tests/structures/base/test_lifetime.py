@@ -51,14 +51,14 @@ def set_of(other: dict[str, Any], **fixed: Any) -> Kind:
 
 
 KINDS = {
-    "hash of numbers": hash_of("", {"part_size": 8}, part_size=4, groups=4),
-    "hash of words": hash_of("w", {"part_size": 64}, part_size=16, groups=4),
+    "hash of numbers": hash_of("", {"part_size": 8}, part_size=4, parts=4),
+    "hash of words": hash_of("w", {"part_size": 64}, part_size=16, parts=4),
     "hash with a total": hash_of("w", {"total": 1000}, total=100, part_size=4),
-    "set": set_of({"part_size": 64}, part_size=16, groups=4),
+    "set": set_of({"part_size": 64}, part_size=16, parts=4),
     "set with a total": set_of({"total": 1000}, total=100, part_size=4),
     "sorted set": Kind(
         lambda kit, component, **other: kit.sorted_set(
-            "it", component=component, **{"members": int, "part_size": 16, "groups": 4, **other}
+            "it", component=component, **{"members": int, "part_size": 16, "parts": 4, **other}
         ),
         lambda it, numbers: it.zadd({n: n for n in numbers}),
         lambda it: set(it.zrange(0, -1)),

@@ -20,21 +20,21 @@ DAY = date(2015, 5, 17)
 
 
 def a_set(kit: Any, **other: Any) -> Any:
-    options = {"members": int, "groups": 2, "part_size": 64, **other}
+    options = {"members": int, "parts": 2, "part_size": 64, **other}
     return kit.set("it", component="many", **options)
 
 
 def a_hash(kit: Any, **other: Any) -> Any:
-    options = {"groups": 2, "part_size": 64, "partition": "crc32", "codec": "json", **other}
+    options = {"parts": 2, "part_size": 64, "partition": "crc32", "codec": "json", **other}
     return kit.hash("it", component="many", **options)
 
 
 def numbers(kit: Any, **other: Any) -> Any:
-    return kit.hash("it", component="many", **{"groups": 2, "part_size": 16, **other})
+    return kit.hash("it", component="many", **{"parts": 2, "part_size": 16, **other})
 
 
 def scores(kit: Any, **other: Any) -> Any:
-    options = {"groups": 2, "part_size": 64, "bound": 10, **other}
+    options = {"parts": 2, "part_size": 64, "bound": 10, **other}
     return kit.sorted_set("it", component="many", **options)
 
 
@@ -452,7 +452,7 @@ MADE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda it: it.set_many({n: {"a": 1} for n in range(300)}),
     ),
     "search": (
-        lambda kit: kit.search("it", component="many", shards=16),
+        lambda kit: kit.search("it", component="many", parts=16),
         lambda it: it.index("1", "some words"),
     ),
 }
@@ -514,19 +514,19 @@ def test_a_rebuilt_list_expires_with_its_parts(
 
 OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "set": (
-        lambda kit: kit.set("it", component="one", groups=64, part_size=16),
+        lambda kit: kit.set("it", component="one", parts=64, part_size=16),
         lambda it: it.sadd(*range(3000)),
-        lambda kit: kit.set("it", component="one", groups=2),
+        lambda kit: kit.set("it", component="one", parts=2),
     ),
     "sorted set": (
-        lambda kit: kit.sorted_set("it", component="one", groups=8, part_size=16, bound=5),
+        lambda kit: kit.sorted_set("it", component="one", parts=8, part_size=16, bound=5),
         lambda it: it.zadd({f"m{n}": n for n in range(300)}),
-        lambda kit: kit.sorted_set("it", component="one", groups=64, part_size=128),
+        lambda kit: kit.sorted_set("it", component="one", parts=64, part_size=128),
     ),
     "hash": (
-        lambda kit: kit.hash("it", component="one", groups=1, part_size=16),
+        lambda kit: kit.hash("it", component="one", parts=1, part_size=16),
         lambda it: it.hset(mapping={f"f{n}": n for n in range(50)} | {n: n for n in range(99)}),
-        lambda kit: kit.hash("it", component="one", groups=64, part_size=512),
+        lambda kit: kit.hash("it", component="one", parts=64, part_size=512),
     ),
     "packed": (
         lambda kit: kit.packed("it", component="one", fields={"a": "u8"}, part_size=64),
@@ -535,15 +535,15 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[An
     ),
     "search": (
         lambda kit: kit.search(
-            "it", component="one", shards=9, chunk=64, attributes={"size": "number"}
+            "it", component="one", parts=9, chunk=64, attributes={"size": "number"}
         ),
         lambda it: it.index_many((f"{n}", f"words of {n}", {"size": n}) for n in range(300)),
-        lambda kit: kit.search("it", component="one", shards=2),
+        lambda kit: kit.search("it", component="one", parts=2),
     ),
     "ads": (
-        lambda kit: kit.ads("it", component="one", shards=5),
+        lambda kit: kit.ads("it", component="one", parts=5),
         lambda it: it.index_many((f"{n}", ["Rome"], f"wine {n}", "cpm", n) for n in range(30)),
-        lambda kit: kit.ads("it", component="one", shards=1),
+        lambda kit: kit.ads("it", component="one", parts=1),
     ),
 }
 

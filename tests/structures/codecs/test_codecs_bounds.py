@@ -119,7 +119,7 @@ def test_a_bomb_in_a_hash_or_a_document_is_damage(face: Face, kit: ShardKit) -> 
     face.run(pages.hset("a", 1))
     [key] = client.scan_iter("pages:*:0")
     client.hset(key, "a", b"\1" + bz2.compress(SPACES))
-    index = face.kit.search("docs", component="one", shards=1)
+    index = face.kit.search("docs", component="one", parts=1)
     face.run(index.index("1", "a text " * 50))
     [document] = client.scan_iter("{docs:*}:d:*")
     before = client.get(document)

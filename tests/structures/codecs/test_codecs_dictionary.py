@@ -21,7 +21,7 @@ TREES = [{"tree": name, "height": n} for n in range(60) for name in ("oak", "ash
 
 
 def opened(face: Face, given: str | Codec[Any]) -> Any:
-    return face.kit.hash("records", component="one", codec=given, groups=1)
+    return face.kit.hash("records", component="one", codec=given, parts=1)
 
 
 def stored(kit: ShardKit, field: str = "a") -> bytes:
@@ -50,7 +50,7 @@ def test_a_dictionary_is_trained_once_for_all_processes(
     assert face.run(other.train(TREES)) is False
     assert numbers(kit) == {1}
     with pytest.raises(ParameterMismatchError, match="records:meta"):
-        face.run(face.kit.hash("records", component="one", codec=name, groups=2).hget("a"))
+        face.run(face.kit.hash("records", component="one", codec=name, parts=2).hget("a"))
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -111,7 +111,7 @@ def test_a_writer_without_a_dictionary_finds_one_within_a_second(
 
 
 @pytest.mark.parametrize("codec", ["tokens", "zstd"])
-@pytest.mark.parametrize("options", [{"groups": 2}, {"total": 300}, {}], ids=str)
+@pytest.mark.parametrize("options", [{"parts": 2}, {"total": 300}, {}], ids=str)
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     face: Face,
@@ -204,7 +204,7 @@ def test_no_dictionary_stays_cached_after_the_hash_was_deleted(face: Face) -> No
     assert face.run(opened(face, "tokens").hmget("a", "b")) == [TREES[1], TREES[0]]
 
 
-@pytest.mark.parametrize("options", [{"groups": 1}, {"total": 50, "part_size": 64}])
+@pytest.mark.parametrize("options", [{"parts": 1}, {"total": 50, "part_size": 64}])
 @pytest.mark.parametrize("later", [False, True])
 def test_a_kept_hash_follows_a_dictionary_that_others_replaced(
     face: Face, kit: ShardKit, options: dict[str, Any], later: bool

@@ -22,9 +22,9 @@ from shardkit.local import LocalServer
 from shardkit.structures.hash import sharded_hash
 
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "numbers and growing": {"part_size": 16, "groups": 4},
+    "numbers and growing": {"part_size": 16, "parts": 4},
     "numbers and fixed": {"part_size": 16, "total": 400},
-    "growing": {"part_size": 16, "groups": 4, "partition": "crc32"},
+    "growing": {"part_size": 16, "parts": 4, "partition": "crc32"},
     "fixed": {"part_size": 16, "total": 400, "partition": "crc32"},
 }
 
@@ -204,7 +204,7 @@ def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
 
 
 def test_fields_expire_on_every_condition_by_every_method(face: Face) -> None:
-    sessions = face.kit.hash("sessions", component="one", groups=1)
+    sessions = face.kit.hash("sessions", component="one", parts=1)
     now = datetime.now(UTC)
     times: dict[str, Callable[[int], Any]] = {
         "hexpire": lambda seconds: seconds,
@@ -222,7 +222,7 @@ def test_fields_expire_on_every_condition_by_every_method(face: Face) -> None:
 
 def test_a_field_keeps_its_time_to_live_when_its_part_is_split(kit: ShardKit) -> None:
     sessions = kit.hash(
-        "sessions", component="one", part_size=16, groups=1, partition="crc32", fields=int
+        "sessions", component="one", part_size=16, parts=1, partition="crc32", fields=int
     )
     sessions.hset(mapping=dict.fromkeys(range(20), "x"))
     sessions.hexpire(1000, *range(10))
@@ -232,7 +232,7 @@ def test_a_field_keeps_its_time_to_live_when_its_part_is_split(kit: ShardKit) ->
 
 
 def test_a_hash_whose_fields_come_and_expire_does_not_grow_forever(kit: ShardKit) -> None:
-    sessions = kit.hash("sessions", component="one", part_size=16, groups=1, partition="crc32")
+    sessions = kit.hash("sessions", component="one", part_size=16, parts=1, partition="crc32")
     for turn in range(40):
         fields = [f"{turn}:{n}" for n in range(100)]
         sessions.hset(mapping=dict.fromkeys(fields, "x"))
@@ -350,7 +350,7 @@ class TestStrings:
 
     def test_strings_are_set_with_a_time_to_live(self, face: Face, kit: ShardKit) -> None:
         can = any(kit.client("one").execute_command("COMMAND INFO", "HSETEX"))
-        users = face.kit.strings("user", component="many", groups=4)
+        users = face.kit.strings("user", component="many", parts=4)
         run = face.run
         for name in (1, "one"):
             if not can:

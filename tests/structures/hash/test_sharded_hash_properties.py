@@ -42,9 +42,9 @@ STEPS: st.SearchStrategy[tuple[str, Any]] = st.one_of(
     ),
 )
 ARGUMENTS: list[dict[str, Any]] = [
-    {"part_size": 4, "groups": 2},
+    {"part_size": 4, "parts": 2},
     {"part_size": 4, "total": 20},
-    {"part_size": 4, "groups": 2, "partition": "crc32"},
+    {"part_size": 4, "parts": 2, "partition": "crc32"},
     {"part_size": 4, "total": 20, "partition": "crc32"},
 ]
 

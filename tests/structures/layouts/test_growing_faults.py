@@ -56,7 +56,7 @@ def test_writes_can_be_repeated_after_a_dead_shard(face: Face, own_servers: Loca
 def test_no_field_is_in_two_parts_when_a_server_dies_while_parts_split(
     face: Face, own_servers: LocalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = face.kit.hash("h", component="data", part_size=16, groups=2, partition="crc32")
+    fields = face.kit.hash("h", component="data", part_size=16, parts=2, partition="crc32")
     killer = threading.Thread(target=own_servers.server_of("data", 0).kill)
     splits: list[WritePlan] = []
     write_command: Any = GrowingLayout._write_command

@@ -58,11 +58,11 @@ def test_the_load_leaves_room_for_parts_that_wait_to_be_split() -> None:
 
 def test_more_members_of_one_part_than_a_script_takes_go_in_several(face: Face) -> None:
     run, fields = face.run, {str(n): f"v{n}" for n in range(3000)}
-    ids = face.kit.set("ids", component="one", part_size=4096, groups=1)
+    ids = face.kit.set("ids", component="one", part_size=4096, parts=1)
     assert run(ids.sadd(*fields)) == 3000
     assert set(run(ids.smembers())) == set(fields)
     assert run(ids.srem(*fields)) == 3000
-    names = face.kit.hash("names", component="one", part_size=4096, groups=1)
+    names = face.kit.hash("names", component="one", part_size=4096, parts=1)
     assert run(names.hset(mapping=fields)) == 3000
     assert run(names.hmget(list(fields))) == [value.encode() for value in fields.values()]
     assert run(names.hlen()) == 3000
@@ -71,7 +71,7 @@ def test_more_members_of_one_part_than_a_script_takes_go_in_several(face: Face) 
 @pytest.mark.long(2)
 @pytest.mark.parametrize("component", ["many", "one"])
 def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: str) -> None:
-    ids = face.kit.set("ids", component=component, members=int, part_size=64, groups=4)
+    ids = face.kit.set("ids", component=component, members=int, part_size=64, parts=4)
     random = Random(1)
     largest = 0
     for _ in range(12):
@@ -84,7 +84,7 @@ def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: st
 
 def test_a_load_plans_parts_for_its_new_members(kit: ShardKit) -> None:
     members = list(range(60_000))
-    options: dict[str, Any] = {"component": "one", "members": int, "part_size": 256, "groups": 4}
+    options: dict[str, Any] = {"component": "one", "members": int, "part_size": 256, "parts": 4}
     known, unknown = kit.set("known", **options), kit.set("unknown", **options)
     assert known.sadd_many(members) == unknown.sadd_many(iter(members)) == len(members)
 
@@ -117,20 +117,20 @@ def test_writers_that_grow_the_same_groups_lose_nothing(kit: ShardKit) -> None:
     members = [random.getrandbits(60) for _ in range(8000)]
 
     def add(some: list[int]) -> None:
-        own = kit.set("ids", component="many", members=int, part_size=32, groups=2)
+        own = kit.set("ids", component="many", members=int, part_size=32, parts=2)
         for start in range(0, len(some), 100):
             own.sadd(*some[start : start + 100])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, [members[n::4] for n in range(4)]))
-    ids = kit.set("ids", component="many", members=int, part_size=32, groups=2)
+    ids = kit.set("ids", component="many", members=int, part_size=32, parts=2)
     assert ids.scard() == len(members)
     assert sorted(ids.smembers()) == sorted(members)
 
 
 def test_a_reader_that_has_not_seen_the_splits_finds_everything(face: Face, kit: ShardKit) -> None:
-    reader = face.kit.set("ids", component="many", members=int, part_size=32, groups=2)
-    writer = kit.set("ids", component="many", members=int, part_size=32, groups=2)
+    reader = face.kit.set("ids", component="many", members=int, part_size=32, parts=2)
+    writer = kit.set("ids", component="many", members=int, part_size=32, parts=2)
     writer.sadd(*range(10))
     assert face.run(reader.smismember(*range(12))) == [True] * 10 + [False] * 2
     writer.sadd(*range(3000))
@@ -143,10 +143,10 @@ def test_a_reader_that_has_not_seen_the_splits_finds_everything(face: Face, kit:
 
 
 def test_members_come_once_while_parts_split(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="few", members=int, part_size=16, groups=1)
+    ids = kit.set("ids", component="few", members=int, part_size=16, parts=1)
     ids.sadd(*range(2000))
     seen = []
-    other = kit.set("ids", component="few", members=int, part_size=16, groups=1)
+    other = kit.set("ids", component="few", members=int, part_size=16, parts=1)
     for n, member in enumerate(ids.sscan_iter()):
         seen.append(member)
         if n % 400 == 0:
@@ -196,7 +196,7 @@ def test_hashes_ignore_the_byte_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_members_are_drawn_while_parts_split(kit: ShardKit) -> None:
     def opened() -> Any:
-        return kit.set("ids", component="many", members=int, part_size=16, groups=4)
+        return kit.set("ids", component="many", members=int, part_size=16, parts=4)
 
     opened().sadd(*range(20))
     drawing = Exchanges(kit, opened().deferred.srandmember(-50))
@@ -211,13 +211,13 @@ def test_members_are_drawn_while_parts_split(kit: ShardKit) -> None:
 
 
 def test_a_set_recreated_during_a_store_is_kept(kit: ShardKit) -> None:
-    source, target = (kit.set(name, component="one", part_size=16, groups=1) for name in "st")
+    source, target = (kit.set(name, component="one", part_size=16, parts=1) for name in "st")
     source.sadd(*range(50))
     target.sadd("old")
     store = Exchanges(kit, target.deferred.sunionstore(source))
     store.until("structures/layouts/replace_growing")
-    assert kit.set("t", component="one", part_size=16, groups=1).delete()
-    other = kit.set("t", component="one", part_size=32, groups=1)
+    assert kit.set("t", component="one", part_size=16, parts=1).delete()
+    other = kit.set("t", component="one", part_size=32, parts=1)
     other.sadd("new")
     with pytest.raises(ParameterMismatchError, match="'t' was created with other parameters"):
         store.end()

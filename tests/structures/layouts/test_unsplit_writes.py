@@ -32,7 +32,7 @@ def state_key(client: Any) -> bytes:
 
 
 def opened(kit: ShardKit) -> Any:
-    return kit.set("ids", component="own", members=int, groups=1)
+    return kit.set("ids", component="own", members=int, parts=1)
 
 
 def test_one_member_costs_a_check_a_write_and_its_count(kit: ShardKit, client: Any) -> None:
@@ -77,7 +77,7 @@ def test_writers_that_do_not_know_one_another_split_in_time(kit: ShardKit, clien
 
 
 def test_a_part_that_a_write_makes_expires_with_its_group(kit: ShardKit, client: Any) -> None:
-    ids = kit.set("ids", component="own", members=int, groups=1, total=100_000)
+    ids = kit.set("ids", component="own", members=int, parts=1, total=100_000)
     ids.sadd(1, 2)
     ids.expire(1_000)
     for n in range(10, 30):
@@ -108,7 +108,7 @@ def test_a_part_of_another_type_is_named(kit: ShardKit, client: Any) -> None:
 
 
 def test_full_groups_report_expiring_fields(kit: ShardKit, client: Any) -> None:
-    table = kit.hash("ids", component="own", groups=1, partition="crc32")
+    table = kit.hash("ids", component="own", parts=1, partition="crc32")
     table.hset(mapping={f"f{n}": "v" for n in range(20)})
     # Another client has given fields a time to live, and most have expired since.
     client.hset(state_key(client), mapping={"expiring": 1, "count": 50_000})
@@ -119,7 +119,7 @@ def test_full_groups_report_expiring_fields(kit: ShardKit, client: Any) -> None:
 
 
 def test_the_members_of_small_ends_are_not_overtaken_unseen(kit: ShardKit, client: Any) -> None:
-    scores = kit.sorted_set("z", component="own", groups=1, bound=10)
+    scores = kit.sorted_set("z", component="own", parts=1, bound=10)
     expected: dict[str, float] = {}
     for n in range(120):
         member, score = f"m{n * 37 % 61}", float(n * 53 % 97)
@@ -148,7 +148,7 @@ def test_a_bulk_load_sends_dozens_of_members_in_a_command(kit: ShardKit, client:
 
 
 def test_one_score_that_is_among_neither_end_leaves_both_alone(kit: ShardKit, client: Any) -> None:
-    scores = kit.sorted_set("z", component="own", groups=1, bound=10)
+    scores = kit.sorted_set("z", component="own", parts=1, bound=10)
     scores.zadd_many((f"m{n}", n) for n in range(100))
     client.config_resetstat()
     assert scores.zadd({"new": 50}) == 1

@@ -39,7 +39,7 @@ def test_members_are_iterated_over_by_pattern_and_by_count(face: Face, ids: Any)
         face.list(ids.sscan_iter(count=0))
 
 
-@pytest.mark.parametrize("plan", [{"total": 1000, "part_size": 50}, {"part_size": 16, "groups": 4}])
+@pytest.mark.parametrize("plan", [{"total": 1000, "part_size": 50}, {"part_size": 16, "parts": 4}])
 def test_random_members_are_popped_once(face: Face, kit: ShardKit, plan: dict[str, Any]) -> None:
     ids = face.kit.set("ids", component="many", members=int, **plan)
     run = face.run
@@ -67,7 +67,7 @@ def test_random_members_are_popped_once(face: Face, kit: ShardKit, plan: dict[st
 
 
 def test_threads_that_pop_share_the_members(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="many", members=int, part_size=16, groups=4)
+    ids = kit.set("ids", component="many", members=int, part_size=16, parts=4)
     ids.sadd(*range(200))
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda n: ids.spop(n % 3 + 1), range(100)))

@@ -92,7 +92,7 @@ def test_a_failed_difference_says_not_to_repeat(face: Face, sets: list[Any]) -> 
 
 def test_an_interrupted_store_expires(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharded_set, "PARTS_COMBINED", 4)  # the parts of a group
-    a = kit.set("a", component="one", members=int, groups=4, part_size=8)
+    a = kit.set("a", component="one", members=int, parts=4, part_size=8)
     a.sadd_many(range(100))
     client: Any = kit.client("one")
     states, times = set[bytes](), set[int]()

@@ -71,7 +71,7 @@ def machine(face: Face, kit: ShardKit, kind: type) -> type[RuleBasedStateMachine
                 for component, way, number in (
                     ("one", "total", 12),
                     ("many", "total", 12),
-                    ("many", "groups", 2),
+                    ("many", "parts", 2),
                 )
             ]
 

@@ -55,7 +55,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def filled(kit: ShardKit, count: int, distinct: int) -> tuple[Any, list[tuple[int, float]]]:
     scores = kit.sorted_set(
-        f"s{count}:{distinct}", component="many", members=int, part_size=32, groups=4
+        f"s{count}:{distinct}", component="many", members=int, part_size=32, parts=4
     )
     random = Random(count)
     found = {n: float(random.randrange(distinct)) for n in range(count)}

@@ -36,7 +36,7 @@ def component(request: pytest.FixtureRequest) -> str:
 
 def test_paging_survives_removals(face: Face, component: str) -> None:
     scores = scored(400)
-    each = face.kit.sorted_set("s", component=component, part_size=8, groups=4, bound=10)
+    each = face.kit.sorted_set("s", component=component, part_size=8, parts=4, bound=10)
     face.run(each.zadd(scores))
     seen: list[tuple[str, float]] = []
     cursor = None
@@ -62,7 +62,7 @@ def test_members_have_their_type(
 
 
 def test_parts_and_bounds_are_compact(face: Face, kit: ShardKit, component: str) -> None:
-    each = face.kit.sorted_set("s", component=component, groups=4, bound=50)
+    each = face.kit.sorted_set("s", component=component, parts=4, bound=50)
     face.run(each.zadd(scored(5000)))
     groups = stored(kit, component, "s")
     assert len(groups) == 4
@@ -87,7 +87,7 @@ def test_a_planned_total_saves_splits_and_changes_nothing_else(face: Face, kit: 
 
 
 def test_poppers_share_out_the_members(kit: ShardKit) -> None:
-    each = kit.sorted_set("s", component="many", members=int, part_size=8, groups=4, bound=5)
+    each = kit.sorted_set("s", component="many", members=int, part_size=8, parts=4, bound=5)
     each.zadd({n: n % 7 for n in range(240)})
     popped: list[list[int]] = [[] for _ in range(4)]
 
@@ -102,7 +102,7 @@ def test_poppers_share_out_the_members(kit: ShardKit) -> None:
 
 @pytest.mark.parametrize("bound", [1, 5])
 def test_bounds_are_right_after_many_wrote_at_once(kit: ShardKit, bound: int) -> None:
-    plan: dict[str, Any] = {"part_size": 8, "groups": 2, "bound": bound}
+    plan: dict[str, Any] = {"part_size": 8, "parts": 2, "bound": bound}
     failures: list[BaseException] = []
 
     def write(seed: int) -> None:
@@ -138,7 +138,7 @@ def test_bounds_are_right_after_many_wrote_at_once(kit: ShardKit, bound: int) ->
 
 
 def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> None:
-    plan: dict[str, Any] = {"part_size": 8, "groups": 2}
+    plan: dict[str, Any] = {"part_size": 8, "parts": 2}
     there = {f"there:{n}": float(n) for n in range(60)}
     writer = kit.sorted_set("s", component="few", **plan)
     reader = kit.sorted_set("s", component="few", **plan)
@@ -160,7 +160,7 @@ def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> 
 
 
 def test_a_lost_bound_that_the_state_does_not_know_of_is_named(face: Face, kit: ShardKit) -> None:
-    each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=4)
+    each = face.kit.sorted_set("s", component="one", part_size=16, parts=1, bound=4)
     face.run(each.zadd(scored(50)))
     client: Any = kit.client("one")
     client.delete("s:{0}:top")
@@ -261,7 +261,7 @@ def test_a_sum_that_is_no_number_changes_nothing(face: Face, kit: ShardKit) -> N
 
 
 def test_the_first_of_equal_scores_are_found_though_one_part_has_them_all(kit: ShardKit) -> None:
-    each = kit.sorted_set("s", component="one", total=1500, part_size=500, groups=1, bound=0)
+    each = kit.sorted_set("s", component="one", total=1500, part_size=500, parts=1, bound=0)
     each.zadd({f"a{n:04}": 1 for n in range(1000)} | {f"b{n:04}": 1 for n in range(1000)})
     of_part = kit.client("one").zrange("s:{0}:1", 0, -1)
     first = [member for member in of_part if member.startswith(b"a")]
@@ -274,13 +274,13 @@ def test_the_first_of_equal_scores_are_found_though_one_part_has_them_all(kit: S
 
 
 def test_more_of_the_first_in_one_group_than_in_its_share_are_found(face: Face) -> None:
-    each = face.kit.sorted_set("s", component="many", groups=16, bound=0)
+    each = face.kit.sorted_set("s", component="many", parts=16, bound=0)
     names = [f"m{n}" for n in range(3000)]
     of_one = [name for name in names if each.layout.place(name.encode())[0] == 3][:100]
     scores = {name: float(name in of_one) for name in names}
     face.run(each.zadd(scores))
     assert face.run(each.top(90)) == [(name, 1.0) for name in sorted(of_one)[:-91:-1]]
-    with_bound = face.kit.sorted_set("t", component="many", groups=16, bound=90)
+    with_bound = face.kit.sorted_set("t", component="many", parts=16, bound=90)
     face.run(with_bound.zadd(scores))
     assert face.run(with_bound.top(90)) == face.run(each.top(90))
 
@@ -304,7 +304,7 @@ def test_more_of_the_first_in_one_group_than_in_its_share_are_found(face: Face) 
 def test_a_bound_that_is_none_is_found_and_rebuilt(
     face: Face, kit: ShardKit, act: Callable[[Any], Any], key: str, found: str
 ) -> None:
-    each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=4)
+    each = face.kit.sorted_set("s", component="one", part_size=16, parts=1, bound=4)
     face.run(each.zadd(scored(4)))
     assert face.list(each.check()) == []
     act(kit.client("one"))
@@ -315,7 +315,7 @@ def test_a_bound_that_is_none_is_found_and_rebuilt(
 
 
 def test_without_bounds_a_check_finds_what_parts_have_lost(face: Face, kit: ShardKit) -> None:
-    each = face.kit.sorted_set("s", component="one", part_size=16, groups=1, bound=0)
+    each = face.kit.sorted_set("s", component="one", part_size=16, parts=1, bound=0)
     face.run(each.zadd(scored(50)))
     assert face.list(each.check()) == []
     client: Any = kit.client("one")
@@ -326,7 +326,7 @@ def test_without_bounds_a_check_finds_what_parts_have_lost(face: Face, kit: Shar
 
 
 def test_many_keys_take_several_exchanges(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    each = kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4)
+    each = kit.sorted_set("s", component="one", part_size=16, parts=4, bound=4)
     each.zadd(scored(500))
     monkeypatch.setattr("shardkit.structures.sorted_set.groups.KEYS_PER_EXCHANGE", 2)
     count = Exchanges(kit, each.deferred.zcount("-inf", "inf"))
@@ -337,13 +337,13 @@ def test_many_keys_take_several_exchanges(kit: ShardKit, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("act", ["zremrangebyscore", "rebuild"])
 def test_visits_spare_groups_of_other_parameters(kit: ShardKit, act: str) -> None:
-    each = kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4)
+    each = kit.sorted_set("s", component="one", part_size=16, parts=4, bound=4)
     each.zadd(scored(100))
     steps: Any = each.deferred.zremrangebyscore(0, 1) if act != "rebuild" else each.layout.rebuild()
     visit = Exchanges(kit, steps)
     visit.until("structures/sorted_set/rebuild")
-    assert kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4).delete()
-    other = kit.sorted_set("s", component="one", part_size=32, groups=4, bound=4)
+    assert kit.sorted_set("s", component="one", part_size=16, parts=4, bound=4).delete()
+    other = kit.sorted_set("s", component="one", part_size=32, parts=4, bound=4)
     other.zadd(scored(100))
     with pytest.raises(ParameterMismatchError, match="'s' was created with other parameters"):
         visit.end()

@@ -49,10 +49,10 @@ bounds = st.one_of(
     st.sampled_from(["-inf", "+inf", "(inf", "(-inf"]),
 )
 PLANS: list[dict[str, Any]] = [
-    {"groups": 1, "bound": 3, "part_size": 4},
-    {"groups": 2, "bound": 1, "part_size": 4},
-    {"groups": 4, "bound": 0, "part_size": 16},
-    {"groups": 4, "bound": 20, "part_size": 4, "total": 30},
+    {"parts": 1, "bound": 3, "part_size": 4},
+    {"parts": 2, "bound": 1, "part_size": 4},
+    {"parts": 4, "bound": 0, "part_size": 16},
+    {"parts": 4, "bound": 20, "part_size": 4, "total": 30},
 ]
 
 

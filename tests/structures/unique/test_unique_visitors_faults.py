@@ -54,7 +54,7 @@ def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[
 
 @pytest.fixture
 def visitors(face: Face) -> Any:
-    return face.kit.unique_visitors(first_day=1000, part_size=50)
+    return face.kit.unique_visitors(first_day=1000, part_size=50, component="unique")
 
 
 def ids_on_all(servers: LocalServers) -> int:
@@ -101,7 +101,7 @@ def test_recount_counts_visits_without_a_count(
     own_servers.server_of("unique").restart()
     assert face.run(visitors.count(DAY)) == 0
     # A counter with other defaults recovers the lost plan from the day's own parameters.
-    others = face.kit.unique_visitors(first_day=7, part_size=50)
+    others = face.kit.unique_visitors(first_day=7, part_size=50, component="unique")
     assert face.run(others.recount(DAY)) == 300
     assert face.run(others.expected(DAY)) == 2048
     assert face.run(others.visit_many(SESSIONS[:301], DAY)) == 1
@@ -128,7 +128,7 @@ def test_concurrent_recounts_are_careful(
         faced("blocking", own_servers.shard_map) as other,
     ):
         client.incrby("unique:2015-05-17", wrong_by)
-        mine = other.kit.unique_visitors(first_day=1000, part_size=50)
+        mine = other.kit.unique_visitors(first_day=1000, part_size=50, component="unique")
         counted = False
         for step in Exchanges(other, mine.deferred.recount(DAY)):
             if counted:
@@ -144,7 +144,7 @@ def test_concurrent_recounts_are_careful(
 def test_recount_waits_for_visits(face: Face, visitors: Any, own_servers: LocalServers) -> None:
     face.run(visitors.visit_many(SESSIONS[:10], DAY))
     with faced("blocking", own_servers.shard_map) as other:
-        mine = other.kit.unique_visitors(first_day=1000, part_size=50)
+        mine = other.kit.unique_visitors(first_day=1000, part_size=50, component="unique")
         visit = Exchanges(other, mine.deferred.visit(SESSIONS[10], DAY))
         recount = Exchanges(other, mine.deferred.recount(DAY))
         visit.until("INCRBY")

@@ -94,7 +94,7 @@ class Retiring(Roles, Changing):
 
         def use() -> None:
             for n in range(client.choose((1, 2))):
-                kit.hash("h", component="data", groups=4).hset("f", n)
+                kit.hash("h", component="data", parts=4).hset("f", n)
                 self.sent["n"] += 2
                 held.incr("n")
                 kit.key_sharded("data").pipeline().incr("n").get("m").execute()
@@ -121,7 +121,7 @@ class Retiring(Roles, Changing):
 
         async def use() -> None:
             for n in range(client.choose((1, 2))):
-                await kit.hash("h", component="data", groups=4).hset("f", n)
+                await kit.hash("h", component="data", parts=4).hset("f", n)
                 self.sent["n"] += 2
                 await held.incr("n")
                 await kit.key_sharded("data").pipeline().incr("n").get("m").execute()
@@ -310,13 +310,13 @@ class Forks(Protocol):
 
     def client(self, client: Client) -> None:
         kit, held = client.kit, client.kit.client("data", 0)
-        hashed = kit.hash("h", component="data", groups=4)
+        hashed = kit.hash("h", component="data", parts=4)
 
         def use() -> None:
             held.incr("n")
             hashed.hset(mapping={"a": 1, "b": 2, "c": 3})
             kit.directory.set("flags", "checkout", {"n": 1})
-            assert kit.directory.get("flags", "checkout", wait=0) == {"n": 1}
+            assert kit.directory.get("flags", "checkout", max_age=0) == {"n": 1}
 
         source: Any = kit.topology.source
 
@@ -370,7 +370,7 @@ class Loops(Changing):
             started = client.time
             component = await kit.component("data")
             self.check_age(component, started, 2.5)
-            await kit.hash("h", component="data", groups=4).hset("f", 1)
+            await kit.hash("h", component="data", parts=4).hset("f", 1)
             await (await kit.client("data", 1)).incr("n")
 
         for _ in range(3):

@@ -98,7 +98,7 @@ class Deadlines(BothFaces):
     seconds = 0.5
 
     def hash(self, kit: Any) -> Any:
-        return kit.hash("h", component="data", groups=4)
+        return kit.hash("h", component="data", parts=4)
 
     def setup(self, kit: ShardKit) -> None:
         self.hash(kit).hset(mapping=dict.fromkeys("abcd", 1))
@@ -238,13 +238,13 @@ class Closing(Roles):
 
     def prepared(self, kit: Any, client: Any) -> list[Callable[[], Any]]:
         """Everything that would use a server, looked up while the kit is open."""
-        hashed, directory = kit.hash("h", component="data", groups=4), kit.directory
+        hashed, directory = kit.hash("h", component="data", parts=4), kit.directory
         router = kit.key_sharded("data")
         pipe, listener = client.pipeline().get("k"), client.pubsub()
         return [
             lambda: hashed.hget("a"),
             lambda: hashed.hset(mapping={"a": 1, "b": 1}),
-            lambda: directory.get("flags", "checkout", wait=60),
+            lambda: directory.get("flags", "checkout", max_age=60),
             lambda: directory.set("flags", "other", {}),
             lambda: directory.names("flags"),
             lambda: kit.component("data"),
@@ -256,7 +256,7 @@ class Closing(Roles):
             lambda: router.pipeline().set("a", 1).set("b", 1).execute(),
             lambda: pipe.execute(),
             lambda: listener.subscribe("news"),
-            lambda: kit.hash("new", component="data", groups=4).hset("f", "v"),
+            lambda: kit.hash("new", component="data", parts=4).hset("f", "v"),
         ]
 
     async def use(self, calls: Iterator[Callable[[], Any]]) -> None:
@@ -325,7 +325,7 @@ class Streaming(Roles):
     faults = (*NETWORK, *CLIENTS, "cancel")
 
     def set(self, kit: Any) -> Any:
-        return kit.set("s", component="data", part_size=4, groups=1, members=int)
+        return kit.set("s", component="data", part_size=4, parts=1, members=int)
 
     def setup(self, kit: ShardKit) -> None:
         self.there = set(range(6))  # for certain

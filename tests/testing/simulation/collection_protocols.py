@@ -216,7 +216,7 @@ class SocialProtocol(Protocol):
     most_faults = 2
 
     def network(self, kit: Any) -> Any:
-        return kit.social(component="data", parts=2, relation_shards=2, home_limit=20, pass_size=2)
+        return kit.social(component="data", parts=2, relation_parts=2, home_limit=20, pass_size=2)
 
     def repair(self, kit: ShardKit) -> Any:
         """Complete what clients left; return the network."""

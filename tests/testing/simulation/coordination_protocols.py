@@ -38,7 +38,9 @@ class Locks(Protocol):
 
     async def client(self, client: Client) -> None:
         wait = client.choose((20.0, 3.0))
-        lock = client.kit.lock("l", component="data", ttl=2.0, wait=wait, renew=self.renew)
+        lock = client.kit.lock(
+            "l", component="data", ttl=2.0, blocking_timeout=wait, renew=self.renew
+        )
         for _ in range(client.choose((1, 2))):
             try:
                 async with lock as hold:
@@ -71,7 +73,7 @@ class Locks(Protocol):
 
     def at_end(self, kit: ShardKit) -> None:
         time.sleep(3)  # the dead hold it no longer
-        with kit.lock("l", component="data", ttl=2.0, wait=60.0, renew=False):
+        with kit.lock("l", component="data", ttl=2.0, blocking_timeout=60.0, renew=False):
             pass
 
 
@@ -85,7 +87,7 @@ class Semaphores(Locks):
 
     async def client(self, client: Client) -> None:
         shares = client.kit.semaphore(
-            "s", component="data", limit=2, ttl=2.0, wait=client.choose((20.0, 1.0))
+            "s", component="data", limit=2, ttl=2.0, blocking_timeout=client.choose((20.0, 1.0))
         )
         try:
             async with shares as hold:
@@ -96,10 +98,12 @@ class Semaphores(Locks):
             client.log(type(error).__name__)
 
     def at_end(self, kit: ShardKit) -> None:
-        shares = kit.semaphore("s", component="data", limit=2, ttl=1.0, wait=60.0, renew=False)
+        shares = kit.semaphore(
+            "s", component="data", limit=2, ttl=1.0, blocking_timeout=60.0, renew=False
+        )
         assert shares.acquire()
         assert shares.acquire()
-        assert shares.acquire(wait=0) is None
+        assert shares.acquire(blocking_timeout=0) is None
 
 
 class ReadWriteLocks(Locks):
@@ -115,7 +119,7 @@ class ReadWriteLocks(Locks):
 
     async def client(self, client: Client) -> None:
         lock = client.kit.read_write_lock(
-            "rw", component="data", ttl=2.0, wait=client.choose((20.0, 1.0))
+            "rw", component="data", ttl=2.0, blocking_timeout=client.choose((20.0, 1.0))
         )
         for _ in range(client.choose((1, 2))):
             writes = client.choose((client.number % 2 == 0, True, False))
@@ -133,11 +137,13 @@ class ReadWriteLocks(Locks):
         assert not (writing and reading), (writing, reading)
 
     def at_end(self, kit: ShardKit) -> None:
-        lock = kit.read_write_lock("rw", component="data", ttl=1.0, wait=60.0, renew=False)
+        lock = kit.read_write_lock(
+            "rw", component="data", ttl=1.0, blocking_timeout=60.0, renew=False
+        )
         with lock.read, lock.read:
-            assert lock.write.acquire(wait=0) is None
+            assert lock.write.acquire(blocking_timeout=0) is None
         with lock.write:
-            assert lock.read.acquire(wait=0) is None
+            assert lock.read.acquire(blocking_timeout=0) is None
 
 
 class Elections(Locks):
@@ -151,7 +157,7 @@ class Elections(Locks):
         self.terms: list[int] = []
 
     async def client(self, client: Client) -> None:
-        election = client.kit.election("e", component="data", ttl=2.0, wait=20.0)
+        election = client.kit.election("e", component="data", ttl=2.0, blocking_timeout=20.0)
         for _ in range(2):
             before = max(self.terms, default=0)
             leadership = await election.campaign()
@@ -170,7 +176,9 @@ class Elections(Locks):
         pass  # a clock that jumps ends terms before their leaders know
 
     def at_end(self, kit: ShardKit) -> None:
-        assert kit.election("e", component="data", ttl=2.0, renew=False).campaign(wait=60.0)
+        assert kit.election("e", component="data", ttl=2.0, renew=False).campaign(
+            blocking_timeout=60.0
+        )
         written = [int(term) for term in kit.client("data", shard=0).lrange("written", 0, -1)]
         assert written == sorted(written)
 
@@ -184,7 +192,7 @@ class QuorumLocks(Locks):
     model = None
 
     def lock(self, kit: Any, wait: float) -> Any:
-        return kit.quorum_lock("q", components=["a", "b", "c"], ttl=2.0, wait=wait)
+        return kit.quorum_lock("q", components=["a", "b", "c"], ttl=2.0, blocking_timeout=wait)
 
     def setup(self, kit: ShardKit) -> None:
         self.held = []
@@ -218,9 +226,9 @@ class MultiLocks(Locks):
     async def client(self, client: Client) -> None:
         first = client.choose(range(3))
         names = [self.names[(first + n) % 3] for n in range(2)]
-        several = client.kit.multi_lock(names, component="data", ttl=2.0, wait=20.0)
+        several = client.kit.multi_lock(names, component="data", ttl=2.0, blocking_timeout=20.0)
         began = client.time
-        holds = await several.acquire(wait=client.choose((20.0, 0.0)))
+        holds = await several.acquire(blocking_timeout=client.choose((20.0, 0.0)))
         if holds is None:
             assert not any(lock._holds for lock in several._locks), "one is held all the same"
             return
@@ -237,7 +245,9 @@ class MultiLocks(Locks):
             assert len(thinking) <= 1, (name, thinking)
 
     def at_end(self, kit: ShardKit) -> None:
-        with kit.multi_lock(self.names, component="data", ttl=100.0, wait=60.0, renew=False):
+        with kit.multi_lock(
+            self.names, component="data", ttl=100.0, blocking_timeout=60.0, renew=False
+        ):
             pass
 
 

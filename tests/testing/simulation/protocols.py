@@ -42,7 +42,7 @@ class GrowingHash(Protocol):
     model = Register()
 
     def hash(self, kit: Any) -> Any:
-        return kit.hash("h", component="data", part_size=2, groups=1)
+        return kit.hash("h", component="data", part_size=2, parts=1)
 
     async def client(self, client: Client) -> None:
         found = self.hash(client.kit)
