@@ -82,7 +82,8 @@ def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
             if not dry_run:
                 search.carry_out()
         repairs += found
-        moves = {each.name: each.action for each in found if each.change and each.action in _RESUMED}
+        resumed = [each for each in found if each.change and each.action in _RESUMED]
+        moves = {each.name: each.action for each in resumed}
         failed: list[ShardKitError] = []
         for name in moves if not dry_run else ():
             try:

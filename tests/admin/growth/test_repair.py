@@ -128,7 +128,7 @@ def test_a_record_and_entries_that_are_older_than_the_servers_follow_them(
     assert still_there(fleet)
     with shardkit.connect(fleet.url) as kit:
         assert kit.key_sharded(USERS)["k1"].set("k1", 1)
-    assert {each.does for each in repair_changes(fleet.config)} <= {"left"}
+    assert {each.action for each in repair_changes(fleet.config)} <= {"left"}
 
 
 @pytest.mark.parametrize("records", [True, False], ids=["records there", "all lost"])
@@ -142,7 +142,7 @@ def test_a_map_from_before_two_moves_follows_both(fleet: Fleet, records: bool) -
     fleet.config.flushall()
     for key, value in snapshot.items():
         fleet.config.restore(key, 0, value)  # type: ignore[arg-type]
-    assert {each.does for each in repair_changes(fleet.config)} == {"follow"}
+    assert {each.action for each in repair_changes(fleet.config)} == {"follow"}
     assert fleet.masters() == [fleet.name(0), fleet.name(2)]
     assert still_there(fleet)
 
@@ -210,7 +210,7 @@ def test_a_repair_ends_although_a_move_keeps_its_old_databases(fleet: Fleet, mom
     with killed_at((shard_move.ShardMover, moment)):
         fleet.move_shard(keep=True)
     repair_changes(fleet.config)
-    assert [each.does for each in repair_changes(fleet.config)] == ["kept"]
+    assert [each.action for each in repair_changes(fleet.config)] == ["kept"]
     with pytest.raises(GrowthError, match="is closed by the move of users:1: shardkit move resum"):
         open_database(fleet.config, f"{fleet.name(0)}/2")
     assert still_there(fleet)
