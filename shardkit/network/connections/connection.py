@@ -168,7 +168,7 @@ class Closable(ConnectionState):
 
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived."""
-        return self.is_connected and not self.should_reconnect() and not self.can_read()  # type: ignore[attr-defined]
+        return self.is_connected and not self.should_reconnect() and not self.can_read()
 
     def _from_elsewhere(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int

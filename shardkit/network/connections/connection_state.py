@@ -137,6 +137,7 @@ class ConnectionState(Reconnects):
     asks_for_login: str  # the name of the method of its login
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
+    should_reconnect: Callable[[], bool]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
     _retried: Callable[..., Any]
