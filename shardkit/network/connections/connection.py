@@ -36,13 +36,11 @@ from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, framed
 from shardkit.network.connections.redis_private import (
     INCOMPLETE,
     NOT_GIVEN,
-    PREVIOUS_MASTER,
     AsyncLimitedParser,
     LimitedParser,
     address_of,
     close_left,
     has_unread,
-    lost_its_role,
     postpone_health_check,
     reading_within,
     set_timeout,
@@ -168,7 +166,7 @@ class Closable(ConnectionState):
 
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived."""
-        return self.is_connected and not self.should_reconnect() and not self.can_read()  # type: ignore[attr-defined]
+        return self.is_connected and not self.should_reconnect() and not self.can_read()
 
     def _from_elsewhere(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
@@ -220,10 +218,7 @@ class Closable(ConnectionState):
                 with self._kept_to_deadline():
                     super().send_packed_command(pieces, False)  # type: ignore[misc]
         except Exception as error:
-            reraise_handlers(error)
-            if self.closed:
-                raise closed_error() from error
-            self.note_failure(error)
+            self.report(error)
             raise
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
@@ -250,19 +245,10 @@ class Closable(ConnectionState):
                 with reading_within(self, timeout) as options:
                     reply = read(*args, **options, **kwargs)
         except LOST as error:
-            reraise_handlers(error)
-            if self.closed:
-                raise closed_error() from error
-            self.note_failure(error)
+            self.report(error)
             raise
         except ResponseError as error:
-            self._note_refusal(error)
-            if self.is_replaced(error):
-                self.disconnect()
-                raise ConnectionError(PREVIOUS_MASTER) from error
-            pool = self.follower()
-            if pool is not None and lost_its_role(error):
-                pool.leave(self, error)
+            run_steps(self.refused(error))
             raise
         finally:
             self._blocking_for = None
@@ -555,9 +541,7 @@ class AsyncClosable(ConnectionState):
             except BuiltinTimeoutError:
                 raise TimeoutError("Timeout writing to socket") from None
         except Exception as error:
-            if self.closed:
-                raise closed_error() from error
-            self.note_failure(error)
+            self.report(error)
             raise
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
@@ -584,18 +568,10 @@ class AsyncClosable(ConnectionState):
                     async with kept_to_deadline(self, reads=True):
                         reply = await read(*args, **kwargs)
         except LOST as error:
-            if self.closed:
-                raise closed_error() from error
-            self.note_failure(error)
+            self.report(error)
             raise
         except ResponseError as error:
-            self._note_refusal(error)
-            if self.is_replaced(error):
-                await self.disconnect(nowait=True)
-                raise ConnectionError(PREVIOUS_MASTER) from error
-            pool = self.follower()
-            if pool is not None and lost_its_role(error):
-                await pool.leave(self, error)
+            await arun_steps(self.refused(error))
             raise
         finally:
             self._blocking_for = None

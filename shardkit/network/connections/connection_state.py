@@ -51,9 +51,11 @@ from shardkit.network.connections.framing import (
 )
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
+    PREVIOUS_MASTER,
     MasterChangingError,
     Reconnects,
     has_connect_callbacks,
+    lost_its_role,
     move_connection,
 )
 from shardkit.network.connections.replies import MAX_REPLY_BYTES, ReplyParser, refuses_to_serve
@@ -137,6 +139,7 @@ class ConnectionState(Reconnects):
     asks_for_login: str  # the name of the method of its login
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
+    should_reconnect: Callable[[], bool]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
     _retried: Callable[..., Any]
@@ -379,13 +382,22 @@ class ConnectionState(Reconnects):
     def _read_raw(self) -> Any:
         return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
 
-    def _note_refusal(self, error: Exception) -> None:
-        """Note that a reply was an error. Keys may still be watched; redis-py shows all of it."""
+    def refused(self, error: ResponseError) -> Steps[None]:
+        """Note that a reply was an error; leave a server that is no master any more.
+
+        Keys may still be watched; redis-py shows all of the text.
+        """
         if sent := getattr(error, "args_sent", ""):
             error.args = (f"{error}{sent}",)
         self.due = max(0, self.due - 1)
         self.ends = self.ends or self.own
         self.unusable = self.unusable or refuses_to_serve(error)
+        if self.master is not None and isinstance(error, ReadOnlyError):
+            yield partial(self.disconnect, True)  # at once
+            raise ConnectionError(PREVIOUS_MASTER) from error
+        pool = self.follower()
+        if pool is not None and lost_its_role(error):
+            yield partial(pool.leave, self, error)
 
     @run_by_face
     def connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
@@ -497,10 +509,6 @@ class ConnectionState(Reconnects):
         if isinstance(reply, Exception):
             raise ConnectionError(f"AUTH was refused: {reply}")
 
-    def is_replaced(self, error: Exception) -> bool:
-        """Whether an error says that the server, which Sentinels named, is no master any more."""
-        return self.master is not None and isinstance(error, ReadOnlyError)
-
     @run_by_face
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
         """Send redis-py's introduction, and open the database; subscriptions follow."""
@@ -512,6 +520,13 @@ class ConnectionState(Reconnects):
     def waits(self) -> bool:
         """Whether its user subscribes or is in a blocking command, and may wait for ever."""
         return self._blocking_for is not None or has_connect_callbacks(self)
+
+    def report(self, error: BaseException) -> None:
+        """Report a failure; raise the exception behind it instead, or that the kit was closed."""
+        reraise_handlers(error)
+        if self.closed:
+            raise closed_error() from error
+        self.note_failure(error)
 
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""

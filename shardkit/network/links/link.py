@@ -71,9 +71,9 @@ from shardkit.network.links.grouping import (
     target_of_short,
 )
 from shardkit.network.links.multiplexer import (
-    ConnectionLost,
     Received,
-    exchange_alone,
+    carried,
+    give_back,
     multiplexed,
 )
 from shardkit.network.links.resp import Chunk, pack_command
@@ -922,14 +922,22 @@ async def _attempt(batch: Batch, started: Started) -> Attempt:
     return attempt
 
 
-async def _exchange_alone(source: Any, attempt: Attempt, chunks: list[Chunk], raw: bool) -> None:
+async def _exchange_alone(pool: Any, attempt: Attempt, chunks: list[Chunk], raw: bool) -> None:
+    """Send chunks over a connection of their own."""
+    connection = None
     try:
         with within(attempt.deadline):
+            connection = await pool.get_connection()
+            attempt.sent = True
             block = attempt.server_request.block
-            attempt.replies = await exchange_alone(source, chunks, raw, block)
-        attempt.refused = True
-    except ConnectionLost as lost:
-        attempt.error, attempt.sent = lost.error, lost.sent
+            attempt.replies = await carried(connection, chunks, raw, block)
+            attempt.refused = True
+    except Exception as error:  # whatever it is, only this server's requests fail
+        attempt.error = error
+    finally:
+        if connection is not None:
+            connection.for_block = False
+            await give_back(pool, connection, broken=not attempt.refused)
     _note_end(attempt, None)
 
 

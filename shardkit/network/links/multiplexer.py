@@ -92,28 +92,7 @@ async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
     source.release_nowait(connection)
 
 
-async def exchange_alone(
-    source: Any, chunks: Sequence[Chunk], raw: bool, block: float | None
-) -> list[Reply]:
-    """Send chunks over a connection of their own, and return the replies."""
-    try:
-        connection = await source.get_connection()
-    except Exception as error:  # nothing was sent
-        raise ConnectionLost(error, sent=False) from error
-    complete = False
-    try:
-        replies = await _carried(connection, chunks, raw, block)
-        complete = True
-    except Exception as error:  # whatever it is, only this server's requests fail
-        raise ConnectionLost(error, sent=True) from error
-    else:
-        return replies
-    finally:
-        connection.for_block = False
-        await give_back(source, connection, broken=not complete)
-
-
-async def _carried(
+async def carried(
     connection: Any, chunks: Sequence[Chunk], raw: bool, block: float | None = None
 ) -> list[Reply]:
     """Send chunks and return the replies, in which errors are values."""
@@ -751,7 +730,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     continue
                 chunks = request.given or [Chunk(request.data, request.count)]
                 request.sent = request.replies.refused = True  # the latter perhaps
-                request.replies[:] = await _carried(connection, chunks, request.raw)
+                request.replies[:] = await carried(connection, chunks, request.raw)
                 if not request.future.done():
                     request.future.set_result(request.replies)
             broken = False

@@ -110,15 +110,10 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
     uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None
     if uniform is not None:
         return uniform.chunks()
-    return join(pack_each(commands))
-
-
-def pack_each(commands: Sequence[Arguments]) -> list[bytes]:
-    """Pack commands one by one; see `pack_all`."""
     try:
-        return list(map(pack_command, commands))
+        return join(list(map(pack_command, commands)))
     except (TypeError, UnicodeEncodeError):
-        return [pack(args) for args in commands]
+        return join([pack(args) for args in commands])
 
 
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:

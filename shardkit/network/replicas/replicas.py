@@ -555,7 +555,8 @@ def _update(server: ReplicaState, answer: _Answer) -> None:
     info, server.asked_at, seconds = answer
     server.problem, server.is_silent = "", not info
     if isinstance(info, Exception):
-        server.problem = f"does not answer ({info})"
+        # Without the shard, which is another one's of the same server, and without its remedy.
+        server.problem = f"does not answer ({getattr(info, 'error', None) or info})"
         return
     server.zone = server.entry.zone or str(info.get("availability_zone", server.zone))
     if server.latency == float("inf"):
