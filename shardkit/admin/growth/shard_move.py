@@ -465,7 +465,7 @@ class ShardMover(Mover):
             keys, size = (
                 sum(getattr(each, name) for each in self._copies) for name in ("keys", "bytes")
             )
-            self._pace.note(COPIED, keys, move.total, "keys", f", {size / 1e6:,.0f} MB")
+            self._pace.note(COPIED, keys, move.total, "keys", size)
 
         def copy_some(own: Sequence[DatabaseCopy]) -> None:
             for copy in own:
