@@ -57,6 +57,14 @@ _PIECES = {
     "zset": ("ZCARD", "ZSCAN", "ZADD"),
 }
 _LARGE = 500_000  # bytes in memory of values that are copied in pieces
+_FIND_LARGE = """
+local large = {}
+local least = tonumber(ARGV[1])
+for n = 2, #ARGV do
+    local size = redis.call('MEMORY', 'USAGE', ARGV[n])
+    if size and size > least then large[#large + 1] = {n - 2, size} end
+end
+return large"""
 _PIECE, _MEMBERS = 100_000, 1000  # bytes and members at a time
 # Events that no client causes; the last is followed by a DEL if no field is left.
 _OF_ITSELF = frozenset({b"expired", b"evicted", b"hexpired"})
@@ -277,7 +285,6 @@ class Standstill:
 
 _PAGE = 200
 _TOLD_EVERY = 0.5  # seconds between two reports of how far a large value is
-_ASKED = 64  # keys that are asked for their sizes at a time
 _KEYS = 96  # keys that are written at a time,
 _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's time
 NEAR = 200  # changed keys that are left when writers are held
@@ -459,9 +466,8 @@ class DatabaseCopy:
     def _copy(self, number: int, lists: Iterable[Sequence[bytes]], share: float = 1.0) -> None:
         """Copy keys of a database as they are now; delete those that are gone."""
         source = Place(self.server, number)
-        parts = (
-            part for keys in lists for part in self._slices.of(self._without_large(number, keys))
-        )
+        usual = self._without_large(number, lists)
+        parts = (part for keys in usual for part in self._slices.of(keys))
         asked: deque[tuple[Sequence[bytes], float]] = deque()
         with exchange.one_connection(self._sources[number]) as line:
             while True:
@@ -474,16 +480,22 @@ class DatabaseCopy:
                         return
                     self._take(source, *asked.popleft(), exchange.accepted(line.replies()))
 
-    def _without_large(self, number: int, keys: Sequence[bytes]) -> Sequence[bytes]:
-        """Copy large values in pieces; return the keys of the others, to be dumped."""
-        source, large = self._sources[number], set()
-        for own in (keys[n : n + _ASKED] for n in range(0, len(keys), _ASKED)):
-            with exchange.one_connection(source) as line:
-                sizes = line.ask([("MEMORY", "USAGE", key, "SAMPLES", 1) for key in own])
-            for key, size in zip(own, sizes, strict=True):
-                if isinstance(size, int) and size > _LARGE and self._in_pieces(number, key, size):
-                    large.add(key)
-        return [key for key in keys if key not in large] if large else keys
+    def _without_large(
+        self, number: int, lists: Iterable[Sequence[bytes]]
+    ) -> Iterator[Sequence[bytes]]:
+        """Copy large values in pieces; yield the keys of the others, to be dumped."""
+        asked: deque[Sequence[bytes]] = deque()
+        with exchange.one_connection(self._sources[number]) as line:
+            for keys in chain(lists, [()]):
+                for own in (keys[n : n + _PAGE] for n in range(0, len(keys), _PAGE)):
+                    line.post([("EVAL", _FIND_LARGE, 0, _LARGE, *own)])
+                    asked.append(own)
+                # The server looks at a page while this process handles the one before.
+                while len(asked) > (1 if keys else 0):
+                    own, [said] = asked.popleft(), line.replies()
+                    found = [] if isinstance(said, Exception) else said  # the user may not ask
+                    large = {own[n] for n, size in found if self._in_pieces(number, own[n], size)}
+                    yield [key for key in own if key not in large] if large else own
 
     def _in_pieces(self, number: int, key: bytes, size: int) -> bool:
         """Copy a value in pieces, unless it is of another type or fields of hashes expire.

@@ -277,7 +277,7 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "KeyCapture", Capture)
         patched.setattr(shard_move, "turn_on_notifications", lambda client: "")
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
-        patched.setattr(DatabaseCopy, "_without_large", lambda self, number, keys: keys)
+        patched.setattr(DatabaseCopy, "_without_large", lambda self, number, lists: lists)
         patched.setattr(shard_move.ShardMover, "_run_of", staticmethod(lambda clients: ""))
         places: dict[str, Any] = {"sources": ("old:1/1",), "targets": ("new:1/1",)}
         plan = MovePlan(str(OLD), str(NEW), ("data",), {}, 0, Expected(0, 0, 0), (), **places)
