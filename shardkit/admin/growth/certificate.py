@@ -35,7 +35,7 @@ from shardkit.admin.growth.exchange import (
     at_work,
     one_connection,
 )
-from shardkit.admin.growth.shard_copy import TOLD
+from shardkit.admin.growth.shard_copy import TOLD, has_expiring_fields
 from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.redis_private import reply_callbacks
 
@@ -397,7 +397,7 @@ def _digests(
     found: list[dict[bytes, tuple[str, bytes, int]]] = []
     for client, own, replies, (answers, now) in zip(clients, kinds, values, said, strict=True):
         parse = reply_callbacks(client)
-        expiring = "hash" in own and _has_expiring_fields(parse["INFO"](replies.pop()))
+        expiring = "hash" in own and has_expiring_fields(parse["INFO"](replies.pop()))
         result = {}
         for n, (key, kind, left) in enumerate(zip(keys, own, answers[len(keys) :], strict=True)):
             value = replies[n]
@@ -416,13 +416,6 @@ def _digests(
 def _is_whole(value: Any, other: Any) -> bool:
     """Whether two replies are the same string, and all of it."""
     return isinstance(value, bytes) and len(value) < _BYTES and bool(value == other)
-
-
-def _has_expiring_fields(keyspace: Mapping[str, Any]) -> bool:
-    """Whether fields of hashes expire, by the numbers of Valkey and Redis."""
-    return any(
-        each.get("keys_with_volatile_items") or each.get("subexpiry") for each in keyspace.values()
-    )
 
 
 def _size(value: Any) -> int:
@@ -451,8 +444,9 @@ def _value(client: Any, key: bytes, kind: str, first: Any, expiring: bool = Fals
             raise first
         if kind in ("hash", "set", "zset"):
             members = 0
-            for member in set(_members(client, key, kind, expiring, *first)):
-                members ^= int.from_bytes(_hash(*member), "big")
+            # Of millions of members, digests take less memory, and garbage collection no time.
+            for each in {_hash(*each) for each in _members(client, key, kind, expiring, *first)}:
+                members ^= int.from_bytes(each, "big")
             return b"%d" % members
         ordered = hashlib.blake2b(digest_size=16)
         if kind == "string":

@@ -151,6 +151,7 @@ _COSTS = {REPLICATION: (0.0, 8e-9), KEYS: (11e-6, 27e-9), COMPARING: (33e-6, 22e
 _OF_ELEMENT = {"hash": 9e-6, "stream": 8e-6, "zset": 6e-6, "set": 6e-6, "list": 2e-6, "string": 0.0}
 _UNSURE = 0.5  # the part by which the load of servers changes in any case
 _UNKNOWN = 4.0  # by what an estimate is wrong without a measurement
+_FEW = 0.02  # seconds of measured work that tell half of what many would tell
 _FIRST = 0.01  # the part of a step from which the rest is estimated
 _EVERY = 1.0  # seconds between two notes in the journal
 
@@ -199,13 +200,13 @@ class Expected:
             measured: of parts of the work, how long each took just now, and on an idle machine.
         """
         parts = [(now, idle) for now, idle in measured if now > 0 < idle]
-        if not parts:
-            return cls(seconds, seconds / _UNKNOWN, seconds * _UNKNOWN)
-        slowness = sum(now for now, _ in parts) / sum(idle for _, idle in parts)
+        now, idle = (sum(each) for each in zip((0.0, 0.0), *parts, strict=True))
+        # Of few keys it is the exchanges that take the time: then little is known.
+        slowness, known = (now + _FEW) / (idle + _FEW), idle / (idle + _FEW)
         spread = 0.0
         if len(parts) > 1:
             spread = 2 * stdev(now / idle for now, idle in parts) / len(parts) ** 0.5 / slowness
-        unsure = 1 + max(_UNSURE, spread)
+        unsure = max(1 + _UNSURE, 1 + spread, known + (1 - known) * _UNKNOWN)
         seconds *= slowness
         return cls(seconds, seconds / unsure, seconds * unsure, slowness)
 
@@ -232,12 +233,16 @@ class Pace:
         comparing = max(comparing, move.expected - copied)
         self._expected[COMPARING] = comparing / share
 
-    def note(self, step: str, done: int, total: int, unit: str, more: str = "") -> None:
-        """Tell that so much of a step is done."""
+    def note(self, step: str, done: int, total: int, unit: str, size: int = 0) -> None:
+        """Tell that so much of a step is done; `size` is the bytes of the keys that were copied."""
         now, move = time.monotonic(), self._move
         if step != self._step:
             self._step, self._began = step, now
-        spent, part = now - self._began, min(1.0, done / max(1, total))
+        spent, part = now - self._began, done / max(1, total)
+        if size:  # large values may be most of the work
+            whole = _expected(KEYS, total, move.memory)
+            part = max(part, _expected(KEYS, done, size) / max(whole, 1e-9))
+        part = min(1.0, part)
         before = self._expected[step]
         if part >= _FIRST:
             self._expected[step] = spent / part
@@ -247,7 +252,8 @@ class Pace:
                 self._expected[COMPARING] *= self._expected[step] / before
             left += self._expected[COMPARING]
         rate = done / spent if spent else 0.0
-        text = f"{step} {done:,} of {total:,} {unit}{more}"
+        text = f"{step} {done:,} of {total:,} {unit}"
+        text += f", {size / 1e6:,.0f} MB" if size else ""
         if rate:
             text += f", {rate:,.0f} a second, about {_span(left)} left"
         move.progress = {"text": text, "done": done, "total": total}

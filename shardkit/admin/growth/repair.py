@@ -241,8 +241,9 @@ class _ClosedDatabases:
         move = self.moves.get(change)
         name = move.name if move else self._named(place)
         if move is None:  # somebody has overwritten it
-            own = (m for m in self.moves.values() if str(place) in (*m.sources, *m.targets))
-            move = next((each for each in own if not change and not each.is_over), None)
+            move = next(
+                (m for m in self.moves.values() if not change and self._uses(m, place)), None
+            )
         if move is not None and not move.is_over:
             if move.phase == "kept":
                 why = f"shardkit move resume, complete or reverse {move.name}"
@@ -265,6 +266,14 @@ class _ClosedDatabases:
         if does != "unknown":
             self._rebuilt[change] = move
         return Repair(str(place), change, move.name, does, why)
+
+    def _uses(self, move: Move, place: Place) -> bool:
+        """Whether an open move has a database, by any name of its server."""
+        places = map(Place.parse, (*move.sources, *move.targets))
+        return not move.is_over and any(
+            each.database == place.database and self._same(each.server, place.server)
+            for each in places
+        )
 
     def _decided(self, known: Collection[str]) -> Iterator[Repair]:
         """Find open moves that have taken over, and whose databases no entry names."""

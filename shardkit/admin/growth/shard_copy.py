@@ -6,6 +6,7 @@
     SCAN ─► DUMP, PTTL ─► RESTORE REPLACE     2. copy changed keys again until few are left
     changed keys ─► the same, or DEL          3. while no client writes: copy the rest
 
+Large values are copied in pieces, as DUMP and RESTORE would hold the servers.
 The last copy of a key is always younger than its last change, because the notification arrives
 before the key is read. So nothing has to be atomic. Other databases of both servers may be in use.
 """
@@ -13,13 +14,14 @@ before the key is read. So nothing has to be atomic. Other databases of both ser
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -46,6 +48,24 @@ _POLL = 0.1
 _SETTING = "notify-keyspace-events"
 _ALWAYS = "KA"  # keyspace events, all kinds of them
 _WANTED = f"{_ALWAYS}n"  # also that a key is new, whatever its type
+# A string's or collection's command for its size, and those that read and write a page of it.
+_PIECES = {
+    "string": ("STRLEN", "GETRANGE", "APPEND"),
+    "list": ("LLEN", "LRANGE", "RPUSH"),
+    "hash": ("HLEN", "HSCAN", "HSET"),
+    "set": ("SCARD", "SSCAN", "SADD"),
+    "zset": ("ZCARD", "ZSCAN", "ZADD"),
+}
+_LARGE = 500_000  # bytes in memory of values that are copied in pieces
+_FIND_LARGE = """
+local large = {}
+local least = tonumber(ARGV[1])
+for n = 2, #ARGV do
+    local size = redis.call('MEMORY', 'USAGE', ARGV[n])
+    if size and size > least then large[#large + 1] = {n - 2, size} end
+end
+return large"""
+_PIECE, _MEMBERS = 100_000, 1000  # bytes and members at a time
 # Events that no client causes; the last is followed by a DEL if no field is left.
 _OF_ITSELF = frozenset({b"expired", b"evicted", b"hexpired"})
 
@@ -264,6 +284,7 @@ class Standstill:
 
 
 _PAGE = 200
+_TOLD_EVERY = 0.5  # seconds between two reports of how far a large value is
 _KEYS = 96  # keys that are written at a time,
 _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's time
 NEAR = 200  # changed keys that are left when writers are held
@@ -337,9 +358,11 @@ class DatabaseCopy:
         self._writers: ExitStack | None = None  # closes those of `copy_all`
         self._guarded: dict[Place, GuardedWrites] = {}
         self.keys = self.bytes = 0
+        self.tell: Callable[[], object] = lambda: None
 
     def copy_all(self, progress: Callable[[], object] = lambda: None) -> None:
         """Copy every key."""
+        self.tell = progress
 
         def told(source: Any) -> Iterator[list[bytes]]:
             for page in exchange.pages(source, _PAGE):
@@ -352,7 +375,7 @@ class DatabaseCopy:
             for guarded in self._guarded.values():
                 with self._refusals():
                     guarded.end()
-        self._writers, self._guarded = None, {}
+        self._writers, self._guarded, self.tell = None, {}, lambda: None
         self._write_rest()
         for _ in range(_PASSES * len(self._late) // _PAGE + 1):
             self._copy_changed(self._take_late())
@@ -443,7 +466,8 @@ class DatabaseCopy:
     def _copy(self, number: int, lists: Iterable[Sequence[bytes]], share: float = 1.0) -> None:
         """Copy keys of a database as they are now; delete those that are gone."""
         source = Place(self.server, number)
-        parts = (part for keys in lists for part in self._slices.of(keys))
+        usual = self._without_large(number, lists)
+        parts = (part for keys in usual for part in self._slices.of(keys))
         asked: deque[tuple[Sequence[bytes], float]] = deque()
         with exchange.one_connection(self._sources[number]) as line:
             while True:
@@ -455,6 +479,56 @@ class DatabaseCopy:
                     if not asked:
                         return
                     self._take(source, *asked.popleft(), exchange.accepted(line.replies()))
+
+    def _without_large(
+        self, number: int, lists: Iterable[Sequence[bytes]]
+    ) -> Iterator[Sequence[bytes]]:
+        """Copy large values in pieces; yield the keys of the others, to be dumped."""
+        asked: deque[Sequence[bytes]] = deque()
+        with exchange.one_connection(self._sources[number]) as line:
+            for keys in chain(lists, [()]):
+                for own in (keys[n : n + _PAGE] for n in range(0, len(keys), _PAGE)):
+                    line.post([("EVAL", _FIND_LARGE, 0, _LARGE, *own)])
+                    asked.append(own)
+                # The server looks at a page while this process handles the one before.
+                while len(asked) > (1 if keys else 0):
+                    own, [said] = asked.popleft(), line.replies()
+                    found = [] if isinstance(said, Exception) else said  # the user may not ask
+                    large = {own[n] for n, size in found if self._in_pieces(number, own[n], size)}
+                    yield [key for key in own if key not in large] if large else own
+
+    def _in_pieces(self, number: int, key: bytes, size: int) -> bool:
+        """Copy a value in pieces, unless it is of another type or fields of hashes expire.
+
+        If it changes meanwhile, that is told, and it is copied again.
+        """
+        source = self._sources[number]
+        kind, left = exchange.ask(source, [("TYPE", key), ("PTTL", key)])
+        kind = kind.decode()
+        if kind not in _PIECES or (kind == "hash" and has_expiring_fields(source.info("keyspace"))):
+            return False
+        at = told = time.monotonic()
+        [target] = self._rule.there(Place(self.server, number), [key])
+        for waiting in self._read.values():  # it may have been small a moment ago
+            waiting.keys.pop(key, None)
+        try:
+            pieces = _pieces(source, key, kind, size)
+            for command in chain([("UNLINK", key)], pieces):
+                with exchange.at_work(self._share), self._refusals():
+                    self._send({target: [[command]]})
+                self.bytes += sum(map(len, command[2:]))
+                if time.monotonic() > told + _TOLD_EVERY:
+                    told = time.monotonic()
+                    self.tell()
+            if left > 0:
+                left = max(1, left - round(1000 * (time.monotonic() - at)))
+                with self._refusals():
+                    self._send({target: [[("PEXPIRE", key, left)]]})
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):  # it has just changed its type
+                raise
+        self.keys += 1
+        return True
 
     def _take(
         self, source: Place, keys: Sequence[bytes], at: float, answers: Sequence[Any]
@@ -555,6 +629,37 @@ class DatabaseCopy:
             guarded = self._guarded[target] = GuardedWrites(target, client, self.value)
             self._writers.callback(guarded.close)
         self._guarded[target].write(writes[target])
+
+
+def has_expiring_fields(keyspace: Mapping[str, Any]) -> bool:
+    """Whether fields of hashes expire, by the numbers of Valkey and Redis."""
+    return any(
+        each.get("keys_with_volatile_items") or each.get("subexpiry") for each in keyspace.values()
+    )
+
+
+def _pieces(source: Any, key: bytes, kind: str, size: int) -> Iterator[Arguments]:
+    """Yield the commands that write a value of about some bytes in pieces."""
+    length, read, write = _PIECES[kind]
+    [count] = exchange.ask(source, [(length, key)])
+    page = max(1, _PIECE * count // size)
+    if kind != "string":
+        page = min(page, _MEMBERS)
+    cursor = b"0"
+    for start in range(0, sys.maxsize, page):
+        if kind in ("string", "list"):
+            [found] = exchange.ask(source, [(read, key, start, start + page - 1)])
+            members = [found] if isinstance(found, bytes) else found
+            is_last = not found
+        else:
+            [[cursor, members]] = exchange.ask(source, [(read, key, cursor, "COUNT", page)])
+            if kind == "zset":  # scores come last
+                members = list(chain(*zip(members[1::2], members[::2], strict=True)))
+            is_last = cursor == b"0"
+        if any(members):
+            yield (write, key, *members)
+        if is_last:
+            return
 
 
 def _mark(said: Any) -> bytes:

@@ -277,9 +277,9 @@ class ShardMover(Mover):
         sources = () if self._old_gate.is_cluster else old.values()  # a cluster keeps its data
         if masters and not any(exchange.strays(client, 1) for client in sources):
             if filled:
-                return "done", f"it was emptied, and {target} has the keys"
+                return "done", f"it was left, and {target} has the keys"
             if all(map(gate.record_in, fences)):
-                return "done", f"it was emptied, and the keys have left {target} since"
+                return "done", f"it was left, and the keys have left {target} since"
         return "", f"{target} lacks the keys: shardkit changes end --lost"
 
     def _follow_databases(self) -> None:
@@ -465,7 +465,7 @@ class ShardMover(Mover):
             keys, size = (
                 sum(getattr(each, name) for each in self._copies) for name in ("keys", "bytes")
             )
-            self._pace.note(COPIED, keys, move.total, "keys", f", {size / 1e6:,.0f} MB")
+            self._pace.note(COPIED, keys, move.total, "keys", size)
 
         def copy_some(own: Sequence[DatabaseCopy]) -> None:
             for copy in own:

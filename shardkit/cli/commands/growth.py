@@ -184,7 +184,8 @@ def status(output: Output, where: str | None = given.config) -> int:
         return code
     table = Table.of("what", "from", "to", "phase", number("keys"), identifier("epoch"), "same")
     for each in all_moves:
-        same = "" if each.certificate is None else "yes" if _is_right(each.certificate) else "no"
+        certificate = each.certificate or {}
+        same = "" if "same" not in certificate else "yes" if _is_right(certificate) else "no"
         what = " ".join(each.shards) if each.copying == KEYS else "server"
         if any(each.clusters):
             left, entered = each.clusters
@@ -200,7 +201,7 @@ def status(output: Output, where: str | None = given.config) -> int:
 
 
 def _is_right(certificate: dict[str, Any]) -> bool:
-    return bool(certificate["same"]) and not certificate.get("stale")
+    return bool(certificate.get("same", True)) and not certificate.get("stale")
 
 
 def show_plan(output: Output, plan: growth.MovePlan) -> int:
@@ -250,7 +251,9 @@ def run(
         output.line(f"writers waited at most {1000 * done.held:.0f} ms")
     if certificate is not None and "epoch" in certificate:
         output.line(f"epoch {certificate['epoch']}; {certificate['keys_now']:,} keys")
-        if certificate["same"]:
+        if "same" not in certificate:
+            output.warn("its record was lost, and with it what was compared")
+        elif certificate["same"]:
             was = "held" if of_shards else "hold"
             output.good(f"both servers {was} the same, digest {certificate['digest']}")
             if certificate["changing"]:

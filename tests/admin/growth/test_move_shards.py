@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
+import re
 import shutil
 import socket
 import threading
@@ -837,3 +839,36 @@ def test_a_move_of_shards_that_cannot_go_on_says_why(fleet: Fleet) -> None:
     fleet.describe({"users": {"shards": [fleet.at(0, db=1)]}}, force=True)
     with pytest.raises(GrowthError, match="users:1 is no longer a shard; push its entry again"):
         resume_move(fleet.config, "users:1")
+
+
+LARGE: dict[str, list[Any]] = {
+    "string": ["SET", os.urandom(700_000)],
+    "list": ["RPUSH", *("x" * (n % 199) for n in range(10_000))],
+    "hash": ["HSET", *(f"f{n}" * 9 for n in range(40_000))],
+    "set": ["SADD", *(f"m{n}" for n in range(20_000))],
+    "zset": ["ZADD", *(each for n in range(20_000) for each in (n / 7, f"m{n}"))],
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_large_values_are_copied_in_pieces(fleet: Fleet, kind: str) -> None:
+    """DUMP and RESTORE of them would hold the servers."""
+    small(fleet)
+    name, *value = LARGE[kind]
+
+    def write(said: str = "comparing") -> None:
+        if said == "comparing":
+            with fleet.servers[0].client(db=2) as old:
+                for key in ("large", "other"):
+                    old.execute_command(name, key, *value)
+                    old.expire(key, 1000)
+
+    write()
+    with fleet.servers[1].client(db=2) as target:
+        target.config_set("slowlog-log-slower-than", 0)
+        target.config_set("slowlog-max-len", 100_000)
+        certified(fleet.move_shard(progress=write))
+        assert 0 < target.ttl("large") <= 1000
+        commands = [each["command"] for each in target.slowlog_get(100_000)]
+        assert any(re.match(b"RESTORE k", each) for each in commands)
+        assert not any(re.match(b"RESTORE (large|other)", each) for each in commands)

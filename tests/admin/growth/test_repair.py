@@ -143,6 +143,8 @@ def test_a_map_from_before_two_moves_follows_both(fleet: Fleet, records: bool) -
     for key, value in snapshot.items():
         fleet.config.restore(key, 0, value)  # type: ignore[arg-type]
     assert {each.action for each in repair_changes(fleet.config)} == {"follow"}
+    fleet.run("move", "status")
+    assert "done" in fleet.run("move", "verify", "users:1").output
     assert fleet.masters() == [fleet.name(0), fleet.name(2)]
     assert still_there(fleet)
 
