@@ -15,6 +15,7 @@ from shardkit.config.store import HISTORY_KEY
 from shardkit.errors import ConfigServerError
 from shardkit.kit.kit import CONFIG_TIMEOUT
 from shardkit.network.connections import Connector
+from shardkit.network.connections.reply_kinds import check_replies
 
 
 @contextmanager
@@ -30,6 +31,7 @@ def config_client(where: str | Entry) -> Iterator[redis.Redis]:
     limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
     client = Connector().blocking({**limits, **as_one_server(entry).resolved(WHERE)})
     assert isinstance(client, redis.Redis)
+    check_replies(client, reports=True)
     pool: Any = client.connection_pool
     try:
         try:
