@@ -18,6 +18,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import HISTORY_KEY, read_components, read_history
 from shardkit.errors import ConfigServerError, ShardKitError
 from shardkit.network.connections import Connector
+from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.rules import CONFIG, CheckFinding
 from shardkit.network.server_queries import TIMEOUT, ServerErrors
 from shardkit.network.topology import MapFile, Source
@@ -36,6 +37,7 @@ def config_client(where: str | Entry) -> Iterator[redis.Redis]:
     limits = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
     client = Connector().blocking({**limits, **as_one_server(entry).resolved(WHERE)})
     assert isinstance(client, redis.Redis)
+    check_replies(client, reports=True)
     pool: Any = client.connection_pool
     try:
         try:

@@ -17,6 +17,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.network.connections import Connector
 from shardkit.network.connections.clients import pools_of
+from shardkit.network.connections.reply_kinds import check_replies
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -70,6 +71,8 @@ def client_of(
         "retries": 0,
     }
     client: Any = (connector or Connector()).blocking({**fields, **limits})
+    if isinstance(client, redis.Redis):
+        check_replies(client, reports=True)
     try:
         yield client
     finally:

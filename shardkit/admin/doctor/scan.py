@@ -21,6 +21,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.component import Component
 from shardkit.errors import ShardErrors, ShardKitError
 from shardkit.kit.kit import ShardKit
+from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.survey import ServerFacts, loses_scripts, server_of
 from shardkit.operations.commands import Shard, script_call
 from shardkit.operations.lua import script
@@ -478,11 +479,15 @@ def databases_of(kit: ShardKit, component: Component, shard: Shard) -> list[Data
     """Return the databases of a shard: one, or on a cluster one for each master."""
     client = kit.clients.get(component, shard.number, raw=True)
     if isinstance(client, redis.RedisCluster):
-        return [
+        found = [
             Database(shard, f"{node.host}:{node.port}", client.get_redis_connection(node))
             for node in client.get_primaries()  # type: ignore[no-untyped-call]
         ]
-    return [Database(shard, component.entry_of(shard).address, client)]
+    else:
+        found = [Database(shard, component.entry_of(shard).address, client)]
+    for each in found:
+        check_replies(each.client, reports=True)
+    return found
 
 
 def databases_with(kit: ShardKit, *names: str) -> list[Database]:

@@ -38,6 +38,7 @@ from shardkit.network.connections.redis_private import (
     pools_of_nodes,
     refusal_in,
 )
+from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.connections.sentinels import (
     AsyncMaster,
     AsyncSentinelManager,
@@ -197,7 +198,9 @@ class Connector:
         common = _common(fields, Retry)
         if fields.get("cluster"):
             return _cluster(self._cluster_class, fields, common, *self.node_classes(fields)[:2])
-        return self._blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
+        blocking = self._blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
+        check_replies(blocking)
+        return blocking
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client; connects when it is first used."""
@@ -208,7 +211,9 @@ class Connector:
             )
         pool = _pool(fields, common, _AWAITING)
         pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
-        return self._awaiting_class(connection_pool=pool)
+        awaiting = self._awaiting_class(connection_pool=pool)
+        check_replies(awaiting)
+        return awaiting
 
 
 class _Classes(NamedTuple):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 from link_helpers import of, opened, two
 from resources import bounded
 from scripted_server import scripted
 
-from shardkit import ShardKitError
+from shardkit import ShardKitError, connect
+from shardkit.cli.app import app
 
 REPLIES = {
     "a map with an array as key": b"%1\r\n*0\r\n+x\r\n",
@@ -47,3 +51,40 @@ async def test_garbage_is_an_error_of_the_tree(kind: str, what: str) -> None:
                     except Exception as error:
                         raw.append(error)
             assert raw == []
+
+
+@pytest.mark.parametrize("reply", [b"+OK\r\n", b"$-1\r\n", b":-1\r\n", b"*0\r\n", b"*1\r\n*0\r\n"])
+async def test_a_reply_of_another_kind_is_an_error_of_the_tree(kind: str, reply: bytes) -> None:
+    with scripted(**dict.fromkeys(("SCAN", "HSCAN", "TIME", "ROLE"), reply)) as server:
+        async with opened(kind, two(server.port, server.port, socket_timeout=2)) as face:
+            client: Any = await of(face.kit.client("data", 0))
+            for call in (client.scan, lambda: client.hscan("h"), client.time):
+                with pytest.raises((ShardKitError, redis.RedisError), match="the reply to"):
+                    await of(call())
+        with (
+            connect(f"redis://127.0.0.1:{server.port}") as kit,
+            pytest.raises((ShardKitError, redis.RedisError), match="the reply to"),
+        ):
+            kit.components()
+
+
+@pytest.mark.parametrize("number", ["x", "", "9" * 5000, "1.5e400"])
+@pytest.mark.parametrize(
+    "command", ["status", "check", "clients", "doctor", "keys", "advise", "top --json"]
+)
+def test_a_number_that_is_none_is_said_of_the_server(number: str, command: str) -> None:
+    said = f"redis_version:7.2.4\r\nused_memory:{number}\r\nconnected_clients:{number}\r\n"
+    listed = f"id={number} addr=1.2.3.4:5 name= age={number} idle={number}\n"
+    pages = {"SCAN": b"*2\r\n$1\r\n0\r\n*0\r\n", "ZRANGE": b"*0\r\n", "CONFIG": b"*0\r\n"}
+    with scripted(INFO=bulk(said), CLIENT=bulk(listed), **pages) as server:
+        url = f"redis://127.0.0.1:{server.port}"
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "map.yaml"
+            path.write_text(f"components: {{c: {{entry: {{url: '{url}'}}}}}}")
+            result = CliRunner().invoke(app, [*command.split(), "-c", str(path)])
+    assert result.exit_code in (0, 1)
+    assert "should not happen" not in result.output
+
+
+def bulk(text: str) -> bytes:
+    return f"${len(text)}\r\n{text}\r\n".encode()
