@@ -28,7 +28,7 @@ from typing import (
 from uuid import UUID
 
 from shardkit.caching.near import LONGEST_AGE, SHORTEST_AGE, TAGS, VALUES, NearCopies, NearCopy
-from shardkit.caching.values import CachedValues
+from shardkit.caching.values import CachedValues, ComputingLease
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -259,23 +259,12 @@ class _Function:
             except StructureError:  # damaged, or of another codec
                 _, lease, _ = yield partial(values.take, key, tags, True), False
         renewals.add(lease)
-        kept, began = None, time.monotonic()
+        compute = partial(self.function, *args, **kwargs)
         try:
-            with lease.computing():
-                value = yield partial(self.function, *args, **kwargs), False
-            kept = self.dump(value)
+            ends = computation(values, lease, compute, self.dump, self.dump_error)
+            value, kept, _ = yield from ends
             return value if kept is None else self.load(kept)
-        except self.options.exceptions as error:
-            kept = self.dump_error(error)
-            raise
-        except GeneratorExit:  # the event loop has ended: the lease expires
-            values = None
-            raise
         finally:
-            lease.released = True
-            if values is not None:
-                ends = partial(values.put, lease, kept, time.monotonic() - began)
-                yield (partial(values.fail, lease) if kept is None else ends), True
             if near is not None:
                 near.forget([key])
 
@@ -290,8 +279,11 @@ class _Function:
                 f"{self.owner}: it returned what cannot be stored: {error.message}", error.remedy
             ) from None
 
-    def dump_error(self, error: Exception) -> bytes:
-        kind = next(kind for kind in type(error).__mro__ if kind in self.options.exceptions)
+    def dump_error(self, error: Exception) -> bytes | None:
+        """Return an exception as it is stored; None if it is not."""
+        kinds = (kind for kind in type(error).__mro__ if kind in self.options.exceptions)
+        if (kind := next(kinds, None)) is None:
+            return None
         try:
             kind(*error.args)  # as `load` does
             return _ERROR + json.dumps([_path(kind), error.args]).encode()
@@ -336,7 +328,7 @@ class _Function:
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return run_steps(self.steps(key, args, kwargs, anew), _provide, BaseException)
+            return run_steps(self.steps(key, args, kwargs, anew), provide, BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
@@ -348,7 +340,35 @@ class _Function:
         return acall if self.awaits else call
 
 
-def _provide(step: tuple[Callable[[], Any], bool]) -> Any:
+def computation(
+    values: Any,
+    lease: ComputingLease,
+    compute: Callable[[], Any],
+    dump: Callable[[Any], bytes | None],
+    dump_error: Callable[[Exception], bytes | None] = lambda error: None,
+) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
+    """Return a computed value, as it is stored, and whether it was; yields what `steps` do."""
+    kept, began = None, time.monotonic()
+    try:
+        with lease.computing():
+            value = yield compute, False
+    except Exception as error:
+        kept = dump_error(error)
+        raise
+    except GeneratorExit:  # the event loop has ended: the lease expires
+        lease.released = True
+        raise
+    else:
+        kept = dump(value)
+    finally:
+        if not lease.released:
+            lease.released = True
+            put = partial(values.put, lease, kept, time.monotonic() - began)
+            stored = yield (partial(values.fail, lease) if kept is None else put), True
+    return value, kept, stored
+
+
+def provide(step: tuple[Callable[[], Any], bool]) -> Any:
     """Make a call of a function's steps; what ends a lease runs to its end."""
     call, ends = step
     if not ends:

@@ -432,8 +432,9 @@ def test_wrong_options_are_refused_by_name(
 def test_wrong_values_and_arguments_are_refused_by_name(face: Face, computing: Computing) -> None:
     load = cached(face, computing)
     computing.value = {1: 2}
-    with pytest.raises(InvalidArgumentError, match="it returned what cannot be stored"):
-        face.run(load("a"))
+    for each in (load, cached(face, computing, exceptions=ValueError)):
+        with pytest.raises(InvalidArgumentError, match="it returned what cannot be stored"):
+            face.run(each("a"))
     computing.value = 5
     assert face.run(load("a")) == 5
     with pytest.raises(InvalidArgumentError, match=r"key='k:\{name\}' would contain \['a'\]"):

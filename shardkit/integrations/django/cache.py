@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -31,6 +30,7 @@ from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
 from shardkit import log_records
+from shardkit.caching.functions import computation, provide
 from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.integrations.kits import kit_of
@@ -44,9 +44,9 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
-from shardkit.operations.deadlines import within
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
+from shardkit.operations.steps import run_steps
 from shardkit.routing.keys import hash_tag
 
 logger = logging.getLogger("shardkit.integrations")
@@ -173,20 +173,14 @@ class ShardKitCache(BaseCache):
         if lease is None:
             return self._load(found)
         renewals.add(lease)
-        kept, began = None, time.monotonic()
-        try:
-            with lease.computing():
-                value = default()
+
+        def dump(value: Any) -> bytes:
             data = self._dump(value)
-            kept = data if isinstance(data, bytes) else str(data).encode()
-        finally:
-            lease.released = True
-            with within(None), suppress(ShardKitError):
-                if kept is None:
-                    values.fail(lease)
-                elif not values.put(lease, kept, time.monotonic() - began):
-                    value = self.get(key, value, version)  # somebody has set it
-        return value
+            return data if isinstance(data, bytes) else str(data).encode()
+
+        steps = computation(values, lease, default, dump)
+        value, _, done = run_steps(steps, provide, BaseException)
+        return self.get(key, value, version) if done is False else value  # somebody has set it
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Return the version to which a value is moved, or raise ValueError if there is none."""
