@@ -76,10 +76,12 @@ def _numbers(cursor: str, most: int) -> tuple[int, int]:
     return int(at), int(number)
 
 
-def _described(database: Database, at: int, keys: list[bytes]) -> list[dict[str, Any]]:
+def _described(database: Database, at: int, keys: list[Any]) -> list[dict[str, Any]]:
     with database.client.pipeline(transaction=False) as pipe:
         for key in keys:
-            pipe.type(key).pttl(key).memory_usage(key)
+            for command in ("TYPE", "PTTL"):
+                pipe.execute_command(command, key)
+            pipe.memory_usage(key)
         replies = pipe.execute(raise_on_error=False)
     return [
         {

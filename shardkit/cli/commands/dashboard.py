@@ -68,7 +68,7 @@ def dashboard(
             name = f"dashboard-{crc32(topology.name.encode()):08x}.json"
             history = str(Path(state) / "shardkit" / name)
         server, kit = topology.config_server, topology.kit
-        fleet = FleetWatch(kit, server, interval=interval, history=history)
+        fleet = FleetWatch(topology.kit, topology.config_server, interval=interval, history=history)
         try:
             app = application(
                 fleet,
