@@ -77,11 +77,10 @@ def _numbers(cursor: str, most: int) -> tuple[int, int]:
 
 
 def _described(database: Database, at: int, keys: list[Any]) -> list[dict[str, Any]]:
-    with database.client.pipeline(transaction=False) as pipe:
+    asking: Any = database.client.pipeline(transaction=False)
+    with asking as pipe:
         for key in keys:
-            for command in ("TYPE", "PTTL"):
-                pipe.execute_command(command, key)
-            pipe.memory_usage(key)
+            pipe.type(key).pttl(key).memory_usage(key)
         replies = pipe.execute(raise_on_error=False)
     return [
         {
