@@ -140,13 +140,6 @@ class _Events:
         self._reset()
         renewed_in_children(self)
 
-    def after_fork(self) -> None:
-        """Connect again in a forked child: the parent reads the connections, and is woken."""
-        for server, feed in self._feeds.items():
-            self._miss_since(server, feed)
-        self._feeds, self._retry, self._made = {}, {}, deque()
-        self._ends = socket.socketpair() if self._ends else ()
-
     def _reset(self) -> None:
         self._topics: dict[_Topic, Callable[[Any], Any] | None] = {}
         self._messages: deque[tuple[_Topic | None, Message]] = deque()
@@ -161,6 +154,13 @@ class _Events:
         self._made: deque[tuple[Hashable, _Listener | Exception]] = deque()
         self._ends: tuple[socket.socket, ...] = ()  # by which connecting threads wake the reader
         self._turned, self._slots_moved, self._decodes = 0.0, False, False
+
+    def after_fork(self) -> None:
+        """Connect again in a forked child: the parent reads the connections, and is woken."""
+        for server, feed in self._feeds.items():
+            self._miss_since(server, feed)
+        self._feeds, self._retry, self._made = {}, {}, deque()
+        self._ends = socket.socketpair() if self._ends else ()
 
     @property
     def subscribed(self) -> bool:
