@@ -293,7 +293,7 @@ def test_a_forked_child_has_subscriptions_of_its_own_and_takes_nothing_from_its_
             finally:
                 os._exit(0)
         assert os.read(reading, 1) == b"g"  # it is connected
-        time.sleep(1)
+        time.sleep(1)  # for the gaps of its other shards
         for name in names:
             assert router.publish(name, "hello") == 2
         found = [
