@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from shardkit import log_records
 from shardkit.dashboard.fleet import FleetWatch
+from shardkit.dashboard.keys import keys_of
 from shardkit.dashboard.views import Views
 from shardkit.errors import (
     InvalidArgumentError,
@@ -162,7 +163,8 @@ def application(
         )
 
     if browse_keys:
-        answers("/keys/{component}", views.keys, "Some keys.", "pattern", "cursor")
+        some_keys = partial(keys_of, fleet.kit)
+        answers("/keys/{component}", some_keys, "Some keys.", "pattern", "cursor")
         answers("/keys/{component}/value", views.value, "A key's value.", "place", "key")
 
     async def events(request: Request) -> Response:

@@ -88,7 +88,7 @@ class ServerWatch:
     info: Mapping[str, Any] = field(default_factory=dict, repr=False)  # what INFO said last
     error: str = ""  # why the last sample failed
     since: float = 0.0  # when it began to answer, or ceased to, in seconds since 1970
-    own: int = 0  # commands that the dashboard has sent since the last sample
+    own: int = 0  # commands of the dashboard that are not in a sample yet
     # The samples of the last hour, the oldest first.
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
     databases: dict[int, list[str]] = field(default_factory=dict)  # the shards in each
@@ -333,13 +333,15 @@ class FleetWatch:
             grown = sum(float(info.get(n, 0)) - float(before.get(n, 0)) for n in names)
             return max(0.0, grown / seconds)
 
-        own, server.own = server.own, 1  # this INFO is counted by the next one
+        # Its own commands may be counted a sample later: what is left is subtracted then.
+        commands = round(rate("total_commands_processed") * seconds) - 1 - server.own
+        server.own = max(0, -commands)
         found, missed = rate("keyspace_hits"), rate("keyspace_misses")
         server.samples.append(
             Sample(
                 now,
                 latency,
-                round(max(0.0, rate("total_commands_processed") - own / (seconds or 1))),
+                round(max(0, commands) / (seconds or 1)),
                 int(info.get("used_memory", 0)),
                 int(info.get("connected_clients", 0)),
                 rate("used_cpu_sys", "used_cpu_user"),
@@ -398,9 +400,9 @@ class FleetWatch:
                 facts = config_facts(config)
                 if isinstance(source := self.kit.topology.source, MapFile):
                     stale = stale_map(config, source.shard_map)
-        rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)
         for server in list(self.servers.values()):
             server.own += _SURVEY + 3 * len(server.databases)
+        rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)
         judgement = judge(rows, facts)
         problems: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -467,15 +469,8 @@ class FleetWatch:
 
     def unusable(self) -> int:
         """Count the shards that cannot be used; a component without usable entries is one."""
-        found = {
-            row["shard"]
-            for component in list(self.components.values())
-            for row in self.shards_of(component)
-            if row["state"] == "down"
-        }
-        for problem in self.problems:
-            if problem["severity"] > Severity.PROBLEM:
-                found |= {each for each in problem["shards"] if each != "config server"}
+        worst = [each for each in self.problems if each["severity"] > Severity.PROBLEM]
+        found = {shard for each in worst for shard in each["shards"] if shard != "config server"}
         return len(found | self.broken.keys())
 
     def shards_of(self, component: Component) -> list[dict[str, Any]]:
@@ -523,16 +518,9 @@ def changes_at_work(config: Any) -> Iterator[dict[str, Any]]:
     except NoPermissionError:
         return
     for each in found:
-        done = progress.get(each.id) or {}
-        yield {
-            "kind": each.kind or "move",
-            "name": each.name,
-            "phase": each.phase or "at work",
-            "owner": each.owner,
-            "started": each.started,
-            "text": done.get("text", ""),
-            "rate": done.get("rate"),
-            "left": done.get("left"),
+        done, known = progress.get(each.id) or {}, ("kind", "name", "phase", "owner", "started")
+        yield {name: getattr(each, name) for name in known} | {
+            name: done.get(name) for name in ("text", "rate", "left")
         }
 
 

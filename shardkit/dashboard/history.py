@@ -56,7 +56,7 @@ class History:
                     [value for each in recent if (value := getattr(each, name)) is not None]
                     for name in self._fields[1:]
                 )
-                point = [at, *(fmean(values) if values else None for values in means)]
+                point = [at, *(round(fmean(each), 6) if each else None for each in means)]
                 self._points.setdefault(server, self._kept()).append(point)
         for server, points in list(self._points.items()):
             while points and (points[0][0] or 0) < now - _DAY:
@@ -67,11 +67,8 @@ class History:
             self._write(self._path)
 
     def _write(self, path: Path) -> None:
-        servers = {
-            server: [[value and float(f"{value:.10g}") for value in row] for row in rows]
-            for server, rows in self._points.items()
-        }
-        text = json.dumps({"fields": self._fields, "servers": servers}, separators=(",", ":"))
+        stored = {"fields": self._fields, "servers": {n: [*p] for n, p in self._points.items()}}
+        text = json.dumps(stored, separators=(",", ":"))
         path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_name(f"{path.name}.{os.getpid()}")
         written.touch(0o600)

@@ -58,7 +58,12 @@ def value_of(kit: ShardKit, component: str, place: str, key: str) -> dict[str, A
         return {"key": name, "value": None, "note": "it is gone, or of a type that is not shown"}
     value = _READERS[rows[0]["type"]](client, name)
     structure, parameters = _structure_of(kit, component, name)
-    decode, note = _decoder({} if name == meta_key(structure).encode() else parameters)
+    form, decode, note = parameters.get("codec", "none"), None, ""
+    if form != "none" and name != meta_key(structure).encode():
+        try:
+            decode, note = codec(form).decode, f"decoded by {form}"
+        except ShardKitError:
+            note = f"as stored: {form} is a codec of the application"
     return {**rows[0], "structure": structure, "note": note, "value": _decoded(value, decode)}
 
 
@@ -76,8 +81,9 @@ def _numbers(cursor: str, most: int) -> tuple[int, int]:
     return int(at), int(number)
 
 
-def _described(database: Database, at: int, keys: list[bytes]) -> list[dict[str, Any]]:
-    with database.client.pipeline(transaction=False) as pipe:
+def _described(database: Database, at: int, keys: list[Any]) -> list[dict[str, Any]]:
+    asking: Any = database.client.pipeline(transaction=False)
+    with asking as pipe:
         for key in keys:
             pipe.type(key).pttl(key).memory_usage(key)
         replies = pipe.execute(raise_on_error=False)
@@ -111,29 +117,15 @@ def _structure_of(kit: ShardKit, component: str, key: bytes) -> tuple[str, dict[
     return "", {}
 
 
-def _decoder(parameters: Mapping[str, str]) -> tuple[Callable[[bytes], Any], str]:
-    name = parameters.get("codec", "none")
-    if name == "none":
-        return lambda stored: stored, ""
-    try:
-        return codec(name).decode, f"decoded by {name}"
-    except ShardKitError:
-        return lambda stored: stored, f"as stored: {name} is a codec of the application"
-
-
-def _decoded(value: Any, decode: Callable[[bytes], Any]) -> Any:
+def _decoded(value: Any, decode: Callable[[bytes], Any] | None) -> Any:
     """Return a value for JSON, a hash's values decoded."""
-
-    def text(stored: Any) -> Any:
-        return stored.decode(errors="backslashreplace") if isinstance(stored, bytes) else stored
-
-    def tried(stored: bytes) -> Any:
-        with suppress(ShardKitError, ValueError):
-            return text(decode(stored))
-        return text(stored)
-
     if isinstance(value, dict):
-        return [[text(field), tried(stored)] for field, stored in value.items()]
+        return [
+            [_decoded(field, None), _decoded(stored, decode)] for field, stored in value.items()
+        ]
     if isinstance(value, list | tuple | set):
-        return [_decoded(each, lambda stored: stored) for each in value]
-    return text(value)
+        return [_decoded(each, None) for each in value]
+    if decode is not None:
+        with suppress(ShardKitError, ValueError):
+            value = decode(value)
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value

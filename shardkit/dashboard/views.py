@@ -25,7 +25,7 @@ from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.store import diff
 from shardkit.dashboard.fleet import TIMEOUT, FleetWatch, changes_at_work
-from shardkit.dashboard.keys import keys_of, value_of
+from shardkit.dashboard.keys import value_of
 from shardkit.errors import ConfigError, MissingExtraError, ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.metrics import Statistics
@@ -429,10 +429,6 @@ class Views:
         components = self._fleet.components
         locks, failed = _side_by_side(ask, components)
         return {"locks": locks, "failed": failed}
-
-    def keys(self, component: str, pattern: str = "*", cursor: str = "") -> dict[str, Any]:
-        """Return some keys of a component; see `keys_of`."""
-        return keys_of(self._kit, component, pattern, cursor)
 
     def value(self, component: str, place: str, key: str) -> dict[str, Any]:
         """Return a key's value; see `value_of`."""

@@ -16,12 +16,11 @@ from shardkit.config.component import EPOCH_KEY, whole_component_of
 from shardkit.config.entry import WHERE, Entry, as_one_server, entries_of_url
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import HISTORY_KEY, read_components, read_history
-from shardkit.errors import ConfigServerError, ShardKitError
+from shardkit.errors import ConfigServerError
 from shardkit.network.connections import Connector
 from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.rules import CONFIG, CheckFinding
-from shardkit.network.server_queries import TIMEOUT, ServerErrors
-from shardkit.network.topology import MapFile, Source
+from shardkit.network.server_queries import TIMEOUT
 
 
 @contextmanager
@@ -89,15 +88,3 @@ def stale_map(config: Any, shard_map: ShardMap) -> list[CheckFinding]:
                     )
                 ]
     return []
-
-
-def explain_by_map(source: Source) -> str:
-    """Return that a map is older than the entries of its config server, and what to do about it.
-
-    Empty if it is not, or names no config server, or that cannot be read.
-    """
-    if isinstance(source, MapFile) and (entry := source.shard_map.config_server) is not None:
-        with suppress(ShardKitError, *ServerErrors), config_client(entry) as config:
-            for found in stale_map(config, source.shard_map):
-                return f"{found.where} {found.problem}: {found.remedy}"
-    return ""

@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -846,10 +847,15 @@ def _check_providers(providers: Collection[str], source: Source, names: Iterable
 
 
 def _explain(source: Source) -> str:
-    """Return why a server may stay away; see `Breaker`."""
-    from shardkit.kit.config_client import explain_by_map
+    """Return why a server may stay away: the map is older than the entries; see `Breaker`."""
+    from shardkit.kit.config_client import config_client, stale_map
+    from shardkit.network.server_queries import ServerErrors
 
-    return explain_by_map(source)
+    if isinstance(source, MapFile) and (entry := source.shard_map.config_server) is not None:
+        with suppress(ShardKitError, *ServerErrors), config_client(entry) as config:
+            for found in stale_map(config, source.shard_map):
+                return f"{found.where} {found.problem}: {found.remedy}"
+    return ""
 
 
 def _config_server(source: Source) -> ConfigServer:

@@ -30,6 +30,7 @@ from shardkit.kit.all_shards import by_place
 from shardkit.network.connections.listening import FAILURES, PATIENCE, ListeningConnection
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.operations.commands import Key, Shard
+from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
@@ -137,6 +138,7 @@ class _Events:
         self.ignore_subscribe_messages = ignore_subscribe_messages
         self._router = router
         self._reset()
+        renewed_in_children(self)
 
     def _reset(self) -> None:
         self._topics: dict[_Topic, Callable[[Any], Any] | None] = {}
@@ -152,6 +154,13 @@ class _Events:
         self._made: deque[tuple[Hashable, _Listener | Exception]] = deque()
         self._ends: tuple[socket.socket, ...] = ()  # by which connecting threads wake the reader
         self._turned, self._slots_moved, self._decodes = 0.0, False, False
+
+    def after_fork(self) -> None:
+        """Connect again in a forked child: the parent reads the connections, and is woken."""
+        for server, feed in self._feeds.items():
+            self._miss_since(server, feed)
+        self._feeds, self._retry, self._made = {}, {}, deque()
+        self._ends = socket.socketpair() if self._ends else ()
 
     @property
     def subscribed(self) -> bool:
@@ -411,7 +420,11 @@ class _Events:
         feed, place = self._feeds.pop(server), self._places[server]
         feed.close()
         self._slots_moved |= place.sharded
-        for shard in set[Shard]().union(*place.topics.values()) if feed.confirmed else ():
+        self._miss_since(server, feed)
+
+    def _miss_since(self, server: Hashable, feed: _Listener) -> None:
+        topics = self._places[server].topics
+        for shard in set[Shard]().union(*topics.values()) if feed.confirmed else ():
             self._miss(server, shard, feed.confirmed)
 
     def _miss(self, server: Hashable, shard: Shard, since: float) -> None:

@@ -392,7 +392,8 @@ def test_a_server_that_loads_its_data_is_told_from_one_that_is_away(
 
 
 def test_a_config_server_that_cannot_be_read_has_no_epoch() -> None:
-    assert status._config_facts(Entry({"host": "127.0.0.1", "port": 1})) == ConfigFacts()
+    nowhere = Entry({"host": "127.0.0.1", "port": 1})
+    assert status._config_facts(nowhere, None) == (ConfigFacts(), [])
 
 
 def test_an_entry_that_names_a_replica_is_not_well(

@@ -18,7 +18,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import CommandRefused, InvalidArgumentError, ShardKitError
-from shardkit.local import LocalCluster, LocalServer, LocalServers
+from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers
 from shardkit.routing.placement import slot_of
 
 KINDS = ["blocking", "awaiting"]
@@ -162,6 +162,18 @@ class Published(NamedTuple):
     sure: bool
 
 
+def lost_in_gaps(published: list[Published], counts: Counter[int], gaps: list[Any]) -> int:
+    """Check that each message came once or is in a gap; return how many are in gaps."""
+    assert [n for n, count in counts.items() if count > 1] == []
+    lost = [m for n, m in enumerate(published) if m.sure and n not in counts]
+    for each in lost:
+        assert any(
+            gap["shard"] == each.shard and gap["since"] <= each.end and gap["until"] >= each.start
+            for gap in gaps
+        ), (each, gaps)
+    return len(lost)
+
+
 @pytest.mark.timeout(90 + MESSAGES // 500)
 @pytest.mark.parametrize("pattern", [False, True], ids=["channels", "pattern"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -225,15 +237,75 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
             for thread in threads:
                 thread.join()
             close(face, events)
-    assert [n for n, count in counts.items() if count > 1] == []
-    lost = [m for n, m in enumerate(published) if m.sure and n not in counts]
-    for each in lost:
-        assert any(
-            gap["shard"] == each.shard and gap["since"] <= each.end and gap["until"] >= each.start
-            for gap in gaps
-        ), (each, gaps)
+    lost = lost_in_gaps(published, counts, gaps)
     assert len(counts) > MESSAGES / 3
-    print(f"{len(published)} published, {len(counts)} received, {len(gaps)} gaps, {len(lost)} lost")
+    print(f"{len(published)} published, {len(counts)} received, {len(gaps)} gaps, {lost} lost")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_failovers_by_sentinels_are_followed_with_gaps(kind: str) -> None:
+    with LocalSentinel("main", replicas=2, sentinels=1) as watched:
+        entries = {"components": {"e": {"shards": [dict(watched.entry.fields)]}}}
+        with faced(kind, ShardMap.parse(json.dumps(entries))) as face:
+            router = face.kit.key_sharded("e")
+            events = router.pubsub(ignore_subscribe_messages=True)
+            face.run(events.subscribe("c"))
+            published: list[Published] = []
+            counts: Counter[int] = Counter()
+            gaps, after, until = [], 0, time.monotonic() + 60 * PATIENCE
+            while after < 200 and time.monotonic() < until:
+                start, sure, n = time.time(), True, len(published)
+                if n == 50:
+                    watched.master.kill()
+                try:
+                    face.run(router.publish("c", n))
+                except ShardKitError:
+                    sure = False
+                after += sure and n > 50
+                published.append(Published("e:0", start, time.time(), sure))
+                while message := face.run(events.get_message(timeout=0.02)):
+                    if message["type"] == "gap":
+                        gaps.append(message)
+                    else:
+                        counts[int(message["data"])] += 1
+            close(face, events)
+    lost_in_gaps(published, counts, gaps)
+    assert gaps
+    assert max(counts) > len(published) - 20
+
+
+def test_a_forked_child_has_subscriptions_of_its_own_and_takes_nothing_from_its_parent(
+    servers: LocalServers, shard_map: Any
+) -> None:
+    with shardkit.connect(shard_map) as kit:
+        router = kit.key_sharded("many")
+        events = router.pubsub(ignore_subscribe_messages=True)
+        names = [f"news:{n}" for n in range(20)]
+        events.subscribe(*names)
+        reading, writing = os.pipe()
+        if not (child := os.fork()):
+            try:
+                heard, end = set[str](), time.monotonic() + 30 * PATIENCE
+                while heard != {*names} and time.monotonic() < end:
+                    if message := events.get_message(timeout=1):
+                        heard |= {(message["channel"] or b"").decode()} - {""}
+                        os.write(writing, message["type"][:1].encode())  # gap, message
+            finally:
+                os._exit(0)
+        assert os.read(reading, 1) == b"g"  # it is connected
+        time.sleep(1)  # for the gaps of its other shards
+        for name in names:
+            assert router.publish(name, "hello") == 2
+        found = [
+            message["channel"].decode()
+            for message in (events.get_message(timeout=5) for _ in names)
+        ]
+        assert sorted(found) == sorted(names)
+        assert os.waitpid(child, 0)[1] == 0
+        assert events.get_message(timeout=0.3) is None
+        told = os.read(reading, 1000).decode()
+        assert told.count("m") == len(names)
+        events.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

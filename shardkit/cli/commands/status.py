@@ -107,35 +107,29 @@ def _survey(
     with opened(where) as topology:
         chosen, broken = topology.components(names, sharding)
         server = topology.config_server
-        config = rules.ConfigFacts() if server is None else _config_facts(server)
-        stale = [] if server is None else _stale_map(server, topology.shard_map)
+        config, stale = rules.ConfigFacts(), list[rules.CheckFinding]()
+        if server is not None:
+            config, stale = _config_facts(server, topology.shard_map)
     rows = survey(targets_of(chosen.values(), None if names else server), timeout)
     judgement = rules.judge(rows, config, rules.QUICK)
     return _Fleet(judgement.entries, [*judgement.findings, *stale], broken)
 
 
-def _config_facts(server: Entry) -> rules.ConfigFacts:
-    """Read what the config server records; nothing if it cannot be read, as its row then shows."""
-    try:
-        with config_client(server) as client:
-            epoch = read_epoch(client)
-            with suppress(NoPermissionError):
-                scanned = client.scan_iter(match="config:growth:*", count=1000)
-                if client.exists("config:changes") or any(scanned):
-                    from shardkit.admin.check import config_facts  # loads all of admin/
-
-                    return config_facts(client)
-            return rules.ConfigFacts(epoch)
-    except ConfigError:
-        return rules.ConfigFacts()
-
-
-def _stale_map(server: Entry, shard_map: ShardMap | None) -> list[rules.CheckFinding]:
-    if shard_map is None:
-        return []
+def _config_facts(
+    server: Entry, shard_map: ShardMap | None
+) -> tuple[rules.ConfigFacts, list[rules.CheckFinding]]:
+    """Read what the config server records, and whether the map is older; as much as can be read."""
+    facts, stale = rules.ConfigFacts(), list[rules.CheckFinding]()
     with suppress(ConfigError), config_client(server) as client:
-        return stale_map(client, shard_map)
-    return []
+        facts = rules.ConfigFacts(read_epoch(client))
+        with suppress(NoPermissionError):
+            scanned = client.scan_iter(match="config:growth:*", count=1000)
+            if client.exists("config:changes") or any(scanned):
+                from shardkit.admin.check import config_facts  # loads all of admin/
+
+                facts = config_facts(client)
+        stale = [] if shard_map is None else stale_map(client, shard_map)
+    return facts, stale
 
 
 def _check(output: Output, fleet: _Fleet) -> int:

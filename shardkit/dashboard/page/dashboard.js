@@ -141,7 +141,7 @@ function verdict() {
   return summary.problems.length || summary.banner ? ["warn", summary.banner ? "The config server cannot be read" : count(summary.problems.length, "warning")] : ["good", "All is well"]
 }
 const spans = () => h("p", { class: "spans" }, [["Last hour", false], ["Last day", true]].map(([text, day]) => h("button", { class: "action", "data-key": "span:" + day, "aria-pressed": String(wholeDay === day), onclick: () => { wholeDay = day; draw(true) } }, text)))
-const CHANGES = [["change", row => row.kind], ["of", row => row.name, null, "wrap"], ["phase", row => row.phase, row => h("span", { class: "warn" }, row.phase)],
+const CHANGES = [["change", row => row.kind], ["of", row => row.name, null, "wrap"], ["phase", row => row.phase, row => h("span", { class: "warn" }, row.phase || "at work")],
   ["how far", row => row.text, null, "wrap"], ["a second", row => row.rate, row => row.rate ? rate(row.rate) : ""], ["left", row => row.left, row => span(row.left)], ["since", row => row.started, row => time(row.started), " "], ["by", row => row.owner]]
 const SLOW = [["at", row => row.at, row => time(row.at), " "], ["server", row => row.server, row => link(at("servers", row.server), row.server)],
   ["kind", row => row.kind], ["amount", row => row.amount, row => row.kind === "slow" ? fixed(row.amount / 1000, 1) + " ms" : bytes(row.amount)],
