@@ -202,6 +202,10 @@ class Closable(ConnectionState):
         if check_health and self.health_check_interval:
             self.check_health()
         if not self.is_connected:
+            if not packed.replies:  # it was framed for what the closed connection had opened
+                lost = ConnectionError(CLOSED)
+                lost.maybe_executed = False  # type: ignore[attr-defined]
+                raise lost
             self.connect_check_health(check_health=False)
         if check_health and not self.connecting:
             # Set before sending, for those who change the address; but after connecting and the

@@ -672,6 +672,7 @@ class Exchange:
             self.connection.disconnect()
 
     def _fail(self, error: Exception) -> None:
+        self._chunks = []  # nothing more is written
         self._deliver(error)
         reraise_handlers(error)
 

@@ -14,6 +14,7 @@ from link_helpers import FACES, count_of, of, opened
 from test_gate import map_of
 
 from shardkit import ShardMap
+from shardkit.errors import ShardsUnavailable
 from shardkit.local import LocalServer
 
 
@@ -277,3 +278,26 @@ async def test_only_what_needs_a_confirmed_select_waits_for_it(kind: str) -> Non
                 assert count_of(one, "multi") == multi + 2  # in one exchange
                 assert b.info("stats")["total_reads_processed"] == reads + 2  # with this one
         assert a.get(names[0]) is None
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_connection_that_is_lost_while_it_opens_databases_carries_nothing(
+    kind: str, server: LocalServer
+) -> None:
+    with faulty(server.port) as proxy:
+        entry = {"host": "127.0.0.1", "port": proxy.port}
+        async with opened(kind, map_of(server, **entry)) as face:
+            router = face.kit.key_sharded("t")
+            pairs = {f"k{n}": f"v{n}" for n in range(30)}
+            for lost in range(3):
+                proxy.seen.clear()
+                for _ in range(4):  # as often as it is tried again
+                    proxy.lose_command("EXISTS")
+                with pytest.raises(ShardsUnavailable, match="8 shards failed"):
+                    await of(router.mset(pairs))
+                assert "MSET" not in proxy.seen, lost
+                proxy.clear()
+            await of(router.mset(pairs))
+            for n in range(8):
+                assert await of((await of(face.kit.client("t", n))).get("none")) is None
+            assert await of(router.mget(list(pairs))) == [v.encode() for v in pairs.values()]
