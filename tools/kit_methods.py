@@ -25,9 +25,9 @@ def table() -> str:
     """Return the table of all public methods of both kits."""
     rows = {}
     for kit in (shardkit.AsyncShardKit, shardkit.ShardKit):
-        for name in dir(kit):
+        for name in dir(object.__new__(kit)):  # without what is hidden from users
             method = getattr_static(kit, name)
-            if name[0] != "_" and isfunction(method):
+            if isfunction(method):
                 rows[name] = f"| `{name}` | {', '.join(arguments(method))} |"
     return "\n".join(["\n| method | arguments |", "|---|---|", *map(rows.get, sorted(rows)), ""])
 

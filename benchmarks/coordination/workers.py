@@ -25,8 +25,11 @@ def pairs_of(way: str, port: int) -> Callable[[], None]:
     """Return a function that acquires and releases the lock, or a share of three, once."""
     if "kit" in way:
         where = shardkit.ShardMap.parse(f"components: {{a: {{entry: {{port: {port}}}}}}}")
-        options: dict[str, Any] = {"component": "a", "blocking_timeout": 60}
-        options["fair"] = "fair=False" not in way
+        options: dict[str, Any] = {
+            "component": "a",
+            "blocking_timeout": 60,
+            "fair": "fair=False" not in way,
+        }
         kit = shardkit.connect(where)
         lock: Any = (
             kit.lock("x", **options)

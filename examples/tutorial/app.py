@@ -70,7 +70,7 @@ def make_app(where: Where | None = None) -> FastAPI:
     @app.post("/report")
     async def report(kit: Kit) -> dict[str, Any]:
         try:
-            async with kit.lock("report", component="jobs", ttl=10, blocking_timeout=0):
+            async with kit.lock("report", component="jobs", ttl=10, blocking=False):
                 return {"visitors": await kit.unique_visitors(component="unique").count()}
         except LockTimeoutError:
             raise HTTPException(409, "another process writes the report") from None

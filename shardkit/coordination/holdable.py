@@ -457,11 +457,11 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         if hold.returned:
             return False
         lost = hold.lost
-        [reply] = yield from surely([self.give_back(hold)])
+        [reply] = yield from surely([self.release_call(hold)])
         hold.returned = True
         return bool(reply[0]) and not lost
 
-    def give_back(self, hold: Hold[Any]) -> Command:
+    def release_call(self, hold: Hold[Any]) -> Command:
         """Note that a hold is released, and return the command that releases it."""
         self._holds.forget(hold)
         hold.released = True

@@ -141,10 +141,10 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
                     break
                 holds.append(hold)
         except (ShardKitError, Interrupted):
-            yield from _give_back(self._locks, holds)
+            yield from _release_all(self._locks, holds)
             raise
         if len(holds) < len(self._locks):
-            yield from _give_back(self._locks, holds)
+            yield from _release_all(self._locks, holds)
             return None
         self._holds.add(holds)
         return holds
@@ -163,7 +163,7 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
         self._check_own(holds)
         self._holds.forget(holds)
         lost = any(hold.lost or hold.returned for hold in holds)
-        replies = yield from _give_back(self._locks, holds)
+        replies = yield from _release_all(self._locks, holds)
         raise_failures(replies)
         return not lost and all(reply[0] for reply in replies)
 
@@ -180,13 +180,13 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
             )
 
 
-def _give_back(
+def _release_all(
     locks: Iterable[Holdable[Any]], holds: Sequence[Hold[Any]], seconds: float | None = None
 ) -> Operation[Replies]:
     """Release holds that have not been released, in one exchange; return the replies."""
     by_place = {(lock.component, lock.key): lock for lock in locks}
     given = [hold for hold in holds if not hold.returned]
-    batch = Partial([by_place[hold.place].give_back(hold) for hold in given], seconds)
+    batch = Partial([by_place[hold.place].release_call(hold) for hold in given], seconds)
     replies = yield from surely(batch)
     for hold, reply in zip(given, replies, strict=True):
         hold.returned = not isinstance(reply, ShardFailure)
@@ -360,6 +360,6 @@ class QuorumLock(_Several[Face, QuorumHold]):
         self._check_own(hold.holds)
         self._holds.forget(hold)
         lost = hold.lost
-        replies = yield from _give_back(self._locks, hold.holds, self._patience)
+        replies = yield from _release_all(self._locks, hold.holds, self._patience)
         kept = sum(not isinstance(reply, ShardFailure) and bool(reply[0]) for reply in replies)
         return not lost and kept >= self._needed

@@ -112,7 +112,7 @@ class _Defer:
 # Attributes of structures that other parts of the package use, and no user.
 _PARTS = frozenset(
     {
-        *("abandon_call", "extend_call", "extend_hold", "give_back", "monotonic"),
+        *("abandon_call", "extend_call", "extend_hold", "monotonic", "release_call"),
         *("new_attempt", "callbacks", "kind", "layout", "meta", "meta_key", "open"),
         *("parameters", "move_due", "unknown_delay"),
     }

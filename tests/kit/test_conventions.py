@@ -160,7 +160,16 @@ def test_completion_and_repr_show_what_users_need(kit: ShardKit) -> None:
     assert {"hash", "key_sharded", "client", "together", "close"} <= set(dir(kit))
     assert not {"plane", "topology", "clients", "driver", "breakers"} & set(dir(kit))
     assert not [name for name in dir(kit) if name.startswith("_")]
-    hidden = {"kind", "layout", "meta", "open", "driver", "new_attempt", "give_back", "parameters"}
+    hidden = {
+        "kind",
+        "layout",
+        "meta",
+        "open",
+        "driver",
+        "new_attempt",
+        "release_call",
+        "parameters",
+    }
     shown = {"acquire", "extend", "ttl"}, {"hget", "expire", "check"}, {"get", "zadd", "shard_of"}
     made = kit.lock("l", component="one"), kit.hash("h", component="one"), kit.key_sharded("many")
     for each, names in zip(made, shown, strict=True):

@@ -165,10 +165,14 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     "quorum-shared": ("Holdable.new_attempt", "self._mode, lasts, self.limit", '"s", lasts, 0'),
     "multi-lock-keeps-some": (
         "MultiLock.acquire",
-        "yield from _give_back(self._locks, holds)\n        return None",
+        "yield from _release_all(self._locks, holds)\n        return None",
         "return None",
     ),
-    "multi-lock-releases-some": ("_give_back", "for hold in holds if", "for hold in holds[:1] if"),
+    "multi-lock-releases-some": (
+        "_release_all",
+        "for hold in holds if",
+        "for hold in holds[:1] if",
+    ),
     "cached-put-without-lease": (
         "if what ~= 'remove' and stored[2] ~= ARGV[1] then return 0 end",
         "",
