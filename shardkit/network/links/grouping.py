@@ -74,7 +74,7 @@ def components_of(targets: Iterable[To]) -> set[str]:
 
 def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
     """Return the components of the requests at the positions ``todo``."""
-    if isinstance(batch, PlainCommands):
+    if type(batch) is Columns or type(batch) is PlainCommands:
         return components_of((batch.to,))
     if len(todo) == len(batch):
         return components_of(set(map(_TO_OF, batch)))
@@ -125,7 +125,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
 
 def require_together(batch: Batch, component: Component) -> None:
     """Refuse scripts whose keys live on several shards, as their common tag is not obeyed."""
-    if isinstance(batch, PlainCommands):
+    if type(batch) is Columns or type(batch) is PlainCommands:
         return
     for request in batch:
         commands = request.commands if isinstance(request, Transaction) else (request,)
