@@ -274,7 +274,8 @@ def lose_a_server(reader: Reader) -> None:
 def test_commands_of_the_first_page_fit_a_terminal_of_80_columns(reader: Reader) -> None:
     commands = re.findall(r"^\$ (shardkit .*)", PAGES["start.md"], re.MULTILINE)
     typed = {command: reader.types(command) for command in (*commands, "shardkit check")}
-    assert {exit_code for exit_code, _ in typed.values()} == {0}, typed
+    # Of few keys, those that a page places by another name are many: `check` says so.
+    assert {typed[command][0] for command in commands} == {0}, typed
     written = "".join(written for _, written in typed.values())
     assert [line for line in written.splitlines() if len(line) > 80] == []
     [shown] = re.findall(r"^home:42 .*", PAGES["start.md"], re.MULTILINE)
