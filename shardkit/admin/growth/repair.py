@@ -32,6 +32,7 @@ from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move import mover_of, resume_move
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, Stored
 from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_at, role_of
+from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
@@ -289,7 +290,7 @@ class _ClosedDatabases:
     def _look(self, move: Move) -> tuple[str, str]:
         """Return what is done about a move of shards, and why, by what its databases tell."""
         try:
-            phase, why = mover_of(self._lease, move, self._components).look()
+            phase, why = ShardMover(self._lease, self._components, move).look()
         except ShardKitError as error:
             phase, why = "", str(error)
         return "follow" if phase == "done" else "resume" if phase else "unknown", why

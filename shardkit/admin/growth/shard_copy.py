@@ -516,7 +516,7 @@ class DatabaseCopy:
             for command in chain([("UNLINK", key)], pieces):
                 with exchange.at_work(self._share), self._refusals():
                     self._send({target: [[command]]})
-                self.bytes += sum(map(len, command[2:]))
+                self.bytes += sum(len(each) for each in command[2:] if isinstance(each, bytes))
                 if time.monotonic() > told + _TOLD_EVERY:
                     told = time.monotonic()
                     self.tell()

@@ -651,7 +651,7 @@ def test_a_full_disk_of_the_source_stops_a_move_of_shards(
     why = "the server cannot save its data to disk, and so refuses writes"
     said = (
         f"^the move of users:1 from {fleet.name(0)} to {fleet.name(1)} stopped in phase begun: "
-        f"{why}; look at its log and its disk, and then: shardkit move resume users:1"
+        f"{why}; look at its log and its disk, and then resume it: shardkit move resume users:1"
     )
     with pytest.raises(GrowthError, match=said):
         resume_move(fleet.config, "users:1", hold=PATIENT)
