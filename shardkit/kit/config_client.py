@@ -13,7 +13,7 @@ from shardkit.config.component import EPOCH_KEY
 from shardkit.config.entry import WHERE, Entry, as_one_server, entries_of_url
 from shardkit.config.store import HISTORY_KEY
 from shardkit.errors import ConfigServerError
-from shardkit.kit.kit import CONFIG_TIMEOUT
+from shardkit.kit.kit import CONFIG_LIMITS
 from shardkit.network.connections import Connector
 from shardkit.network.connections.reply_kinds import check_replies
 
@@ -28,8 +28,7 @@ def config_client(where: str | Entry) -> Iterator[redis.Redis]:
     an entry cannot be used.
     """
     entry = where if isinstance(where, Entry) else first_master(entries_of_url(where))
-    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
-    client = Connector().blocking({**limits, **as_one_server(entry).resolved(WHERE)})
+    client = Connector().blocking({**CONFIG_LIMITS, **as_one_server(entry).resolved(WHERE)})
     assert isinstance(client, redis.Redis)
     check_replies(client, reports=True)
     pool: Any = client.connection_pool

@@ -68,8 +68,9 @@ ENVIRONMENT = "SHARDKIT_CONFIG"
 CACHE, CACHE_MAX_AGE = "SHARDKIT_CACHE", "SHARDKIT_CACHE_MAX_AGE"
 CHECK_KEYS = "SHARDKIT_CHECK_KEYS"
 HEAT = "SHARDKIT_HEAT"
-# The first caller waits for the config server: it gets less time than data does.
-CONFIG_TIMEOUT = 1.0
+# The first caller waits for the config server: unless its entry says others, it gets less time, in
+# seconds, than data does.
+CONFIG_LIMITS = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "exchange_timeout": 10.0}
 
 Where: TypeAlias = str | Path | ShardMap | Entry
 
@@ -732,11 +733,11 @@ def _config_source(
     entries: Sequence[Entry], options: Mapping[str, Any]
 ) -> tuple[ConfigServer, Clients]:
     """Return the config server with some addresses, and its clients."""
-    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
     for entry in entries:
         entry.resolved("config server")  # refuses references that the environment lacks
     limited = [
-        as_one_server(Entry({**limits, **entry.fields}, "config server")) for entry in entries
+        as_one_server(Entry({**CONFIG_LIMITS, **entry.fields}, "config server"))
+        for entry in entries
     ]
     component = Component("config-server", limited[0], tuple(limited[1:]))
     clients = Clients(
