@@ -20,7 +20,7 @@ from shardkit.errors import ConfigServerError
 from shardkit.network.connections import Connector
 from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.rules import CONFIG, CheckFinding
-from shardkit.network.server_queries import TIMEOUT
+from shardkit.network.server_queries import CONFIG_LIMITS
 
 
 @contextmanager
@@ -33,8 +33,7 @@ def config_client(where: str | Entry) -> Iterator[redis.Redis]:
     an entry cannot be used.
     """
     entry = where if isinstance(where, Entry) else first_master(entries_of_url(where))
-    limits = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
-    client = Connector().blocking({**limits, **as_one_server(entry).resolved(WHERE)})
+    client = Connector().blocking({**CONFIG_LIMITS, **as_one_server(entry).resolved(WHERE)})
     assert isinstance(client, redis.Redis)
     check_replies(client, reports=True)
     pool: Any = client.connection_pool

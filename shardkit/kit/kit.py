@@ -52,6 +52,7 @@ from shardkit.network.health import TIMEOUT, Health, ahealth_of, health_of
 from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT, DurableBlock
+from shardkit.network.server_queries import CONFIG_LIMITS, ServerErrors
 from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
 from shardkit.network.topology.saved import MAX_AGE, SavedEntries
 from shardkit.operations.arguments import Seconds, in_seconds
@@ -69,8 +70,6 @@ ENVIRONMENT = "SHARDKIT_CONFIG"
 CACHE, CACHE_MAX_AGE = "SHARDKIT_CACHE", "SHARDKIT_CACHE_MAX_AGE"
 CHECK_KEYS = "SHARDKIT_CHECK_KEYS"
 HEAT = "SHARDKIT_HEAT"
-# The first caller waits for the config server: it gets less time than data does.
-CONFIG_TIMEOUT = 1.0
 
 Where: TypeAlias = str | Path | ShardMap | Entry
 
@@ -733,11 +732,11 @@ def _config_source(
     entries: Sequence[Entry], options: Mapping[str, Any]
 ) -> tuple[ConfigServer, Clients]:
     """Return the config server with some addresses, and its clients."""
-    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
     for entry in entries:
         entry.resolved("config server")  # refuses references that the environment lacks
     limited = [
-        as_one_server(Entry({**limits, **entry.fields}, "config server")) for entry in entries
+        as_one_server(Entry({**CONFIG_LIMITS, **entry.fields}, "config server"))
+        for entry in entries
     ]
     component = Component("config-server", limited[0], tuple(limited[1:]))
     clients = Clients(
@@ -849,7 +848,6 @@ def _check_providers(providers: Collection[str], source: Source, names: Iterable
 def _explain(source: Source) -> str:
     """Return why a server may stay away: the map is older than the entries; see `Breaker`."""
     from shardkit.kit.config_client import config_client, stale_map
-    from shardkit.network.server_queries import ServerErrors
 
     if isinstance(source, MapFile) and (entry := source.shard_map.config_server) is not None:
         with suppress(ShardKitError, *ServerErrors), config_client(entry) as config:

@@ -26,6 +26,12 @@ T = TypeVar("T")
 ServerErrors = (RedisError, RedisClusterException, OSError)
 
 TIMEOUT = 1.0  # seconds for one exchange
+# Of a config server, unless its entry says others: the first caller waits for it.
+CONFIG_LIMITS = {
+    "socket_timeout": TIMEOUT,
+    "socket_connect_timeout": TIMEOUT,
+    "exchange_timeout": 10.0,
+}
 STEPS = 4  # a query waits at most for a name, Sentinels, a connection and INFO
 
 

@@ -59,6 +59,19 @@ def test_prices_are_whole_numbers_of_any_size_and_free_is_one(
             market.purchase("a", "3", "b", wrong)
 
 
+@pytest.mark.parametrize("name", ["caf\udce9", "", 5])
+def test_names_that_are_no_text_are_refused(name: Any, kit: ShardKit) -> None:
+    market = kit.market(component="one")
+    for call in (
+        lambda: market.deposit("ada", 5, [name]),
+        lambda: market.total([name]),
+        lambda: list(market.check([name])),
+        lambda: list(market.check(offers=[(name, "ada")])),
+    ):
+        with pytest.raises(InvalidArgumentError, match="name="):
+            call()
+
+
 def test_names_cannot_be_taken_for_others(kit: ShardKit) -> None:
     market = kit.market(component="many")
     market.deposit("c", 0, ["a.b", "a/b", "{x}"])

@@ -279,13 +279,21 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(kit: ShardKit) ->
         logs.log("x", "text")
 
 
-@pytest.mark.parametrize("message", [b"caf\xe9".decode(errors="surrogateescape"), 5, None])
-def test_any_message_is_recorded(message: object, kit: ShardKit) -> None:
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (b"caf\xe9".decode(errors="surrogateescape"), "caf\\udce9"),
+        (5, "5"),
+        (None, "None"),
+        (2**20_000, "of 20001 bits"),
+    ],
+    ids=["surrogate", "number", "nothing", "huge"],
+)
+def test_any_message_is_recorded(message: object, expected: str, kit: ShardKit) -> None:
     logs = kit.logs(component="one")
     logs.record("shop", message)
     logs.log("shop", message)
     assert logs.flush()
-    expected = "caf\\udce9" if isinstance(message, str) else str(message)
     assert [entry.message for entry in logs.recent("shop")] == [expected] * 2
 
 

@@ -281,6 +281,7 @@ def _to_sentinel(fields: Mapping[str, Any], host: str, port: int, classes: _Clas
         retry=classes.retry(NoBackoff(), 0),
         **library_name(),
         **_network(fields),
+        **{name: fields[name] for name in _LIMITS if name in fields},
         **{name: asked[name] for name in ("username", "password") if name in asked},
     )
     pool.credentials = fields.get("sentinel_credentials") or source_in(asked)

@@ -9,6 +9,8 @@ from typing import Any
 
 import redis
 
+from shardkit.network.connections.redis_private import reply_callbacks
+
 # The numbers that commands and the dashboard read, of INFO and of CLIENT LIST.
 _NUMBERS = re.compile(
     "used_(memory|memory_dataset|cpu_sys|cpu_user)|max(clients|memory)|(blocked|connected)_clients|"
@@ -59,7 +61,7 @@ def check_replies(client: Any, *, reports: bool = False) -> None:
     With ``reports``, also the numbers that operators' commands read, and frequent commands.
     """
     for name in _SHAPES if reports else _READ:
-        parse = client.response_callbacks.get(name)
+        parse = reply_callbacks(client).get(name)
         if isinstance(parse, partial) and parse.func is _checked:
             parse = parse.args[1]
         client.set_response_callback(name, partial(_checked, name, parse, reports))

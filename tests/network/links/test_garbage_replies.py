@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from click.testing import CliRunner
 from link_helpers import of, opened, two
 from resources import bounded
 from scripted_server import scripted
 
-from shardkit import ShardKitError, connect
+from shardkit import Entry, ShardKitError, connect
 from shardkit.cli.app import app
 
 REPLIES = {
@@ -88,3 +91,33 @@ def test_a_number_that_is_none_is_said_of_the_server(number: str, command: str) 
 
 def bulk(text: str) -> bytes:
     return f"${len(text)}\r\n{text}\r\n".encode()
+
+
+def drip(_: list[bytes]) -> Iterator[bytes]:
+    """A reply of which each byte comes in time."""
+    yield b"$1000\r\n"
+    for _byte in range(1000):
+        time.sleep(0.1)  # each byte comes well before a timeout
+        yield b"x"
+
+
+@pytest.mark.parametrize("of", ["a config server", "a Sentinel"])
+def test_a_reply_that_drips_ends_with_the_exchange_timeout(of: str) -> None:
+    with scripted(**dict.fromkeys(("SCAN", "MGET", "GET", "SENTINEL"), drip)) as server:
+        where = {"host": "127.0.0.1", "port": server.port, "exchange_timeout": 0.5}
+        began = time.monotonic()
+        if of == "a Sentinel":
+            asked = {"service": "m", "sentinels": [["127.0.0.1", server.port]]}
+            entry = {"sentinel": asked, "exchange_timeout": 0.5}
+            with (
+                connect(map_of(c={"entry": entry})) as kit,
+                pytest.raises(redis.RedisError, match="were not complete"),
+            ):
+                kit.client("c").get("x")
+        else:
+            with (
+                connect(Entry(where)) as kit,
+                pytest.raises(ShardKitError, match="were not complete"),
+            ):
+                kit.components()
+        assert time.monotonic() - began < 30  # the reply takes 100
