@@ -247,10 +247,12 @@ def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
             owner = asking.get_node_from_key("moves").name
             [source] = [node for node in whole.nodes if node.address == owner]
             target = next(node for node in whole.nodes if node.address != owner)
-            with source.client() as old, target.client() as new:
+            with target.client() as new:
                 identity = new.execute_command("CLUSTER MYID")
-                for client in (new, old):
-                    client.execute_command("CLUSTER SETSLOT", slot_of("moves"), "NODE", identity)
+            others = [node for node in whole.nodes if node not in (source, target)]
+            for node in (target, source, *others):  # or these hear of it when they are told
+                with node.client() as told:
+                    told.execute_command("CLUSTER SETSLOT", slot_of("moves"), "NODE", identity)
             [gap, *_] = received(face, events, 1)
             assert (gap["type"], gap["shard"]) == ("gap", "cluster")
             while face.run(events.get_message(timeout=1)):

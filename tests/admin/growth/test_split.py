@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from faces import eventually
+from faces import PATIENCE, eventually
 from growth_helpers import (
     LET_GO,
     PATIENT,
@@ -168,7 +168,8 @@ def test_a_split_that_is_killed_at_any_point_is_resumed_or_aborted(fleet: Fleet)
         for moment, decided in MOMENTS.items():
             again = moves(fleet.config) and moment != "close_for"
             with killed_at((module_of(moment), moment), LET_GO):
-                (partial(resume_move, fleet.config, "users") if again else begin)(hold=0.3)
+                step = partial(resume_move, fleet.config, "users") if again else begin
+                step(hold=0.3 * PATIENCE)
             router["more"].incr("more")  # waits, at most until the fence of the killed one expires
             assert (stored(fleet) == (3, "crc32", 2)) == decided, moment
             assert there(fleet) == before
