@@ -182,7 +182,7 @@ class Caching:
             )
         call = _Function(self, function).made()
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
-        return _CachedMethod(call, kind) if in_class else call
+        return _CachedMethod(call, kind) if in_class and not inspect.ismethod(function) else call
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
