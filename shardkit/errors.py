@@ -382,7 +382,7 @@ class ShardErrors(ShardKitError, RedisError, ExceptionGroup[Exception]):
         raise AttributeError(name, name=name, obj=self)
 
     def __str__(self) -> str:
-        text = f"{self.message}: {few(list(map(str, self.exceptions)), '; ')}"
+        text = f"{self.message}: {few(list(dict.fromkeys(map(str, self.exceptions))), '; ')}"
         return f"{text}; {self.remedy}" if self.remedy else text
 
     def derive(self, excs: Sequence[Any]) -> Any:

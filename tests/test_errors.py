@@ -153,6 +153,8 @@ def test_together_raises_inside_the_tree(servers: MemoryServers, kit: ShardKit) 
     assert isinstance(raised.value, ShardErrors)
     assert [type(each) for each in raised.value.exceptions] == [ShardsUnavailable] * 2
     assert not raised.value.maybe_executed
+    first = raised.value.exceptions[0]
+    assert str(OperationErrors("2 failed", [first, first])) == f"2 failed: {first}"
 
 
 def test_every_error_pickles_and_has_a_readable_repr() -> None:

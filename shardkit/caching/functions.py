@@ -182,7 +182,7 @@ class Caching:
             )
         call = _Function(self, function).made()
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
-        return _Method(call, kind) if in_class else call
+        return _CachedMethod(call, kind) if in_class and not inspect.ismethod(function) else call
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
@@ -395,7 +395,7 @@ def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[st
     return awaited() if inspect.iscoroutine(removed) else near.forget(keys)
 
 
-class _Method:
+class _CachedMethod:
     """A cached function in a class; what it can do is bound like itself."""
 
     __qualname__: str

@@ -165,7 +165,7 @@ class CachedValues(Structure[Face]):
                 if any(lease.computes(self, key) for lease in _computing.get()):
                     raise CoordinationError(
                         f"{key}: the computation of this value needs the value itself",
-                        "compute without the cache there: call the function's __wrapped__",
+                        "call the function's __wrapped__ there",
                     )
                 if not channel:
                     channel = yield Subscribe(self.component, key)

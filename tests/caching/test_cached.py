@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import inspect
 import os
 import signal
 import subprocess
@@ -398,7 +399,10 @@ async def test_an_object_with_an_async_call_is_awaited(akit: Any) -> None:
         async def __call__(self, name: str) -> str:
             return name
 
-    load: Any = akit.cached("many", ttl=60, key="{name}")(Load())
+    for function in (Load(), Load().__call__):
+        load: Any = akit.cached("many", ttl=60, key="{name}")(function)
+        assert inspect.iscoroutinefunction(load)
+        assert await load("a") == "a"
     assert [await load("a"), await load("a")] == ["a", "a"]
 
 

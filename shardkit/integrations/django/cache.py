@@ -71,7 +71,7 @@ class ShardKitCache(BaseCache):
             )
         if not isinstance(location, str):
             raise InvalidArgumentError(
-                f"CACHES: LOCATION={shown(location)}", "name one component; a map has its servers"
+                f"CACHES: LOCATION={shown(location)}", "name one component, whose servers a map has"
             )
         self._component = location
         self._topology: str | None = options.get("TOPOLOGY")
