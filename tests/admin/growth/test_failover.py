@@ -375,7 +375,7 @@ def test_a_replica_that_has_lost_its_old_data_does_not_take_over() -> None:
     half_filled = ServerRole(False, ServerAddress("b", 1), False, 5, "f00d", 9, (), said)
     with pytest.raises(GrowthError, match="a:1 is half filled: it has lost its old data; use a ba"):
         failover._best(ServerAddress("b", 1), {server: half_filled}, 60)
-    assert failover._best({server: half_filled}, None) == server, "that was forced"
+    assert failover._best(ServerAddress("b", 1), {server: half_filled}, None) == server, "that was forced"
 
 
 def test_lost_masters_get_fenced(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
