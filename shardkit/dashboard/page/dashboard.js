@@ -162,7 +162,7 @@ function overview() {
       tile("keys", number(sum("keys"))), tile("commands a second", number(sum("ops"))), tile("memory", bytes(sum("memory"))),
       tile("connections", number(sum("clients")))),
     spans(),
-    h("div", { class: "charts" }, chart("Commands a second, all servers", series.at, series.ops, number),
+    h("div", { class: "charts" }, chart("Commands a second, all servers", series.at, series.ops, rate),
       chart("Memory, all servers", series.at, series.memory, bytes)),
     summary.problems.length ? null : h("p", { class: "muted" }, "The last check found nothing. `shardkit check` looks at data, too."),
     h("h2", {}, "Components"), table("components", [
@@ -224,7 +224,7 @@ function server(answer) {
       tile("memory", bytes(answer.memory), answer.max_memory === null ? "" : answer.max_memory ? "of " + bytes(answer.max_memory) : "without a limit"),
       tile("connections", number(answer.clients), "of " + number(answer.max_clients)), tile("blocked", number(answer.blocked)), tile("replicas", number(answer.replicas))),
     spans(),
-    h("div", { class: "charts" }, [["Commands a second", "ops", number], ["Memory", "memory", bytes, answer.max_memory], ["Connections", "clients", number, answer.max_clients],
+    h("div", { class: "charts" }, [["Commands a second", "ops", rate], ["Memory", "memory", bytes, answer.max_memory], ["Connections", "clients", number, answer.max_clients],
       ["CPU, share of a core", "cpu", percent, 1], ["INFO, milliseconds", "latency", value => fixed(1000 * value, 1), 0.25], ["Hit rate", "hits", percent], ["Evicted keys a second", "evicted", rate],
       ["Received, bytes a second", "received", bytes], ["Sent, bytes a second", "sent", bytes]]
       .map(([title, field, show, limit]) => chart(title, stamps, samples[field] || [], show, limit))),

@@ -371,12 +371,12 @@ def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
 
 
 def test_a_replica_that_has_lost_its_old_data_does_not_take_over() -> None:
-    server = ServerAddress("a", 1)
+    server, master = ServerAddress("a", 1), ServerAddress("b", 1)
     said = {"master_sync_in_progress": 1}
-    half_filled = ServerRole(False, ServerAddress("b", 1), False, 5, "f00d", 9, (), said)
+    half_filled = ServerRole(False, master, False, 5, "f00d", 9, (), said)
     with pytest.raises(GrowthError, match="a:1 is half filled: it has lost its old data; use a ba"):
-        failover._best(ServerAddress("b", 1), {server: half_filled}, 60)
-    assert failover._best({server: half_filled}, None) == server, "that was forced"
+        failover._best(master, {server: half_filled}, 60)
+    assert failover._best(master, {server: half_filled}, None) == server, "that was forced"
 
 
 def test_lost_masters_get_fenced(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
