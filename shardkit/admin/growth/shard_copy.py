@@ -649,14 +649,14 @@ def _pieces(source: Any, key: bytes, kind: str, size: int) -> Iterator[Arguments
     for start in range(0, sys.maxsize, page):
         if kind in ("string", "list"):
             [found] = exchange.ask(source, [(read, key, start, start + page - 1)])
-            members = [found] if isinstance(found, bytes) else found
-            is_last = not found
+            members = found if isinstance(found, list) else [found] if found else []
+            is_last = not members
         else:
             [[cursor, members]] = exchange.ask(source, [(read, key, cursor, "COUNT", page)])
             if kind == "zset":  # scores come last
                 members = list(chain(*zip(members[1::2], members[::2], strict=True)))
             is_last = cursor == b"0"
-        if any(members):
+        if members:
             yield (write, key, *members)
         if is_last:
             return

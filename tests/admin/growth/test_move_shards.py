@@ -844,6 +844,7 @@ def test_a_move_of_shards_that_cannot_go_on_says_why(fleet: Fleet) -> None:
 LARGE: dict[str, list[Any]] = {
     "string": ["SET", os.urandom(700_000)],
     "list": ["RPUSH", *("x" * (n % 199) for n in range(10_000))],
+    "empty elements": ["RPUSH", *[""] * 300_000],
     "hash": ["HSET", *(f"f{n}" * 9 for n in range(40_000))],
     "set": ["SADD", *(f"m{n}" for n in range(20_000))],
     "zset": ["ZADD", *(each for n in range(20_000) for each in (n / 7, f"m{n}"))],
