@@ -57,7 +57,7 @@ from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
 from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.credentials import EntryCredentials, credentials_of
-from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
@@ -70,6 +70,7 @@ from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.kept import kept_with
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import key_bytes
 
@@ -398,7 +399,7 @@ class Clients:
                 find.component = copy.copy(component)  # tables are kept as long as the original
                 client.place = find
             elif self.topology() is not None and hasattr(client, "successor"):
-                client.successor = find.asuccessor if held.awaiting else find.successor
+                client.successor = find.successor
                 if not reads:
                     client.reader = find.reader
             with self._lock:
@@ -764,6 +765,7 @@ class _Successors:
         self._shard = shard
         self._raw = raw
         self._get = "aget" if awaiting else "get"
+        self.run: Callable[..., Any] = arun_steps if awaiting else run_steps
         self._reads = reads
 
     def reader(self, args: Sequence[Any]) -> Any:
@@ -777,14 +779,10 @@ class _Successors:
                     return getattr(clients, self._get)(component, which, False)
         return None
 
-    def successor(self, args: Sequence[Any]) -> Client:
+    @run_by_face
+    def successor(self, args: Sequence[Any]) -> Steps[Any]:
         """Return the client for a command after reading its component again."""
-        return self._client_in(self.reread(), args)  # type: ignore[no-any-return]
-
-    async def asuccessor(self, args: Sequence[Any]) -> AsyncClient:
-        return self._client_in(await self.reread(), args)  # type: ignore[no-any-return]
-
-    def _client_in(self, component: Component, args: Sequence[Any]) -> Any:
+        component: Component = yield self.reread
         clients, number = _require_alive(self._clients)[0], self.number(component, args)
         which = reader_of(component, number) if self._reads else number
         return getattr(clients, self._get)(component, which, self._raw)

@@ -137,6 +137,7 @@ class ConnectionState(Reconnects):
     is_connected: Any
     credential_provider: Any
     asks_for_login: str  # the name of the method of its login
+    asks_for_epoch: str  # and of a config server's
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
     should_reconnect: Callable[[], bool]
@@ -543,8 +544,10 @@ class ConnectionState(Reconnects):
             # A lost connection fails immediately.
             self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
 
-    def _tell_closed(self) -> None:
-        emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
+    def tell_closed(self) -> None:
+        """Emit the event that it is being closed, if it is connected."""
+        if handlers and self.is_connected:
+            emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
 
 
 def _decoded(reply: Any, encoder: Any) -> Any:

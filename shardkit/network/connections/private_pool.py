@@ -177,6 +177,7 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
 
     pause = staticmethod(sleep)
     run = staticmethod(run_steps)
+    close = _FollowsEntry.disconnect
 
     def release(self, connection: Any) -> None:
         """Return a connection to its pool, once; ignore a foreign one."""
@@ -184,10 +185,6 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
         pool = self._lent.pop(connection, None)
         if pool is not None:
             pool.release(connection)
-
-    def close(self) -> None:
-        """Close all connections; the next use opens others."""
-        self.disconnect()
 
     def follow(self) -> None:
         """Switch to the changed entry now; the next use of the pool raises errors."""
@@ -201,6 +198,7 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     _find: Callable[[bool], Awaitable[Any]]
     pause = staticmethod(asyncio.sleep)
     run = staticmethod(arun_steps)
+    aclose = _FollowsEntry.disconnect
 
     def __init__(self, find: Callable[[bool], Awaitable[Any]], client: Any) -> None:
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -213,10 +211,6 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
         pool = self._lent.pop(connection, None)
         if pool is not None:
             await pool.release(connection)
-
-    async def aclose(self) -> None:
-        """Close all connections; the next use opens others."""
-        await self.disconnect()
 
     def follow(self) -> None:
         """Switch to the current entry in this pool's event loop; see the blocking pool's."""
