@@ -55,7 +55,7 @@ from shardkit.errors import (
 )
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
-from shardkit.network.connections.connection_state import closed_error
+from shardkit.network.connections.connection_state import closed_error, require_open
 from shardkit.network.connections.credentials import EntryCredentials, credentials_of
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.endpoints import Access, Endpoint
@@ -192,7 +192,7 @@ class Clients:
         self._credential_providers = dict(credential_providers or {})
         self.near: set[str] = set()  # the nodes of clusters that are in this process's zone
         self._lock = threading.RLock()
-        self._closed = False
+        self.closed = False
         self.topology: Callable[[], Any] = _nothing  # a weak reference; the kit sets it
         self.follower: Callable[[], Any] = _nothing  # the private pool that follows changes
         self._blocking = _Held()
@@ -262,7 +262,7 @@ class Clients:
         held = self._last()  # mostly there is one loop; a look-up takes longer
         if held is None or held.loop is not loop:
             with self._lock:
-                self._require_open()
+                require_open(self)
                 held = kept_with(loop, self).get("clients") or self._hold(loop)
                 self._last = weakref.ref(held)
         return held
@@ -272,7 +272,7 @@ class Clients:
         if known is not None and known.component is component:
             return known
         with self._lock:
-            self._require_open()
+            require_open(self)
             table, displaced = self._current(held, component, raw)
         _leave(displaced, held.awaiting)
         if table.component is component:
@@ -304,7 +304,7 @@ class Clients:
         Afterwards, existing clients and requests for new ones raise ClosedError.
         """
         with self._lock:
-            self._closed = True
+            self.closed = True
             built = list(self._blocking.built)  # some are in the tables alone
             self._blocking.tables = {}
             self._abandon_closed_loops()
@@ -361,10 +361,6 @@ class Clients:
 
     def __repr__(self) -> str:
         return f"<Clients: {'; '.join(self.shown()) or 'none yet'}>"
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise closed_error()
 
     def _client(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
         table = self._table(held, component, raw)
@@ -427,12 +423,12 @@ class Clients:
             with self._lock:
                 table[number] = endpoint
                 is_current = table.component is not None
-        if self._closed:  # while it was built
+        if self.closed:  # while it was built
             if held.awaiting:
                 _close_now(list(held.built))
             else:
                 _close(endpoint.owner)
-            self._require_open()
+            require_open(self)
         if not is_current:
             _leave([endpoint], held.awaiting)
         return endpoint

@@ -125,7 +125,9 @@ class Connections:
             elif not (self.waiting and self._give(connection)):
                 self.idle.append(connection)
         if connection.lent is not None:
-            _tell_use(connection, now)
+            (since, waited), connection.lent = connection.lent, None
+            for watcher in tuple(watchers):
+                watcher(connection.policy, waited, now - since)
         if ends:  # outside the lock
             self.close(connection)
         if unusable:
@@ -290,12 +292,6 @@ class AsyncConnections(Connections):
 
 
 _of_threads: weakref.WeakSet[Connections] = weakref.WeakSet()
-
-
-def _tell_use(connection: Any, now: float) -> None:
-    (since, waited), connection.lent = connection.lent, None
-    for watcher in tuple(watchers):
-        watcher(connection.policy, waited, now - since)
 
 
 class _Common:

@@ -438,7 +438,7 @@ class MapFile(Source):
                 return self._seen[1]
             loaded = ShardMap.decode(data, str(self._path))  # these bytes: it may change any time
         except OSError as error:
-            return self._unreadable(error)
+            return unreadable(str(self._path), str(error.strerror))
         except ConfigError as error:
             return error.with_traceback(None)
         for warning in loaded.warnings:
@@ -447,14 +447,11 @@ class MapFile(Source):
         self.shard_map = loaded
         return None
 
-    def _unreadable(self, error: OSError) -> ConfigError:
-        return unreadable(str(self._path), str(error.strerror))
-
     def _stamp(self) -> tuple[int, ...]:
         try:
             stat = self._path.stat()
         except OSError as error:
-            raise self._unreadable(error) from None
+            raise unreadable(str(self._path), str(error.strerror)) from None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:
