@@ -543,11 +543,7 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
 
     @property
     def directory(self) -> AsyncDirectory:
-        """Named configuration of any type on the config server; see `shardkit.config.directory`.
-
-        Raises:
-            ConfigError: the kit was opened from a shard map, which has no config server's place.
-        """
+        """Named configuration of any type on the config server; see `ShardKit.directory`."""
         if self._directory is None:
             self._directory = AsyncDirectory(_config_server(self.topology.source).aclient)
         return self._directory  # type: ignore[no-any-return]

@@ -6,7 +6,8 @@ docs/lua.md has examples, and explains how values are converted from and to Lua.
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Generator, Iterable
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, overload
 
 import redis
@@ -21,6 +22,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.operations.commands import Argument, Key, Script
+from shardkit.operations.steps import arun_steps, run_steps
 
 AnyPipeline: TypeAlias = (
     Pipeline
@@ -110,22 +112,16 @@ class LuaScript:
         if force_eval or isinstance(conn, AnyPipeline):
             # Not client.eval: a cluster's pipeline has no such method.
             return client.execute_command("EVAL", self.script.text, *sent)
-        if isinstance(conn, aioredis.Redis | aioredis.RedisCluster):
-            return self._awaited(client, sent)
-        try:
-            return client.evalsha(self.script.sha, *sent)
-        except NoScriptError as error:
-            if not is_script_missing(error):
-                raise
-            return client.eval(self.script.text, *sent)
+        is_async = isinstance(conn, aioredis.Redis | aioredis.RedisCluster)
+        return (arun_steps if is_async else run_steps)(self._steps(client, sent))
 
-    async def _awaited(self, conn: Any, sent: tuple[Any, ...]) -> Any:
+    def _steps(self, conn: Any, sent: tuple[Any, ...]) -> Generator[Any, Any, Any]:
         try:
-            return await conn.evalsha(self.script.sha, *sent)
+            return (yield partial(conn.evalsha, self.script.sha, *sent))
         except NoScriptError as error:
             if not is_script_missing(error):
                 raise
-            return await conn.eval(self.script.text, *sent)
+        return (yield partial(conn.eval, self.script.text, *sent))
 
     def __repr__(self) -> str:
         return f"LuaScript({self.script.name!r}, sha={self.script.sha[:8]})"

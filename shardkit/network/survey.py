@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import redis
@@ -375,8 +376,10 @@ def server_facts(
     slowest = waited = 0.0
     for n in range(_PINGS):
         time.sleep(_PING_INTERVAL if n else 0)
-        slowest = max(slowest, took := _timed(client.ping))
-        waited += took
+        start = time.perf_counter()
+        client.ping()
+        took = time.perf_counter() - start
+        slowest, waited = max(slowest, took), waited + took
     if waited > _PATIENCE * timeout:
         return ServerFacts(latency=slowest)
     info: Mapping[str, Any] = {}
@@ -410,12 +413,6 @@ def server_facts(
     with client.client() as own:  # one connection, closed afterwards: it selects databases
         found = {number: _database(own, number, thorough) for number in sorted(databases)}
     return replace(facts, databases=found)
-
-
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _role(client: Any) -> str:
@@ -484,12 +481,7 @@ def _database(client: Any, number: int, sampled: bool) -> DatabaseFacts:
 
 def sample_of(client: Any, size: int) -> list[bytes]:
     """Return at most ``size`` keys of a client's database that are not configuration."""
-    keys: list[bytes] = []
-    for key in data_keys(client, count=min(size, _PAGE)):
-        keys.append(key)
-        if len(keys) >= size:
-            break
-    return keys
+    return list(islice(data_keys(client, count=min(size, _PAGE)), size))
 
 
 def data_keys(client: Any, count: int = _PAGE) -> Iterator[bytes]:

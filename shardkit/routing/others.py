@@ -26,7 +26,7 @@ from shardkit.errors import ConfigError
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import hash_tag, key_bytes
 
-Hash = Callable[[bytes], int]
+Hash: TypeAlias = Callable[[bytes], int]
 
 _32, _64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
@@ -195,7 +195,6 @@ TWEMPROXY: dict[str, Hash] = {
 }
 
 
-_Hash: TypeAlias = Callable[[bytes], int]
 _Place: TypeAlias = Callable[[bytes], int]
 _Points: TypeAlias = Iterable[tuple[int, int]]  # hashes, and the shards that they belong to
 
@@ -339,20 +338,20 @@ def _ring(points: _Points) -> tuple[list[int], list[int]]:
     return places, [by_point[point] for point in places]
 
 
-def _from_on(points: _Points, hash_: _Hash, bisect: Any = bisect_left) -> _Place:
+def _from_on(points: _Points, hash_: Hash, bisect: Any = bisect_left) -> _Place:
     """Place keys at the first point from their hash on, else at the first of all."""
     places, shards = _ring(points)
     shards.append(shards[0])
     return lambda key: shards[bisect(places, hash_(key))]
 
 
-def _up_to(points: _Points, hash_: _Hash) -> _Place:
+def _up_to(points: _Points, hash_: Hash) -> _Place:
     """Place keys at the last point up to their hash, else at the last of all."""
     places, shards = _ring(points)
     return lambda key: shards[bisect_right(places, hash_(key)) - 1]
 
 
-def _numbered(names: Sequence[str], counts: Sequence[int], form: str, hash_: _Hash) -> _Points:
+def _numbered(names: Sequence[str], counts: Sequence[int], form: str, hash_: Hash) -> _Points:
     for shard, (name, count) in enumerate(zip(names, counts, strict=True)):
         for number in range(count):
             yield hash_(form.format(name, number).encode()), shard
@@ -389,7 +388,7 @@ def _single_shares(weights: Sequence[int], points: int = 40) -> list[int]:
 # Programs
 
 
-def _whole(hash_: _Hash) -> Callable[[_Options], _Place]:
+def _whole(hash_: Hash) -> Callable[[_Options], _Place]:
     def make(options: _Options) -> _Place:
         options.unweighted()
         count = options.count
@@ -443,7 +442,7 @@ def _rb(options: _Options) -> _Place:
 
 def _redis_shard(options: _Options) -> _Place:
     options.unweighted()
-    hashes: dict[str, _Hash] = {"crc32": crc32, "md5": _md5, "sha1": _sha1}
+    hashes: dict[str, Hash] = {"crc32": crc32, "md5": _md5, "sha1": _sha1}
     hash_ = options.choice("hash", hashes, "crc32")
     places, shards = _ring(_numbered(options.names(), [128] * options.count, "{}:{}", hash_))
     last = len(places) - 1
@@ -488,7 +487,7 @@ def _redis_array(options: _Options) -> _Place:
 
 
 def _jedis(options: _Options) -> _Place:
-    hashes: dict[str, _Hash] = {"murmur": _jedis_murmur, "md5": little_md5}
+    hashes: dict[str, Hash] = {"murmur": _jedis_murmur, "md5": little_md5}
     hash_ = options.choice("hash", hashes, "murmur")
     counts = [160 * weight for weight in options.weights()]
     if options.get("names") is None:
@@ -559,7 +558,7 @@ def _envoy(options: _Options) -> _Place:
 
 
 def envoy_points(
-    names: Sequence[str], weights: Sequence[int], least: int, most: int, hash_: _Hash
+    names: Sequence[str], weights: Sequence[int], least: int, most: int, hash_: Hash
 ) -> _Points:
     """Return the points of Envoy's ring_hash, with fractions of points carried over."""
     lightest = min(weights) / sum(weights)
@@ -613,16 +612,11 @@ def _signed_crc32(data: bytes) -> int:
     return value - (value >> 31 << 32)
 
 
-def _md5(data: bytes) -> int:
-    return int.from_bytes(md5(data, usedforsecurity=False).digest(), "big")
+def _whole_digest(algorithm: Callable[..., Any]) -> Hash:
+    return lambda data: int.from_bytes(algorithm(data, usedforsecurity=False).digest(), "big")
 
 
-def _sha1(data: bytes) -> int:
-    return int.from_bytes(sha1(data, usedforsecurity=False).digest(), "big")
-
-
-def _sha256(data: bytes) -> int:
-    return int.from_bytes(sha256(data).digest(), "big")
+_md5, _sha1, _sha256 = map(_whole_digest, (md5, sha1, sha256))
 
 
 def _jedis_murmur(data: bytes) -> int:

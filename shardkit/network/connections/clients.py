@@ -55,9 +55,9 @@ from shardkit.errors import (
 )
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
-from shardkit.network.connections.connection_state import closed_error
+from shardkit.network.connections.connection_state import closed_error, require_open
 from shardkit.network.connections.credentials import EntryCredentials, credentials_of
-from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
@@ -70,6 +70,7 @@ from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.kept import kept_with
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import key_bytes
 
@@ -191,7 +192,7 @@ class Clients:
         self._credential_providers = dict(credential_providers or {})
         self.near: set[str] = set()  # the nodes of clusters that are in this process's zone
         self._lock = threading.RLock()
-        self._closed = False
+        self.closed = False
         self.topology: Callable[[], Any] = _nothing  # a weak reference; the kit sets it
         self.follower: Callable[[], Any] = _nothing  # the private pool that follows changes
         self._blocking = _Held()
@@ -261,7 +262,7 @@ class Clients:
         held = self._last()  # mostly there is one loop; a look-up takes longer
         if held is None or held.loop is not loop:
             with self._lock:
-                self._require_open()
+                require_open(self)
                 held = kept_with(loop, self).get("clients") or self._hold(loop)
                 self._last = weakref.ref(held)
         return held
@@ -271,7 +272,7 @@ class Clients:
         if known is not None and known.component is component:
             return known
         with self._lock:
-            self._require_open()
+            require_open(self)
             table, displaced = self._current(held, component, raw)
         _leave(displaced, held.awaiting)
         if table.component is component:
@@ -303,7 +304,7 @@ class Clients:
         Afterwards, existing clients and requests for new ones raise ClosedError.
         """
         with self._lock:
-            self._closed = True
+            self.closed = True
             built = list(self._blocking.built)  # some are in the tables alone
             self._blocking.tables = {}
             self._abandon_closed_loops()
@@ -361,10 +362,6 @@ class Clients:
     def __repr__(self) -> str:
         return f"<Clients: {'; '.join(self.shown()) or 'none yet'}>"
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise closed_error()
-
     def _client(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
         table = self._table(held, component, raw)
         if table.component is None:
@@ -398,7 +395,7 @@ class Clients:
                 find.component = copy.copy(component)  # tables are kept as long as the original
                 client.place = find
             elif self.topology() is not None and hasattr(client, "successor"):
-                client.successor = find.asuccessor if held.awaiting else find.successor
+                client.successor = find.successor
                 if not reads:
                     client.reader = find.reader
             with self._lock:
@@ -426,12 +423,12 @@ class Clients:
             with self._lock:
                 table[number] = endpoint
                 is_current = table.component is not None
-        if self._closed:  # while it was built
+        if self.closed:  # while it was built
             if held.awaiting:
                 _close_now(list(held.built))
             else:
                 _close(endpoint.owner)
-            self._require_open()
+            require_open(self)
         if not is_current:
             _leave([endpoint], held.awaiting)
         return endpoint
@@ -764,6 +761,7 @@ class _Successors:
         self._shard = shard
         self._raw = raw
         self._get = "aget" if awaiting else "get"
+        self.run: Callable[..., Any] = arun_steps if awaiting else run_steps
         self._reads = reads
 
     def reader(self, args: Sequence[Any]) -> Any:
@@ -777,14 +775,10 @@ class _Successors:
                     return getattr(clients, self._get)(component, which, False)
         return None
 
-    def successor(self, args: Sequence[Any]) -> Client:
+    @run_by_face
+    def successor(self, args: Sequence[Any]) -> Steps[Any]:
         """Return the client for a command after reading its component again."""
-        return self._client_in(self.reread(), args)  # type: ignore[no-any-return]
-
-    async def asuccessor(self, args: Sequence[Any]) -> AsyncClient:
-        return self._client_in(await self.reread(), args)  # type: ignore[no-any-return]
-
-    def _client_in(self, component: Component, args: Sequence[Any]) -> Any:
+        component: Component = yield self.reread
         clients, number = _require_alive(self._clients)[0], self.number(component, args)
         which = reader_of(component, number) if self._reads else number
         return getattr(clients, self._get)(component, which, self._raw)

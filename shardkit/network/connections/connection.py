@@ -23,7 +23,6 @@ import redis.asyncio as aioredis
 from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
 
 from shardkit.errors import DeadlineExceeded
-from shardkit.events import handlers
 from shardkit.network.connections.connection_state import (
     LOST,
     ConnectionState,
@@ -63,7 +62,7 @@ class Closable(ConnectionState):
     """
 
     direct = True
-    asks_for_login = "get_credentials"
+    asks_for_login, asks_for_epoch = "get_credentials", "fetch"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it
@@ -94,8 +93,7 @@ class Closable(ConnectionState):
             super().disconnect(*args, **kwargs)
             return
         with self._closing:
-            if handlers and self.is_connected:
-                self._tell_closed()
+            self.tell_closed()
             super().disconnect(*args, **kwargs)
             self.forget_use()
 
@@ -111,10 +109,6 @@ class Closable(ConnectionState):
         except BaseException:  # an interrupt, too: its greeting may not be over
             self.disconnect()
             raise
-
-    def confirm(self, witness: Any, epoch: int) -> None:
-        """Read the epoch of the config server that a witness doubts."""
-        witness.confirm(epoch)
 
     def pause(self, seconds: float) -> None:
         """Wait, but not beyond the deadline."""
@@ -460,7 +454,7 @@ class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
 class AsyncClosable(ConnectionState):
     """The same for awaiting connections, which belong to one event loop and need no lock."""
 
-    asks_for_login = "get_credentials_async"
+    asks_for_login, asks_for_epoch = "get_credentials_async", "afetch"
 
     if not TYPE_CHECKING:
 
@@ -473,11 +467,6 @@ class AsyncClosable(ConnectionState):
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
         return bool(self.is_connected) and not self.should_reconnect()
-
-    def tell_closed(self) -> None:
-        """Emit the event that it is being closed, if it is connected."""
-        if handlers and self.is_connected:
-            self._tell_closed()
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection; drop unwritten data, whose sender has got an error."""
@@ -505,10 +494,6 @@ class AsyncClosable(ConnectionState):
         except BaseException:  # a cancellation, too: its greeting may not be over
             await self.disconnect(nowait=True)
             raise
-
-    async def confirm(self, witness: Any, epoch: int) -> None:
-        """Read the epoch of the config server that a witness doubts."""
-        await witness.aconfirm(epoch)
 
     async def pause(self, seconds: float) -> None:
         """Wait."""

@@ -73,10 +73,6 @@ class ServerReplacedError(ConnectionError):
     """The server refused a command because it is a replica now; its entry names another one."""
 
 
-def _no_pool() -> None:
-    """The private pool of a connection that has none."""
-
-
 EXCHANGE_TIMEOUT = 60.0
 
 
@@ -88,7 +84,7 @@ class ConnectionState(Reconnects):
 
     direct = False  # whether commands may bypass redis-py's code
     closed = False  # its kit is closed; it does not connect again
-    follower: Callable[[], Any] = staticmethod(_no_pool)  # the private pool that lent it
+    follower: Callable[[], Any] = staticmethod(lambda: None)  # the private pool that lent it
     # What this connection becomes when its user's thread next connects it: another address, and
     # perhaps another class.
     moved_to: Any = None
@@ -137,6 +133,7 @@ class ConnectionState(Reconnects):
     is_connected: Any
     credential_provider: Any
     asks_for_login: str  # the name of the method of its login
+    asks_for_epoch: str  # and of a config server's
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
     should_reconnect: Callable[[], bool]
@@ -359,25 +356,22 @@ class ConnectionState(Reconnects):
         """Send commands and return the replies, in which errors are values."""
         self.asking = True
         try:
-            return (yield from self._ask(commands))
+            if len(commands) >= _AT_ONCE and int(self.protocol) == 2:
+                pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
+                packed = PackedCommands.doing(ANYWHERE, pieces, 1)
+                yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+                self.reply_parser.reader.feed(b"*%d\r\n" % len(commands))  # they come as one list
+                together: list[Any] = yield self._read_raw
+                for reply in together:
+                    if isinstance(reply, ConnectionError):  # LOADING, NOAUTH
+                        raise reply
+                return together
+            packed = self.pack_commands(commands)
+            packed.effects = ANYWHERE  # these are ours
+            yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+            return (yield from self._replies(len(commands)))
         finally:
             self.asking = False
-
-    def _ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
-        if len(commands) >= _AT_ONCE and int(self.protocol) == 2:
-            pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
-            packed = PackedCommands.doing(ANYWHERE, pieces, 1)
-            yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
-            self.reply_parser.reader.feed(b"*%d\r\n" % len(commands))  # they come as one list
-            together: list[Any] = yield self._read_raw
-            for reply in together:
-                if isinstance(reply, ConnectionError):  # LOADING, NOAUTH
-                    raise reply
-            return together
-        packed = self.pack_commands(commands)
-        packed.effects = ANYWHERE  # these are ours
-        yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
-        return (yield from self._replies(len(commands)))
 
     def _read_raw(self) -> Any:
         return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
@@ -543,8 +537,10 @@ class ConnectionState(Reconnects):
             # A lost connection fails immediately.
             self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
 
-    def _tell_closed(self) -> None:
-        emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
+    def tell_closed(self) -> None:
+        """Emit the event that it is being closed, if it is connected."""
+        if handlers and self.is_connected:
+            emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
 
 
 def _decoded(reply: Any, encoder: Any) -> Any:

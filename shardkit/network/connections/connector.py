@@ -316,7 +316,7 @@ def _cluster(
     pool: type[Any],
 ) -> redis.RedisCluster:
     seeds, database = seeds_of(fields), ClientDatabase(fields.get("db", 0))
-    options = _without(common, "db") | _network(fields)
+    options = common | _network(fields)
 
     class NodePool(pool):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -359,13 +359,13 @@ def _acluster(
     connection: type[Any],
 ) -> aioredis.RedisCluster:
     seeds, database = seeds_of(fields), ClientDatabase(fields.get("db", 0))
-    options = _without(common, "db") | _network(fields)
+    options = common | _network(fields)
     client = kind(
         host=seeds[0][0],
         port=seeds[0][1],
         ssl=bool(fields.get("ssl")),
         require_full_coverage=False,
-        **{name: value for name, value in options.items() if name not in _LIMITS},
+        **{name: value for name, value in options.items() if name not in (*_LIMITS, "db")},
         **_replicas_of(fields),
     )
     owning = weakref.ref(client)
@@ -475,7 +475,3 @@ def _network(fields: Mapping[str, Any]) -> dict[str, Any]:
         if "ssl_min_version" in taken:
             taken["ssl_min_version"] = getattr(ssl.TLSVersion, taken["ssl_min_version"])
     return taken
-
-
-def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}

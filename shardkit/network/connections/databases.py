@@ -244,7 +244,7 @@ def opening(
         try:
             asks = end - start == 1 + database.has_fence
             if asks and (doubted := witness.doubts(replies[start])):
-                yield partial(connection.confirm, witness, doubted)
+                yield from witness.confirm(doubted, connection.asks_for_epoch)
         except ShardKitError as error:
             errors[database] = error
             continue

@@ -125,7 +125,9 @@ class Connections:
             elif not (self.waiting and self._give(connection)):
                 self.idle.append(connection)
         if connection.lent is not None:
-            _tell_use(connection, now)
+            (since, waited), connection.lent = connection.lent, None
+            for watcher in tuple(watchers):
+                watcher(connection.policy, waited, now - since)
         if ends:  # outside the lock
             self.close(connection)
         if unusable:
@@ -290,12 +292,6 @@ class AsyncConnections(Connections):
 
 
 _of_threads: weakref.WeakSet[Connections] = weakref.WeakSet()
-
-
-def _tell_use(connection: Any, now: float) -> None:
-    (since, waited), connection.lent = connection.lent, None
-    for watcher in tuple(watchers):
-        watcher(connection.policy, waited, now - since)
 
 
 class _Common:
@@ -646,6 +642,15 @@ class _Common:
     update_connection_kwargs = update_connection_settings = update_maint_notifications_config
     update_connections_settings = update_maint_notifications_config
 
+    def re_auth_callback(self, token: Any) -> Any:
+        self.drop_idle()
+        for connection in self._get_in_use_connections():
+            connection.set_re_auth_token(token)
+
+    def update_active_connections_for_reconnect(self, *args: Any, **kwargs: Any) -> Any:
+        for connection in self._get_in_use_connections():
+            connection.mark_for_reconnect()
+
     def _get_free_connections(self) -> list[Any]:
         return list(self.connections.idle)
 
@@ -743,24 +748,9 @@ class Pool(_Common, redis.ConnectionPool):
         for connection in self._get_in_use_connections() if inuse_connections else ():
             connection.shut_down()
 
-    def close(self) -> None:
-        """Close all connections; the next use opens others."""
-        self.disconnect()
-
-    def re_auth_callback(self, token: Any) -> None:
-        """Have connections log in with a new token; see redis-py's."""
-        self.drop_idle()
-        for connection in self._get_in_use_connections():
-            connection.set_re_auth_token(token)
-
     def owns_connection(self, connection: Any) -> int:
         """Whether a connection is this process's."""
         return bool(connection.pid == os.getpid())
-
-    def update_active_connections_for_reconnect(self, *args: Any, **kwargs: Any) -> None:
-        """Have connections in use closed before their next use."""
-        for connection in self._get_in_use_connections():
-            connection.mark_for_reconnect()
 
     def disconnect_free_connections(self, *args: Any, **kwargs: Any) -> None:
         """Close idle connections."""
@@ -822,6 +812,8 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
         """Close connections; see `_Common`. A coroutine function, as redis-py's is."""
         await super().disconnect(inuse_connections)
 
+    aclose = disconnect
+
     async def _disconnect(self, inuse_connections: bool) -> None:
         closed = self._get_free_connections()
         self.connections.idle.clear()
@@ -829,15 +821,9 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
             closed += self._get_in_use_connections()
         await asyncio.gather(*(each.disconnect() for each in closed), return_exceptions=True)
 
-    async def aclose(self) -> None:
-        """Close all connections; the next use opens others."""
-        await self.disconnect()
-
     async def re_auth_callback(self, token: Any) -> None:
         """Have connections log in with a new token; see redis-py's."""
-        self.drop_idle()
-        for connection in self._get_in_use_connections():
-            connection.set_re_auth_token(token)
+        super().re_auth_callback(token)
 
     def can_get_connection(self) -> bool:
         """Whether a connection is idle, or can be made."""
@@ -866,8 +852,7 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
 
     async def update_active_connections_for_reconnect(self) -> None:
         """Have connections in use closed before their next use."""
-        for connection in self._get_in_use_connections():
-            connection.mark_for_reconnect()
+        super().update_active_connections_for_reconnect()
 
     async def update_connections_settings(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: servers are not asked to announce their maintenance."""

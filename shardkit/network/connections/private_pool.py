@@ -48,7 +48,6 @@ class _FollowsEntry:
     """
 
     pause: Callable[[float], Any]
-    release: Callable[[Any], Any]
     as_redis_py = True  # connections differ in where they lead, so none is used by several
 
     def __init__(self, find: Callable[[bool], Any], client: Any) -> None:
@@ -121,6 +120,14 @@ class _FollowsEntry:
             yield partial(self.release, connection)  # the entry has just changed
 
     @run_by_face
+    def release(self, connection: Any) -> Steps[None]:
+        """Return a connection to its pool, once; ignore a foreign one."""
+        require_lent(connection)
+        pool = self._lent.pop(connection, None)
+        if pool is not None:
+            yield partial(pool.release, connection)
+
+    @run_by_face
     def leave(self, connection: Any, error: Exception) -> Steps[None]:
         """Have a connection reconnect to another server, because its own is a replica now.
 
@@ -177,17 +184,7 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
 
     pause = staticmethod(sleep)
     run = staticmethod(run_steps)
-
-    def release(self, connection: Any) -> None:
-        """Return a connection to its pool, once; ignore a foreign one."""
-        require_lent(connection)
-        pool = self._lent.pop(connection, None)
-        if pool is not None:
-            pool.release(connection)
-
-    def close(self) -> None:
-        """Close all connections; the next use opens others."""
-        self.disconnect()
+    close = _FollowsEntry.disconnect
 
     def follow(self) -> None:
         """Switch to the changed entry now; the next use of the pool raises errors."""
@@ -201,22 +198,12 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     _find: Callable[[bool], Awaitable[Any]]
     pause = staticmethod(asyncio.sleep)
     run = staticmethod(arun_steps)
+    aclose = _FollowsEntry.disconnect
 
     def __init__(self, find: Callable[[bool], Awaitable[Any]], client: Any) -> None:
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
         super().__init__(find, client)
-
-    async def release(self, connection: Any) -> None:
-        """Return a connection to its pool, once; ignore a foreign one."""
-        require_lent(connection)
-        pool = self._lent.pop(connection, None)
-        if pool is not None:
-            await pool.release(connection)
-
-    async def aclose(self) -> None:
-        """Close all connections; the next use opens others."""
-        await self.disconnect()
 
     def follow(self) -> None:
         """Switch to the current entry in this pool's event loop; see the blocking pool's."""

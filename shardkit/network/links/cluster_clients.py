@@ -62,7 +62,6 @@ from shardkit.operations.commands import (
     Batch,
     Command,
     PlainCommands,
-    Replies,
     Reply,
     Shard,
     Transaction,
@@ -140,6 +139,7 @@ class _OnLink:
     """What both faces share."""
 
     place: Any = None  # where its component is; None for a client without a kit
+    link_class: Callable[..., Any]
     _route: Any = None
     _link: Any = None
     policy: Any
@@ -162,6 +162,13 @@ class _OnLink:
         if not keys or len(set(map(slot_of, keys))) > 1:  # redis-py knows what to do
             return None
         return [as_command(self.place.component.name, keys[0], args)]
+
+    def send(self, batch: Batch) -> Any:
+        """Send requests over the link."""
+        require_open(self)
+        if self._route is None:
+            self._link, self._route = self.link_class(None, None, raw=False), _Route(self)
+        return self._link.send(batch, self._route, self._route)
 
     def value(self, args: Sequence[Any], options: Mapping[str, Any], reply: Any) -> Any:
         """Return a reply as redis-py's methods do; raise the error of a failure."""
@@ -234,6 +241,8 @@ class LinkedClusterClient(_OnLink, ClusterClient):
     After one holder has closed it, it discovers the cluster again, because others share it.
     """
 
+    link_class = BlockingLink
+
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the link if it has keys."""
         batch = self._batch(args, options)
@@ -249,14 +258,10 @@ class LinkedClusterClient(_OnLink, ClusterClient):
             self._open()
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
-    def send(self, batch: Batch) -> Replies:
+    def send(self, batch: Batch) -> Any:
         """Send requests over the link."""
-        require_open(self)
         self._open()
-        if self._route is None:
-            self._link, self._route = BlockingLink(None, None, raw=False), _Route(self)
-        replies: Replies = self._link.send(batch, self._route, self._route)
-        return replies
+        return super().send(batch)
 
     def _open(self) -> None:
         if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
@@ -265,6 +270,8 @@ class LinkedClusterClient(_OnLink, ClusterClient):
 
 class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client over a link."""
+
+    link_class = AwaitingLink
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the link if it has keys."""
@@ -279,14 +286,6 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
         self.refuse_keyless(args)
         with self.watching(args):
             return await super().execute_command(*args, **options)
-
-    async def send(self, batch: Batch) -> Replies:
-        """Send requests over the link."""
-        require_open(self)
-        if self._route is None:
-            self._link, self._route = AwaitingLink(None, None, raw=False), _Route(self)
-        replies: Replies = await self._link.send(batch, self._route, self._route)
-        return replies
 
 
 class _Pipeline:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from hiredis import PushNotification
 from redis.exceptions import (
@@ -76,13 +76,11 @@ _SHORT_READ = 1024  # bytes; the first of a large string are more
 _WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
 
 
-class ConnectionLost(Exception):
-    """A request failed; ``sent`` if the server may have seen it."""
+class ConnectionLost(NamedTuple):
+    """How a request failed; ``sent`` if the server may have seen it."""
 
-    def __init__(self, error: Exception, sent: bool) -> None:
-        super().__init__(error, sent)
-        self.error = error
-        self.sent = sent
+    error: Exception
+    sent: bool
 
 
 async def give_back(source: Any, connection: Any, *, broken: bool) -> None:

@@ -45,6 +45,7 @@ from shardkit.network.connections.redis_private import (
     is_unblocked,
     is_unready,
     reply_callbacks,
+    str_if_bytes,
 )
 from shardkit.network.links.multiplexer import multiplexed
 from shardkit.network.links.resp import pack_command
@@ -74,7 +75,7 @@ def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
     if client.successor is None or client.connection is not None:
         return False
     error = getattr(error, "error", None) or error  # redis-py's
-    waits_for_data = _text(args[0]) not in ("WAIT", "WAITAOF")
+    waits_for_data = str_if_bytes(args[0]) not in ("WAIT", "WAITAOF")
     return is_unready(error) or (waits_for_data and is_unblocked(error))
 
 
@@ -337,10 +338,6 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-
-
-def _text(word: Any) -> str:
-    return word.decode(errors="replace") if isinstance(word, bytes) else str(word)
 
 
 def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:

@@ -54,15 +54,11 @@ _UNSUBSCRIBED = (b"sunsubscribe", "sunsubscribe")  # the slot of the channel was
 _FAILURES = (*ATTEMPT_ERRORS, ShardKitError)
 
 
-def _subscriptions_to_try(tags: Iterable[str]) -> list[tuple[str, str]]:
-    """Return ways to subscribe, best first: a command and a unique channel."""
+def _subscribed(connection: Any, tags: Iterable[str]) -> Steps[str]:
+    """Subscribe to a unique channel, a sharded one if that is possible, and return it."""
     process = f"{os.getpid()}-{secrets.token_hex(8)}"
     sharded = [("SSUBSCRIBE", f"{PREFIX}{{{tag}}}{process}") for tag in tags]
-    return [*sharded, ("SUBSCRIBE", f"{PREFIX}{process}")]
-
-
-def _subscribed(connection: Any, tags: Iterable[str]) -> Steps[str]:
-    for command, channel in _subscriptions_to_try(tags):
+    for command, channel in [*sharded, ("SUBSCRIBE", f"{PREFIX}{process}")]:
         yield partial(connection.send_command, command, channel)
         try:
             yield partial(connection.read_response, disable_decoding=True)
@@ -238,15 +234,19 @@ class AsyncSubscription:
         self._early = _Early()
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self, tags: Iterable[str]) -> None:
-        """Connect, and read from now on."""
-        connection = await self._source.get_connection()
+    async def start(self, tags: Iterable[str]) -> AsyncSubscription | None:
+        """Connect, read from now on, and return it; None if that fails."""
         try:
-            self.channel = await arun_steps(_subscribed(connection, tags))
-        except BaseException:
-            await give_back(self._source, connection, broken=True)
-            raise
+            connection = await self._source.get_connection()
+            try:
+                self.channel = await arun_steps(_subscribed(connection, tags))
+            except BaseException:
+                await give_back(self._source, connection, broken=True)
+                raise
+        except _FAILURES:
+            return None
         self._reading = asyncio.ensure_future(self._read(connection))
+        return self
 
     async def _read(self, connection: Any) -> None:
         try:
@@ -302,22 +302,13 @@ class AsyncSubscriptions:
             if not connect:
                 return None
             tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
-            starting = asyncio.ensure_future(self._start(source, tags))
+            starting = asyncio.ensure_future(AsyncSubscription(source).start(tags))
             found[name] = starting
         elif not connect and not starting.done():
             return None
         # Not awaited directly: a cancelled task must not cancel it for the others.
         await asyncio.wait([starting])
         return self._outcome(starting)
-
-    @staticmethod
-    async def _start(source: Any, tags: Iterable[str]) -> AsyncSubscription | None:
-        subscription = AsyncSubscription(source)
-        try:
-            await subscription.start(tags)
-        except _FAILURES:
-            return None
-        return subscription
 
     @staticmethod
     def _outcome(starting: asyncio.Future[Any]) -> AsyncSubscription | None:

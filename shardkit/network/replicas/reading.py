@@ -307,6 +307,19 @@ class _ClientReads:
 
 class _Reads:
     reads: _ClientReads
+    provide: Callable[[Any], Any]
+
+    def execute_command(self: Any, *args: Any, **options: Any) -> Any:
+        """Execute a command, on a replica if it only reads."""
+        writes = self.connection is not None or not reads_only(args)
+        steps = self._written(args, options) if writes else self.reads.attempts(args, options)
+        return self.run(steps, self.provide)
+
+    def _written(self, args: Any, options: Any) -> Generator[Any, Any, Any]:
+        try:
+            return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
+        finally:
+            self.reads.wrote()
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         found = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
@@ -330,17 +343,7 @@ class ReaderClient(_Reads, DirectClient):
     The master serves everything else: pipelines, transactions, scripts, subscriptions, locks.
     """
 
-    pipelines = _WritingPipeline
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, on a replica if it only reads."""
-        if self.connection is not None or not reads_only(args):
-            try:
-                return super().execute_command(*args, **options)
-            finally:
-                self.reads.wrote()
-
-        return run_steps(self.reads.attempts(args, options), _provide)
+    pipelines, provide = _WritingPipeline, staticmethod(_provide)
 
 
 class _AsyncWritingPipeline(MultiplexedPipeline):
@@ -356,14 +359,4 @@ class _AsyncWritingPipeline(MultiplexedPipeline):
 class AsyncReaderClient(_Reads, MultiplexedClient):  # type: ignore[misc]  # redis-py's own
     """The awaiting `ReaderClient`."""
 
-    pipelines = _AsyncWritingPipeline
-
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, on a replica if it only reads."""
-        if self.connection is not None or not reads_only(args):
-            try:
-                return await super().execute_command(*args, **options)
-            finally:
-                self.reads.wrote()
-
-        return await arun_steps(self.reads.attempts(args, options), _aprovide)
+    pipelines, provide = _AsyncWritingPipeline, staticmethod(_aprovide)

@@ -519,21 +519,17 @@ _OF_SERVICES = ("sentinel", "read_from", "max_lag", "zone")
 
 
 def _update_master(state: _ShardState, answer: _Answer) -> None:
-    info, began, _ = answer
-    _update(state.master, answer)
-    if isinstance(info, Exception) or not info:
+    if (info := _update(state.master, answer)) is None:
         return
     history = str(info.get("master_replid", ""))
     if history != state.history:
         state.samples.clear()
         state.history = history
-    state.samples.append((began, int(info.get("master_repl_offset", 0))))
+    state.samples.append((answer.began, int(info.get("master_repl_offset", 0))))
 
 
 def _update_replica(state: _ShardState, replica: ReplicaState, answer: _Answer) -> None:
-    info = answer.info
-    _update(replica, answer)
-    if isinstance(info, Exception) or not info:
+    if (info := _update(replica, answer)) is None:
         return
     replica.linked = info.get("master_link_status") == "up"
     if info.get("role") != "slave":
@@ -551,18 +547,20 @@ def _update_replica(state: _ShardState, replica: ReplicaState, answer: _Answer) 
             break
 
 
-def _update(server: ReplicaState, answer: _Answer) -> None:
+def _update(server: ReplicaState, answer: _Answer) -> Mapping[str, Any] | None:
+    """Note an answer; return the INFO, None if there is none."""
     info, server.asked_at, seconds = answer
     server.problem, server.is_silent = "", not info
     if isinstance(info, Exception):
         # Without the shard, which is another one's of the same server, and without its remedy.
         server.problem = f"does not answer ({getattr(info, 'error', None) or info})"
-        return
+        return None
     server.zone = server.entry.zone or str(info.get("availability_zone", server.zone))
     if server.latency == float("inf"):
         server.latency = seconds
     else:
         server.latency += _SMOOTHED * (seconds - server.latency)
+    return info or None
 
 
 def _watch(ref: weakref.ref[Replicas], end: threading.Event) -> None:

@@ -44,6 +44,7 @@ from shardkit.errors import (
     MissingEntryError,
     RetiredError,
 )
+from shardkit.network.connections.connection_state import require_open
 from shardkit.network.topology.feed import BEAT, ChangeFeed
 from shardkit.network.topology.saved import shown_age
 from shardkit.network.topology.sources import AWAY, Reading, Source, Values
@@ -115,7 +116,7 @@ class Topology:
         self._clock = clock
         self._interval = interval
         self._cache: dict[str, CacheEntry] = {}
-        self._closed = False
+        self.closed = False
         self._lock = threading.Lock()  # of the following attributes
         self._failures = 0
         self._disk_error: Exception | None = None  # why saved entries are in use
@@ -222,7 +223,7 @@ class Topology:
 
         Cost: one exchange for about 15 components of up to 64 shards.
         """
-        self._check_open()
+        require_open(self)
         known = {name: self.fresh(name) for name in names}
         outcomes: Outcomes = {name: found for name, found in known.items() if found is not None}
         with self._claimed(name for name in known if name not in outcomes) as own:
@@ -246,7 +247,7 @@ class Topology:
 
     def names(self) -> list[str]:
         """List the components that there are."""
-        self._check_open()
+        require_open(self)
         try:
             return self.checked(self.source.names())
         except (RedisError, OSError) as error:
@@ -254,7 +255,7 @@ class Topology:
 
     async def anames(self) -> list[str]:
         """List the components that there are, awaiting."""
-        self._check_open()
+        require_open(self)
         try:
             return self.checked(await self.source.anames())
         except (RedisError, OSError) as error:
@@ -303,11 +304,6 @@ class Topology:
         if cached is not None:
             cached.fresh_until, cached.due = 0.0, self._clock()
 
-    @property
-    def closed(self) -> bool:
-        """Whether the kit is closed."""
-        return self._closed
-
     def age(self, name: str) -> float:
         """Return how many seconds ago a component's entries were read; infinite if never."""
         cached = self._cache.get(name)
@@ -335,7 +331,7 @@ class Topology:
         if self._end_of_watch is not None or not self.source.changes:
             return
         with self._lock:
-            if self._end_of_watch is not None or self._closed:
+            if self._end_of_watch is not None or self.closed:
                 return
             self._end_of_watch = end = threading.Event()
         thread = threading.Thread(
@@ -352,7 +348,7 @@ class Topology:
     def close(self) -> None:
         """Stop serving."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             end, feed = self._end_of_watch, self._feed
         if end is not None:
             end.set()
@@ -421,7 +417,7 @@ class Topology:
     def _refresh(self, name: str, cached: CacheEntry) -> None:
         with self._lock:
             now = self._clock()
-            if self._closed or now < cached.fresh_until:
+            if self.closed or now < cached.fresh_until:
                 return
             cached.fresh_until = now + self._interval
             self._due.add(name)
@@ -439,7 +435,7 @@ class Topology:
         while True:
             with self._lock:
                 names, self._due = self._due, set()
-                if not names or self._closed:
+                if not names or self.closed:
                     self._thread = None
                     return
             try:
@@ -474,7 +470,7 @@ class Topology:
         if feed is not None:
             self._away_until = 0.0
             self._feed, self._had_feed = feed, True
-            if self._closed:
+            if self.closed:
                 feed.close()
             self._unread, self._pushed = set(self._known()), False
             try:
@@ -521,7 +517,7 @@ class Topology:
 
     def _read_unread(self) -> None:
         """Read the changed components, unless the source is away; the others are fresh."""
-        while self._unread and not self._closed and self._clock() >= self._away_until:
+        while self._unread and not self.closed and self._clock() >= self._away_until:
             self._unread = set(self._read_again(sorted(self._unread)))
             if self._unread:  # others may be reading the previous state
                 time.sleep(_CLAIMED)
@@ -675,7 +671,7 @@ class Topology:
                 cached.waiting.pop()()
 
     def _entry(self, name: str) -> CacheEntry:
-        self._check_open()
+        require_open(self)
         found = self._cache.get(name)
         if found is None:
             if len(self._missing) == self._missing.most:
@@ -721,13 +717,13 @@ class Topology:
             cached.fresh_until = cached.read_at + lasts
         if self._failures or self._problems:
             self._recovered(component.name)
-        if self._closed:  # while it was read
+        if self.closed:  # while it was read
             cached.component = None
-            self._check_open()
+            require_open(self)
         return component
 
     def _keep_previous(self, name: str, cached: CacheEntry, error: Exception) -> Component:
-        self._check_open()
+        require_open(self)
         if isinstance(error, DeadlineExceeded):  # the caller's own
             if cached.component is not None:
                 return cached.component
@@ -837,10 +833,6 @@ class Topology:
     def _unreadable(self, error: Exception) -> ConfigServerError:
         text, remedy = meaning(error) or (error, "start it, or correct its address")
         return ConfigServerError(f"{self.source} cannot be read: {text}", remedy)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
     def after_fork(self) -> None:
         """Forget threads and readers in a forked child."""

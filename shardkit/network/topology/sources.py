@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -46,7 +47,7 @@ from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap, unreadable
 from shardkit.config.store import HISTORY_KEY
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, RetiredError
-from shardkit.network.connections.databases import ClientDatabase, connection_name
+from shardkit.network.connections.databases import ClientDatabase, Steps, connection_name
 from shardkit.network.topology.feed import ChangeFeed
 from shardkit.network.topology.saved import SavedEntries
 from shardkit.operations.commands import Shard
@@ -363,26 +364,21 @@ class EpochWitness:
         self.settled = witnessed <= self._source.epoch
         return 0 if self.settled else witnessed
 
-    def confirm(self, witnessed: int) -> None:
+    def confirm(self, witnessed: int, fetch: str) -> Steps[None]:
         """Read the config server again: the push may be younger than the last reading.
+
+        ``fetch`` is the name of the source's method for that.
 
         Raises:
             ConfigServerError: it went back.
         """
         with suppress(RedisError, OSError):  # while it is away, the known entries stay in use
-            self._judge(witnessed, self._source.fetch([EPOCH_KEY]))
-
-    async def aconfirm(self, witnessed: int) -> None:
-        """Read the config server again, awaiting; see `confirm`."""
-        with suppress(RedisError, OSError):
-            self._judge(witnessed, await self._source.afetch([EPOCH_KEY]))
-
-    def _judge(self, witnessed: int, values: list[Any]) -> None:
-        now = epoch_number(values[0])
-        if now < witnessed:
-            self._source.witnessed = max(self._source.witnessed, witnessed)
-            raise self._source.went_back("config:epoch", witnessed, now)
-        self.settled = True
+            values = yield partial(getattr(self._source, fetch), [EPOCH_KEY])
+            now = epoch_number(values[0])
+            if now < witnessed:
+                self._source.witnessed = max(self._source.witnessed, witnessed)
+                raise self._source.went_back("config:epoch", witnessed, now)
+            self.settled = True
 
 
 def _require_references(component: Component, known: Component | None) -> None:
@@ -442,7 +438,7 @@ class MapFile(Source):
                 return self._seen[1]
             loaded = ShardMap.decode(data, str(self._path))  # these bytes: it may change any time
         except OSError as error:
-            return self._unreadable(error)
+            return unreadable(str(self._path), str(error.strerror))
         except ConfigError as error:
             return error.with_traceback(None)
         for warning in loaded.warnings:
@@ -451,14 +447,11 @@ class MapFile(Source):
         self.shard_map = loaded
         return None
 
-    def _unreadable(self, error: OSError) -> ConfigError:
-        return unreadable(str(self._path), str(error.strerror))
-
     def _stamp(self) -> tuple[int, ...]:
         try:
             stat = self._path.stat()
         except OSError as error:
-            raise self._unreadable(error) from None
+            raise unreadable(str(self._path), str(error.strerror)) from None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:
