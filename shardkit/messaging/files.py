@@ -999,7 +999,6 @@ class Files(Tagged[Face]):
         return position
 
     def _numbers(self, key: str, fields: Iterable[str]) -> Sequence[int]:
-        """Return the numbers of files."""
         numbers = dict.fromkeys(each.partition(":")[0] for each in fields if ":" in each)
         return [stored_integer(self.component, key, "a file", each, 1) for each in numbers]
 
@@ -1099,8 +1098,6 @@ class Files(Tagged[Face]):
 
 @dataclass
 class _Upload:
-    """The progress of publishing a file."""
-
     channel: str
     name: str
     number: int

@@ -80,8 +80,6 @@ def group_of(name: str) -> int:
 
 
 class _Hits(Recorder["TimeSliceCounters[Any]"]):
-    """The hits of a process, until its outbox collects them."""
-
     at_once = AT_ONCE
 
     def discard(self) -> None:

@@ -104,8 +104,6 @@ def severity_name(severity: str | int) -> str:
 
 
 class _Messages(Recorder["Logs[Any]"]):
-    """The messages of a process, until its outbox collects them."""
-
     at_once = AT_ONCE
     most = 100_000
 

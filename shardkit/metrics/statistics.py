@@ -145,7 +145,6 @@ def merged(statistics: Iterable[Statistics]) -> Statistics | None:
 
 
 def _bucket(value: float) -> str:
-    """Return the field of a value's bucket."""
     size = abs(value)
     if size < _LEAST:
         return "zero"
@@ -154,8 +153,6 @@ def _bucket(value: float) -> str:
 
 
 class _Sum:
-    """The sum of a context's values."""
-
     __slots__ = ("buckets", "count", "max", "min", "spread", "sum", "sumsq")
 
     def __init__(self) -> None:
@@ -189,8 +186,6 @@ class _Sum:
 
 
 class _Measured(Recorder["MeasuredValues[Any]"]):
-    """The values of a process, until its outbox collects them."""
-
     at_once = AT_ONCE
 
     def discard(self) -> None:

@@ -132,7 +132,6 @@ class BaseWorker(Generic[Face]):
     _awaits = False  # whether callbacks may be coroutine functions
 
     def _reset(self) -> None:
-        """Prepare for a run."""
         raise NotImplementedError
 
     def register(self, name: str, callback: Callable[..., Any]) -> None:
@@ -252,7 +251,6 @@ class BaseWorker(Generic[Face]):
                 yield partial(self._pause, IDLE_IN_BURST)  # running tasks may queue more
 
     def _end(self, task: Task, error: BaseException | None, seconds: float) -> Steps[None]:
-        """Report the outcome of a task."""
         reported = yield from self._report(task, *self._outcome(task, error))
         if error is None:
             self._succeeded(task, seconds, reported)
@@ -288,7 +286,6 @@ class BaseWorker(Generic[Face]):
             self._could_not_report(task, "was requeued", error)
 
     def _renewals(self) -> Iterator[Job]:
-        """Yield the renewals of running tasks' leases."""
         for task in list(self._running.values()):
             key = self.tasks._keys(task.queue).waiting
             yield Job(self.tasks.component, key, self._renewed(task), lambda: self.lease / 3)
@@ -450,7 +447,6 @@ class Worker(BaseWorker[Blocking]):
     # ---- beside the threads
 
     def _renew_leases(self) -> None:
-        """Renew the leases of running tasks."""
         lanes = Lanes(self.tasks._driver, "shardkit-leases")
         while not self._aborting.wait(self.lease / 3):
             with self._lock:
@@ -635,7 +631,6 @@ class AsyncWorker(BaseWorker[Awaiting]):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _renew_leases(self) -> None:
-        """Renew the leases of running tasks."""
         lanes = AsyncLanes(self.tasks._driver, "shardkit-leases")
         try:
             while True:

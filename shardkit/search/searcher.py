@@ -168,7 +168,6 @@ class _TermPositions:
             self.terms += analyzer.terms(block[0])
 
     def token(self, number: int) -> Token:
-        """Return a term with its position."""
         block = bisect_right(self._firsts, number) - 1
         if block not in self._tokens:
             offset = self._blocks[block].start()

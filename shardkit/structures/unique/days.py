@@ -836,7 +836,6 @@ class DayPlanner:
         return parts if self._compact else (parts * self._part_size + 1) // 2
 
     def _parts(self, size: int) -> int:
-        """Return how many parts a day of a size has."""
         return size if self._compact else part_count(size, self._part_size)
 
     def _get(self, key: str) -> Command:
