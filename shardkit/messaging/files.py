@@ -542,9 +542,6 @@ class Files(Tagged[Face]):
 
         The last line may lack its line feed; no empty line follows it.
 
-        Args:
-            file: the file; see `read`.
-
         Raises:
             UnreadableFileError: a line has more than 16 MiB; or as `read`.
         """
@@ -568,7 +565,6 @@ class Files(Tagged[Face]):
         """Iterate over the remaining records of a file, which have a fixed size.
 
         Args:
-            file: the file; see `read`.
             size: the bytes of a record.
 
         Raises:

@@ -1,7 +1,4 @@
-"""Times of blocks of code: statistics by context, and the slowest contexts.
-
-After Redis in Action, section 5.2.3.
-"""
+"""Times of blocks of code: statistics by context, and the slowest contexts."""
 
 from __future__ import annotations
 

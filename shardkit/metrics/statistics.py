@@ -18,7 +18,6 @@ count that it is of. With another one, an earlier release has added values since
 squares are used.
 
 The process collects values, and sums them up before they are sent; see `metrics.outbox`.
-After Redis in Action, sections 5.2.2 and 5.2.3.
 """
 
 from __future__ import annotations

@@ -5,12 +5,8 @@ renews the leases of running tasks. SIGTERM and SIGINT stop the worker: it finis
 and requeues tasks taken at that moment. At a second signal it requeues running tasks without
 waiting, so they may run twice.
 
-A function that raises does not stop a worker: the task is retried later, and is dead after its
-attempts. A task without a registered function is requeued with a delay, and never dies: the next
-version of the program may have that function.
-
-On an event loop `AsyncWorker` does the same, with asyncio tasks for threads. There, functions that
-are not coroutine functions run in threads, so that they do not block others.
+On an event loop `AsyncWorker` does the same, with asyncio tasks for threads. docs/queues.md says
+what becomes of a task whose function raises, or is not registered.
 """
 
 from __future__ import annotations
@@ -303,15 +299,12 @@ class BaseWorker(Generic[Face]):
         logger.error(text, _describe(task), what, error, extra=about)
 
     def _pause_after(self, error: Exception, failures: int, began: float, *, burst: bool) -> float:
-        """Return the seconds to wait after failures to take a task, or raise the last error.
-
-        None if the attempt took its time: perhaps there are servers that answer.
-        """
+        """Return the seconds to wait after failures to take a task, or raise the last error."""
         if _is_fatal(error) or (burst and failures == TRIES):
             raise error
         pause = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
         if time.monotonic() - began >= TAKE_TIMEOUT:
-            pause = 0.0
+            pause = 0.0  # perhaps there are servers that answer
         self.summary.errors += 1
         self._asked_at = time.monotonic()
         with self._failing:  # of many threads one logs it, and once until tasks are taken again
@@ -400,7 +393,11 @@ class Worker(BaseWorker[Blocking]):
                 alive[0].join(PROGRESS_INTERVAL)
             if self._aborting.is_set():
                 self.aborted = True
-                self._release_running()
+                with self._lock:
+                    abandoned = list(self._running.values())
+                    self._running.clear()
+                for task in abandoned:
+                    self._beside(self._requeue(task))
             self._stopping.set()
             self._aborting.set()
             renewer.join()
@@ -452,14 +449,6 @@ class Worker(BaseWorker[Blocking]):
             with self._lock:
                 due = list(self._renewals())
             lanes.start(due)
-
-    def _release_running(self) -> None:
-        """Requeue running tasks without waiting for them."""
-        with self._lock:
-            abandoned = list(self._running.values())
-            self._running.clear()
-        for task in abandoned:
-            self._beside(self._requeue(task))
 
     def _beside(self, steps: Steps[Any]) -> None:
         thread = threading.Thread(target=run_steps, args=(steps,), daemon=True)
