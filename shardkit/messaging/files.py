@@ -18,11 +18,6 @@ Chunks have tags of their own and are spread over all shards::
     files:{logs}:todo, :leased  ZSET  country:0000000000000001, …
     files:{logs:1:0}         STRING  the first 256 KiB of the file
 
-A reader is a name, such as an analysis. Any number of processes can work for it: each file is
-leased to one of them at a time. If it dies, the lease ends, and another process continues at the
-latest reported position (`Files.checkpoint`), or at the beginning. After too many attempts the
-reader gives the file up, so that a damaged file does not block it.
-
 **Crashes.** Space is reserved before chunks are stored, and freed after they are removed, so the
 limit always holds. A publisher that resumes stores unreported chunks again. Chunks that all readers
 are past become garbage in the same script that moves the last reader's position. If that process
