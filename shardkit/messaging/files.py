@@ -55,7 +55,7 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.messaging.decoding import FileDecoder, FilePosition
-from shardkit.messaging.tagged import Tagged, seconds_until, wait_for
+from shardkit.messaging.tagged import Tagged, seconds_until
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import Call, Columns, Command, Pause, Replies, Reply
@@ -741,9 +741,7 @@ class Files(Tagged[Face]):
             # Each attempt extends the publisher's lease.
             return (yield from self._advance(upload, sizes, waiting)), upload.lease / 4e6
 
-        reserved = yield from wait_for(
-            self.component, keys[0], keys[10], attempt, timeout, self._clock.monotonic
-        )
+        reserved = yield from self._wait_for(keys[0], keys[10], attempt, timeout)
         if not reserved:
             raise FileStalledError(
                 f"{self.name}: channel {upload.channel!r} has had no space for "
@@ -824,9 +822,7 @@ class Files(Tagged[Face]):
                 return None, seconds_until(reply[1])
             return reply, 0.0
 
-        reply = yield from wait_for(
-            self.component, keys[0], keys[9], attempt, seconds, self._clock.monotonic
-        )
+        reply = yield from self._wait_for(keys[0], keys[9], attempt, seconds)
         if reply is None:
             return None, False
         self._require(channel, reply[0])
@@ -909,9 +905,7 @@ class Files(Tagged[Face]):
                 )
             return False, min(left, file._lease / 3e6)
 
-        yield from wait_for(
-            self.component, keys[0], keys[9], attempt, LONGEST_WAIT, self._clock.monotonic
-        )
+        yield from self._wait_for(keys[0], keys[9], attempt, LONGEST_WAIT)
 
     def _progress(self, file: LeasedFile, what: str, **more: Any) -> Operation[Reply]:
         [reply] = yield [self._report(file, what, **more)]

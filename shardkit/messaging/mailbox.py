@@ -38,7 +38,6 @@ from shardkit.messaging.tagged import (
     encode_message,
     ids_of,
     seconds_until,
-    wait_for,
 )
 from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.cancellation import UndoableBatch, surely
@@ -345,9 +344,7 @@ class Mailboxes(Tagged[Face]):
             [(ids, stored, left)] = yield UndoableBatch([fetch], undo)
             return list(zip(ids, stored, strict=True)), seconds_until(left)
 
-        rows = yield from wait_for(
-            self.component, keys[0], keys[3], attempt, seconds, self._clock.monotonic
-        )
+        rows = yield from self._wait_for(keys[0], keys[3], attempt, seconds)
         remedy = f"acknowledge({owner!r}, [id]) removes it"
         try:
             return [
