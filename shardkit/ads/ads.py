@@ -5,12 +5,8 @@ from its text and its locations, and a column has its expected income (its eCPM)
 bonuses of its words have keys of their own: see docs/ads.md. Each part replies with its best ad;
 the view of the best of these is recorded on its part, under a new target id.
 
-The expected income from 1,000 views, eCPM, is the value of a ``cpm`` ad; of others it is 1,000 x
-value x clicks (``cpc``) or actions (``cpa``) / views. A new ad starts as if it had had 1,000 views,
-and the clicks or actions that these bring its type on average, or one if there are none yet.
-
-A bonus is the ad's income from 1,000 views on pages with the word, less its income overall. It can
-be negative; it is 0 for a word whose views have earned nothing yet.
+A new ad starts as if it had had 1,000 views, and the clicks or actions that these bring its type on
+average, or one if there are none yet.
 """
 
 from __future__ import annotations

@@ -204,8 +204,6 @@ class Caching:
 
 
 class _Function:
-    """A function and what it is cached by."""
-
     def __init__(self, options: Caching, function: Callable[..., Any]) -> None:
         self.options = options
         self.function = function

@@ -75,8 +75,6 @@ class PendingRead(NamedTuple):
 
 
 class _Tracker(ListeningConnection):
-    """What a server tells of changes."""
-
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)
         self.confirmed = float("-inf")  # when what it has answered was sent

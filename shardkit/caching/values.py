@@ -134,10 +134,7 @@ class CachedValues(Structure[Face]):
     def take(self, key: str, tags: Sequence[str], anew: bool = False) -> Operation[Taken]:
         """Return a value, or the lease to compute it; wait while somebody else has that.
 
-        Args:
-            key: the value's key.
-            tags: its tags' keys.
-            anew: whether to compute it whatever is stored, and whoever else does.
+        ``anew`` says to compute it whatever is stored, and whoever else does.
 
         Cost: one exchange for a hit; otherwise two, three if a tag was invalidated.
         """

@@ -45,8 +45,6 @@ KEPT = 8 * 86_400_000  # milliseconds after the latest use
 
 
 class _Awaited(Structure[Face]):
-    """What opens for waiting callers. The arguments are those of its kinds."""
-
     def __init__(
         self, driver: Driver, component: str, name: str, kind: str, clock: ServerClock | None
     ) -> None:

@@ -24,11 +24,7 @@ MICROSECONDS = 1_000_000
 
 
 def base_key(kind: str, name: str) -> str:
-    """Return the prefix of all keys of a lock: ``lock:{stock}``.
-
-    Raises:
-        InvalidArgumentError: the name is not valid.
-    """
+    """Return the prefix of all keys of a lock: ``lock:{stock}``."""
     return f"{kind}:{{{check_tag(kind, 'name', name)}}}"
 
 

@@ -61,8 +61,6 @@ PATIENCE = 0.2
 
 
 class _Several(HeldInBlocks[Face, T]):
-    """What several locks and a quorum share."""
-
     _suspects = "check for servers that are down"
     _locks: Sequence[Holdable[Any]]
 

@@ -185,8 +185,6 @@ _HOST_LEVEL = 3  # its buckets and offsets have 64 bits each, too many for one n
 
 
 class _RangeTable:
-    """Where cities begin, and their numbers."""
-
     def __init__(self, code: str) -> None:
         self.starts = array(code, [0])
         self.numbers = array("I", [0])
@@ -289,7 +287,6 @@ class LocalCities:
         return sum(table.memory() for table in tables) + own + cities
 
     def __len__(self) -> int:
-        """The number of cities."""
         return len(self._cities) - 1
 
     def __repr__(self) -> str:

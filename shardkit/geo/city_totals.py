@@ -260,7 +260,6 @@ def _member(kind: str, city: City) -> str:
 
 
 def _place(kind: str, member: bytes) -> City | None:
-    """Return the place of a member; None if it is none."""
     try:
         if kind == "country":
             return City("", "", member.decode())

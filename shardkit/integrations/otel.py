@@ -87,8 +87,6 @@ def _hidden() -> Iterator[None]:
 
 
 class _Telemetry:
-    """The handler of events."""
-
     def __init__(self, tracer: trace.Tracer, meter: metrics.Meter, keys: int) -> None:
         self.active = True
         self._tracer = tracer
@@ -173,7 +171,6 @@ class _Telemetry:
         span.end(now)
 
     def used(self, policy: CallPolicy, waited: float, used: float) -> None:
-        """Record the use of a connection of a pool."""
         name = {_POOL: _pool_name(policy)}
         self._times[_WAIT].record(waited, name)
         self._times[_USE].record(used, name)

@@ -49,8 +49,6 @@ def instrument(
 
 
 class _LabelValues:
-    """The values that a label may have."""
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: set[str] = set()
@@ -64,8 +62,6 @@ class _LabelValues:
 
 
 class _Metrics:
-    """The handler of events."""
-
     def __init__(self, registry: CollectorRegistry, max_shards: int, max_names: int) -> None:
         self._shard = _LabelValues(max_shards)
         self._command, self._call = _LabelValues(max_names), _LabelValues(max_names)
@@ -122,7 +118,6 @@ class _Metrics:
             self._breakers.labels(self._server(event.address)).set(0)
 
     def used(self, policy: CallPolicy, waited: float, used: float) -> None:
-        """Observe the use of a connection of a pool."""
         self._waits.labels(*self._labels(str(policy.shard or policy.address))).observe(waited)
 
     def _labels(self, shard: str) -> tuple[str, str]:

@@ -140,8 +140,6 @@ class TimingWSGI:
 
 
 class _TimedBody:
-    """A response's body that says when the server closes it."""
-
     def __init__(self, body: Iterable[bytes], closed: Callable[[], None]) -> None:
         self._body = body
         self._closed = closed

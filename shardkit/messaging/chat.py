@@ -44,7 +44,6 @@ from shardkit.messaging.tagged import (
     Tagged,
     decode_message,
     encode_message,
-    wait_for,
 )
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Command, Key
@@ -303,9 +302,7 @@ class Chats(Tagged[Face]):
             [reply] = yield [call]
             return reply if reply[0] == _NO_MEMBER or reply[1] else [], float("inf")
 
-        reply = yield from wait_for(
-            self.component, keys[0], keys[4], attempt, seconds, self._clock.monotonic
-        )
+        reply = yield from self._wait_for(keys[0], keys[4], attempt, seconds)
         if not reply:
             return []
         return None if reply[0] == _NO_MEMBER else self._decoded(chat, user, reply[2])
@@ -427,10 +424,7 @@ class Chats(Tagged[Face]):
     def _write_lists(
         self, chat: str, users: Sequence[str], tokens: dict[str, str]
     ) -> Operation[None]:
-        """Write a chat into the lists of some users.
-
-        ``tokens`` has the refused tokens by user, and is updated with the current ones.
-        """
+        """Write a chat into users' lists; ``tokens`` has those refused, then the current ones."""
         new = secrets.token_hex(8)
         replies = yield [
             lua_call(

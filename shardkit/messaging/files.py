@@ -18,11 +18,6 @@ Chunks have tags of their own and are spread over all shards::
     files:{logs}:todo, :leased  ZSET  country:0000000000000001, …
     files:{logs:1:0}         STRING  the first 256 KiB of the file
 
-A reader is a name, such as an analysis. Any number of processes can work for it: each file is
-leased to one of them at a time. If it dies, the lease ends, and another process continues at the
-latest reported position (`Files.checkpoint`), or at the beginning. After too many attempts the
-reader gives the file up, so that a damaged file does not block it.
-
 **Crashes.** Space is reserved before chunks are stored, and freed after they are removed, so the
 limit always holds. A publisher that resumes stores unreported chunks again. Chunks that all readers
 are past become garbage in the same script that moves the last reader's position. If that process
@@ -60,7 +55,7 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.messaging.decoding import FileDecoder, FilePosition
-from shardkit.messaging.tagged import Tagged, seconds_until, wait_for
+from shardkit.messaging.tagged import Tagged, seconds_until
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import Call, Columns, Command, Pause, Replies, Reply
@@ -542,9 +537,6 @@ class Files(Tagged[Face]):
 
         The last line may lack its line feed; no empty line follows it.
 
-        Args:
-            file: the file; see `read`.
-
         Raises:
             UnreadableFileError: a line has more than 16 MiB; or as `read`.
         """
@@ -568,7 +560,6 @@ class Files(Tagged[Face]):
         """Iterate over the remaining records of a file, which have a fixed size.
 
         Args:
-            file: the file; see `read`.
             size: the bytes of a record.
 
         Raises:
@@ -750,9 +741,7 @@ class Files(Tagged[Face]):
             # Each attempt extends the publisher's lease.
             return (yield from self._advance(upload, sizes, waiting)), upload.lease / 4e6
 
-        reserved = yield from wait_for(
-            self.component, keys[0], keys[10], attempt, timeout, self._clock.monotonic
-        )
+        reserved = yield from self._wait_for(keys[0], keys[10], attempt, timeout)
         if not reserved:
             raise FileStalledError(
                 f"{self.name}: channel {upload.channel!r} has had no space for "
@@ -833,9 +822,7 @@ class Files(Tagged[Face]):
                 return None, seconds_until(reply[1])
             return reply, 0.0
 
-        reply = yield from wait_for(
-            self.component, keys[0], keys[9], attempt, seconds, self._clock.monotonic
-        )
+        reply = yield from self._wait_for(keys[0], keys[9], attempt, seconds)
         if reply is None:
             return None, False
         self._require(channel, reply[0])
@@ -918,9 +905,7 @@ class Files(Tagged[Face]):
                 )
             return False, min(left, file._lease / 3e6)
 
-        yield from wait_for(
-            self.component, keys[0], keys[9], attempt, LONGEST_WAIT, self._clock.monotonic
-        )
+        yield from self._wait_for(keys[0], keys[9], attempt, LONGEST_WAIT)
 
     def _progress(self, file: LeasedFile, what: str, **more: Any) -> Operation[Reply]:
         [reply] = yield [self._report(file, what, **more)]
@@ -999,7 +984,6 @@ class Files(Tagged[Face]):
         return position
 
     def _numbers(self, key: str, fields: Iterable[str]) -> Sequence[int]:
-        """Return the numbers of files."""
         numbers = dict.fromkeys(each.partition(":")[0] for each in fields if ":" in each)
         return [stored_integer(self.component, key, "a file", each, 1) for each in numbers]
 
@@ -1099,8 +1083,6 @@ class Files(Tagged[Face]):
 
 @dataclass
 class _Upload:
-    """The progress of publishing a file."""
-
     channel: str
     name: str
     number: int

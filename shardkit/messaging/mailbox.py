@@ -9,7 +9,7 @@
               removed                               removed
 
 A mailbox has four keys with the hash tag of its owner, so it lives on one server, and each call is
-one script there; many mailboxes are spread over all shards::
+one script there, by its clock; many mailboxes are spread over all shards::
 
     mailbox:{anna}          ZSET  {"id":7,"at":1733000000.12,"sender":"ben","body":"hello"}  7
     mailbox:{anna}:leased   ZSET  7  1733000060120000
@@ -18,10 +18,6 @@ one script there; many mailboxes are spread over all shards::
 
 A message takes about 60 bytes more than its text. The state, about 100 bytes, stays when a mailbox
 is empty, so that an id is never used again.
-
-`Mailboxes.fetch` leases: a message is delivered at least once, and again if its reader dies.
-`Mailboxes.pop` removes: it is delivered at most once. A full mailbox either refuses a message, or
-drops its oldest one. All times are the server's.
 
 After Redis in Action, section 6.5.1, whose reader loses popped messages when it dies.
 """
@@ -42,7 +38,6 @@ from shardkit.messaging.tagged import (
     encode_message,
     ids_of,
     seconds_until,
-    wait_for,
 )
 from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.cancellation import UndoableBatch, surely
@@ -349,9 +344,7 @@ class Mailboxes(Tagged[Face]):
             [(ids, stored, left)] = yield UndoableBatch([fetch], undo)
             return list(zip(ids, stored, strict=True)), seconds_until(left)
 
-        rows = yield from wait_for(
-            self.component, keys[0], keys[3], attempt, seconds, self._clock.monotonic
-        )
+        rows = yield from self._wait_for(keys[0], keys[3], attempt, seconds)
         remedy = f"acknowledge({owner!r}, [id]) removes it"
         try:
             return [

@@ -41,6 +41,12 @@ from shardkit.structures.codecs.named import encode_json
 LONGEST_BODY = 2**20  # bytes
 MOST_AT_ONCE = 1000
 
+T = TypeVar("T")
+
+RETRY_AFTER = 10.0
+_FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.1
+
 
 class Message(NamedTuple):
     """A message of a mailbox or of a chat.
@@ -139,56 +145,48 @@ class Tagged(Structure[Face]):
         yield from read_or_note(reads, notes, self._retyped, "its contents")
         return notes
 
+    def _wait_for(
+        self,
+        key: str,
+        waiters: str,
+        attempt: Callable[[str], Operation[tuple[T, float]]],
+        timeout: float,
+    ) -> Operation[T]:
+        """Repeat an attempt until its result is true or the timeout ends; return the last result.
 
-T = TypeVar("T")
+        An attempt returns steps, given a text to register as waiting, or nothing. The steps return
+        the result, and the seconds until the next attempt makes sense. ``waiters`` is the key of
+        the texts.
+        """
+        result, again = yield from attempt("")
+        if result or timeout <= 0:
+            return result
+        until = self._clock.monotonic() + timeout
+        waiter, channel, pause = secrets.token_hex(8), "", _FIRST_PAUSE
+        try:
+            channel = yield Subscribe(self.component, key)
+            while True:
+                waiting = f"{channel} {waiter}" if channel else ""
+                result, again = yield from attempt(waiting)
+                if result:
+                    return result
+                left = until - self._clock.monotonic()
+                if left <= 0:
+                    yield [self._forget_waiter(waiters, waiting)]
+                    return result
+                longest = min(left, again, RETRY_AFTER if channel else pause)
+                pause = min(_LONGEST_PAUSE, 1.5 * pause)
+                yield AwaitWakeup(self.component, key, waiter, max(0.001, longest))
+                channel = yield Subscribe(self.component, key)
+        except (ShardErrors, DamagedDataError, Interrupted):
+            yield Abandon(self._forget_waiter(waiters, f"{channel} {waiter}"))
+            raise
 
-RETRY_AFTER = 10.0
-_FIRST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.1
-
-
-def wait_for(
-    component: str,
-    key: str,
-    waiters: str,
-    attempt: Callable[[str], Operation[tuple[T, float]]],
-    timeout: float,
-    monotonic: Callable[[], float],
-) -> Operation[T]:
-    """Repeat an attempt until its result is true or the timeout ends; return the last result.
-
-    An attempt returns steps, given a text to register as waiting, or nothing. The steps return the
-    result, and the seconds until the next attempt makes sense. ``waiters`` is the key of the texts.
-    """
-    result, again = yield from attempt("")
-    if result or timeout <= 0:
-        return result
-    until = monotonic() + timeout
-    waiter, channel, pause = secrets.token_hex(8), "", _FIRST_PAUSE
-    try:
-        channel = yield Subscribe(component, key)
-        while True:
-            waiting = f"{channel} {waiter}" if channel else ""
-            result, again = yield from attempt(waiting)
-            if result:
-                return result
-            left = until - monotonic()
-            if left <= 0:
-                yield [_forget(component, waiters, waiting)]
-                return result
-            longest = min(left, again, RETRY_AFTER if channel else pause)
-            pause = min(_LONGEST_PAUSE, 1.5 * pause)
-            yield AwaitWakeup(component, key, waiter, max(0.001, longest))
-            channel = yield Subscribe(component, key)
-    except (ShardErrors, DamagedDataError, Interrupted):
-        yield Abandon(_forget(component, waiters, f"{channel} {waiter}"))
-        raise
+    def _forget_waiter(self, waiters: str, waiting: str) -> Command:
+        lua = "messaging/forget_waiter"
+        return lua_call(self.component, lua, [waiters], [waiting], idempotent=True)
 
 
 def seconds_until(microseconds: Argument) -> float:
     """Return a time that a script replied, in seconds; infinity for an empty one."""
     return float(microseconds) / 1e6 if microseconds else math.inf
-
-
-def _forget(component: str, waiters: str, waiting: str) -> Command:
-    return lua_call(component, "messaging/forget_waiter", [waiters], [waiting], idempotent=True)

@@ -1,7 +1,4 @@
-"""Times of blocks of code: statistics by context, and the slowest contexts.
-
-After Redis in Action, section 5.2.3.
-"""
+"""Times of blocks of code: statistics by context, and the slowest contexts."""
 
 from __future__ import annotations
 
@@ -50,13 +47,11 @@ class AccessTimes(Structure[Face]):
         *,
         overall: bool = False,
         logs: Logs[Face] | None = None,
-        log: str = "access-times",
     ) -> None:
         super().__init__(statistics._driver, statistics.component, statistics.name)
         self.statistics = statistics
         self._overall = overall
         self._logs = logs
-        self._log = log
 
     def record(self, context: str, seconds: Seconds) -> None:
         """Record a time that was measured elsewhere; see `MeasuredValues.record`."""
@@ -110,7 +105,7 @@ class AccessTimes(Structure[Face]):
         slow = [name for name, average in ranked if average > overall.mean and name != OVERALL]
         if self._logs is not None:
             for name in slow:
-                self._logs.record(self._log, f"{name} is slower than the average", "warning")
+                self._logs.record("access-times", f"{name} is slower than the average", "warning")
         return slow
 
 

@@ -13,8 +13,6 @@ a count that outgrows it has the chunk rewritten. A month of minutes with up to 
 A counter lives in one of 64 groups, by the CRC-32 of its name. A group has a hash tag, so it is on
 one shard, and scripts register, write and clean its counters in one step. No matter how many
 processes clean, a chunk is removed once, and cleaning visits only what is due.
-
-After Redis in Action, section 5.2.1.
 """
 
 from __future__ import annotations
@@ -80,8 +78,6 @@ def group_of(name: str) -> int:
 
 
 class _Hits(Recorder["TimeSliceCounters[Any]"]):
-    """The hits of a process, until its outbox collects them."""
-
     at_once = AT_ONCE
 
     def discard(self) -> None:

@@ -10,8 +10,6 @@
 A log is on the shard of its name, and each request is one script: it adds the messages, rotates the
 hours by the server's clock, and trims. A late message counts in its own hour,
 if that is still kept. The counts of an hour are removed two days after the last message.
-
-After Redis in Action, section 5.1.
 """
 
 from __future__ import annotations
@@ -104,8 +102,6 @@ def severity_name(severity: str | int) -> str:
 
 
 class _Messages(Recorder["Logs[Any]"]):
-    """The messages of a process, until its outbox collects them."""
-
     at_once = AT_ONCE
     most = 100_000
 

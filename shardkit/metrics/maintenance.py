@@ -8,8 +8,6 @@
 
 It is on if the STRING is ``yes``. The server removes a flag with an end. A process reads the flag
 at most once a second; while the server is away, the last value stays in use.
-
-After Redis in Action, section 5.4.1.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ count that it is of. With another one, an earlier release has added values since
 squares are used.
 
 The process collects values, and sums them up before they are sent; see `metrics.outbox`.
-After Redis in Action, sections 5.2.2 and 5.2.3.
 """
 
 from __future__ import annotations
@@ -145,7 +144,6 @@ def merged(statistics: Iterable[Statistics]) -> Statistics | None:
 
 
 def _bucket(value: float) -> str:
-    """Return the field of a value's bucket."""
     size = abs(value)
     if size < _LEAST:
         return "zero"
@@ -154,8 +152,6 @@ def _bucket(value: float) -> str:
 
 
 class _Sum:
-    """The sum of a context's values."""
-
     __slots__ = ("buckets", "count", "max", "min", "spread", "sum", "sumsq")
 
     def __init__(self) -> None:
@@ -189,8 +185,6 @@ class _Sum:
 
 
 class _Measured(Recorder["MeasuredValues[Any]"]):
-    """The values of a process, until its outbox collects them."""
-
     at_once = AT_ONCE
 
     def discard(self) -> None:

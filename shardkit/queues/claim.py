@@ -119,7 +119,6 @@ class Claim:
                 pause = min(LONGEST_PAUSE, 1.5 * pause)
 
     def _attempt(self, *, waits: bool) -> Operation[ClaimedTask | None]:
-        """Try all queues once."""
         self._due = math.inf
         self._failures = Replies()
         size = len(self._queues)

@@ -144,8 +144,8 @@ class QueueCommands:
     ) -> Command:
         """Return the command that requeues a leased task, which is not idempotent.
 
-        Without a delay it becomes the first of its queue. ``counts`` says whether this was an
-        attempt, and ``dead`` why the task is dead, if it is.
+        ``counts`` says whether this was an attempt: then, without a delay, it becomes its queue's
+        last, else the first. ``dead`` says why the task is dead, if it is.
         """
         args: list[Argument] = [self._clock.script_seconds(), id_, attempts, claim]
         args += [f"{delay:.6f}", 0 if counts else 1]

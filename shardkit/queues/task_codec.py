@@ -5,9 +5,7 @@
     ["9f86d081884c7d65", "email", "send_receipt", [7, "ann@example.org"], {"at": 1767312000.5}]
       id                  queue    what to call    its arguments            when it was queued
 
-A program that pushes onto a queue's LIST without shardkit may leave out the id and the queue::
-
-    RPUSH queues:{email} '["send_receipt", [7, "ann@example.org"]]'
+A program that pushes onto a queue's LIST without shardkit may leave out the id and the queue.
 
 Later releases may add elements after the fourth, and fields to the fifth, a mapping; this release
 ignores those. A change that must not be ignored is marked there with ``{"format": 2}``, or the task

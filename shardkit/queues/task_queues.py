@@ -10,11 +10,8 @@ r"""Task queues: waiting, delayed, leased and dead tasks.
                                                      │  └────────► dead  ZSET, with reasons
                  ▲──────────────── moved back ───────┘    no attempts left; or not a task at all
 
-All keys of a queue have its hash tag, ``queues:{email}``, ``queues:{email}:delayed`` and so on, so
-they live on one server and each arrow is one script. No matter what crashes, a task is in exactly
-one of these. Taking a task leases it. If the lease ends before the task is acknowledged, the task
-is requeued. So every task runs at least once, and twice if a worker could not report that it had
-finished: make tasks harmless to repeat.
+All keys of a queue have its hash tag (docs/queues.md), so they live on one server and each arrow is
+one script. No matter what crashes, a task is in exactly one of these, and runs at least once.
 
 Taking also requeues due tasks and ended leases, so no separate poller is needed. All times are the
 server's.

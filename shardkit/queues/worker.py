@@ -5,12 +5,8 @@ renews the leases of running tasks. SIGTERM and SIGINT stop the worker: it finis
 and requeues tasks taken at that moment. At a second signal it requeues running tasks without
 waiting, so they may run twice.
 
-A function that raises does not stop a worker: the task is retried later, and is dead after its
-attempts. A task without a registered function is requeued with a delay, and never dies: the next
-version of the program may have that function.
-
-On an event loop `AsyncWorker` does the same, with asyncio tasks for threads. There, functions that
-are not coroutine functions run in threads, so that they do not block others.
+On an event loop `AsyncWorker` does the same, with asyncio tasks for threads. docs/queues.md says
+what becomes of a task whose function raises, or is not registered.
 """
 
 from __future__ import annotations
@@ -132,7 +128,6 @@ class BaseWorker(Generic[Face]):
     _awaits = False  # whether callbacks may be coroutine functions
 
     def _reset(self) -> None:
-        """Prepare for a run."""
         raise NotImplementedError
 
     def register(self, name: str, callback: Callable[..., Any]) -> None:
@@ -252,7 +247,6 @@ class BaseWorker(Generic[Face]):
                 yield partial(self._pause, IDLE_IN_BURST)  # running tasks may queue more
 
     def _end(self, task: Task, error: BaseException | None, seconds: float) -> Steps[None]:
-        """Report the outcome of a task."""
         reported = yield from self._report(task, *self._outcome(task, error))
         if error is None:
             self._succeeded(task, seconds, reported)
@@ -288,7 +282,6 @@ class BaseWorker(Generic[Face]):
             self._could_not_report(task, "was requeued", error)
 
     def _renewals(self) -> Iterator[Job]:
-        """Yield the renewals of running tasks' leases."""
         for task in list(self._running.values()):
             key = self.tasks._keys(task.queue).waiting
             yield Job(self.tasks.component, key, self._renewed(task), lambda: self.lease / 3)
@@ -306,15 +299,12 @@ class BaseWorker(Generic[Face]):
         logger.error(text, _describe(task), what, error, extra=about)
 
     def _pause_after(self, error: Exception, failures: int, began: float, *, burst: bool) -> float:
-        """Return the seconds to wait after failures to take a task, or raise the last error.
-
-        None if the attempt took its time: perhaps there are servers that answer.
-        """
+        """Return the seconds to wait after failures to take a task, or raise the last error."""
         if _is_fatal(error) or (burst and failures == TRIES):
             raise error
         pause = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
         if time.monotonic() - began >= TAKE_TIMEOUT:
-            pause = 0.0
+            pause = 0.0  # perhaps there are servers that answer
         self.summary.errors += 1
         self._asked_at = time.monotonic()
         with self._failing:  # of many threads one logs it, and once until tasks are taken again
@@ -403,7 +393,11 @@ class Worker(BaseWorker[Blocking]):
                 alive[0].join(PROGRESS_INTERVAL)
             if self._aborting.is_set():
                 self.aborted = True
-                self._release_running()
+                with self._lock:
+                    abandoned = list(self._running.values())
+                    self._running.clear()
+                for task in abandoned:
+                    self._beside(self._requeue(task))
             self._stopping.set()
             self._aborting.set()
             renewer.join()
@@ -450,20 +444,11 @@ class Worker(BaseWorker[Blocking]):
     # ---- beside the threads
 
     def _renew_leases(self) -> None:
-        """Renew the leases of running tasks."""
         lanes = Lanes(self.tasks._driver, "shardkit-leases")
         while not self._aborting.wait(self.lease / 3):
             with self._lock:
                 due = list(self._renewals())
             lanes.start(due)
-
-    def _release_running(self) -> None:
-        """Requeue running tasks without waiting for them."""
-        with self._lock:
-            abandoned = list(self._running.values())
-            self._running.clear()
-        for task in abandoned:
-            self._beside(self._requeue(task))
 
     def _beside(self, steps: Steps[Any]) -> None:
         thread = threading.Thread(target=run_steps, args=(steps,), daemon=True)
@@ -635,7 +620,6 @@ class AsyncWorker(BaseWorker[Awaiting]):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _renew_leases(self) -> None:
-        """Renew the leases of running tasks."""
         lanes = AsyncLanes(self.tasks._driver, "shardkit-leases")
         try:
             while True:

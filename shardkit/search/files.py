@@ -237,8 +237,6 @@ def _markdown(content: str) -> tuple[str, str]:
 
 
 class _Html(HTMLParser):
-    """Collects the text of a page, and its title."""
-
     _SILENT = frozenset(("script", "style", "template", "noscript"))
     _BLOCKS = frozenset(  # as a list it takes twenty lines
         "p div br li tr td th pre section article h1 h2 h3 h4 h5 h6 dt dd option title".split()  # noqa: SIM905

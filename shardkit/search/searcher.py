@@ -168,7 +168,6 @@ class _TermPositions:
             self.terms += analyzer.terms(block[0])
 
     def token(self, number: int) -> Token:
-        """Return a term with its position."""
         block = bisect_right(self._firsts, number) - 1
         if block not in self._tokens:
             offset = self._blocks[block].start()
@@ -558,10 +557,7 @@ class _Answers(NamedTuple):
 
 
 class Searcher:
-    """Runs search requests on one index. Shared by all its faces.
-
-    ``new_id`` makes the ids of cached results.
-    """
+    """Runs search requests on one index. Shared by all its faces."""
 
     def __init__(
         self, parts: IndexParts, statistics: TermStatistics, new_id: Callable[[], str]
@@ -702,11 +698,7 @@ class Searcher:
     def _merge_facet(
         self, request: SearchRequest, name: str, slices: Sequence[Sequence[Sequence[Reply]]]
     ) -> list[tuple[OrderValue, int]]:
-        """Return an attribute's values with their counts, the most frequent first.
-
-        Each reply of a part's slices has values and counts in turn; a document can have several
-        values of text.
-        """
+        """Return an attribute's values with their counts, the most frequent first."""
         counts: Counter[Any] = Counter()
         text = self._schema.attributes[name] == "text"
         for of_part in slices:

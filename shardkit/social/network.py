@@ -11,8 +11,6 @@ accounts, and their posts are written to its timeline.
 A block lives with the relations of the pair, so one script records it and ends both relations, and
 a blocked user cannot follow. Muting affects reading only: the posts of a muted account stay in the
 home timeline, and its pages leave them out. So unmuting brings them back.
-
-After Redis in Action, chapter 8 and section 10.3.
 """
 
 from __future__ import annotations

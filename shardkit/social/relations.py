@@ -18,10 +18,8 @@ difference. A count that arrives late or twice has no newer version and changes 
 count is corrected by the next one of its part, or by a recount. This is a last-writer-wins register
 for each part (M. Shapiro and others, "Conflict-free replicated data types", 2011).
 
-**Pushed or fetched.** Above ``fan_out_limit`` followers an account's posts are no longer pushed:
-readers have the account in their ``pull``, and its profile is merged when they read. Below four
-fifths of the limit they are pushed again. During a change both apply, so nobody misses a post and
-none appears twice:
+**Pushed or fetched.** Of an account with very many followers, readers fetch the posts: they have
+it in their ``pull`` (docs/social.md). During a change both ways apply:
 
 =========== =============== ==============================================================
 mode        posts           followers
@@ -136,8 +134,7 @@ class Relations:
     ) -> Operation[RelationChange | int]:
         """Have an account follow or unfollow another; or (``check``) only note the pair as pending.
 
-        Returns:
-            The new state; `NO_CHANGE`, or `BLOCKED` if one has blocked the other.
+        Return the new state; `NO_CHANGE`, or `BLOCKED` if one has blocked the other.
         """
         layout = self._layout
         part = layout.part(first, second)

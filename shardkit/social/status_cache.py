@@ -3,11 +3,9 @@
 The disk is authoritative; a copy may be lost at any time. A page of recent statuses takes one
 exchange. Others are read from disk with one `Call`, and copied.
 
-**A deleted status never comes back.** A reader may read a status from disk just before it is
-deleted there, and copy it afterwards. The reader passes the time t at which it started, by the
-shard's clock. Within a minute of the deletion, the tombstone refuses the copy. Later, t is older
-than 10 seconds and is refused, however long the reader slept. The same rule protects replaced
-statuses, and deletions that overtake a writer.
+**A deleted status never comes back** (docs/status-store.md): a reader passes the time at which it
+started, by the shard's clock, so late copies are refused, however long the reader slept. The same
+rule protects replaced statuses, and deletions that overtake a writer.
 
 **A crash between disk and Redis is harmless.** If `write` reached only the disk, the next reader
 finds the status there. `remove` unlinks the copy first: then the status is either still on disk

@@ -191,8 +191,6 @@ def _prepend(batch: Batch, steps: Operation[T]) -> Operation[tuple[list[Any], T]
 
 
 class _PageBuilder:
-    """Collects the statuses of a page."""
-
     def __init__(self, number: int, limit: int, cursor: TimelineCursor | None) -> None:
         self.skip = (number - 1) * limit
         self.cursor = cursor
@@ -229,7 +227,6 @@ class _PageBuilder:
             self.cursor = TimelineCursor(int(score), int(member))
 
     def page(self) -> TimelinePage:
-        """Return the page."""
         page = TimelinePage(self._statuses)
         page.cursor = None if self._ended else self.cursor
         return page

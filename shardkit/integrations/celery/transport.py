@@ -289,9 +289,6 @@ class Channel(virtual.Channel):
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
         if queue in self._own and self.typeof(exchange).type == "fanout":
             self._purge(queue)  # broadcasts to an earlier worker of this name
-        self._bind(exchange, routing_key, queue)
-
-    def _bind(self, exchange: str, routing_key: str, queue: str) -> None:
         self.kit.driver.run(self._binding(exchange, routing_key, queue))
         self._transport.tables.pop(exchange, None)
 

@@ -1,11 +1,7 @@
 """A cache of Django over the shards of a component; docs/integrations.md has its settings.
 
-``LOCATION`` is the component, and among the ``OPTIONS`` ``TOPOLOGY`` is a shard map or a config
-server; by default the default kit's.
-
 Each key lives on the shard of its name; ``get_many`` and the like take one exchange with all shards
-concerned. The options that django-redis has mean what they mean there: ``IGNORE_EXCEPTIONS``,
-``LOG_IGNORED_EXCEPTIONS``, ``SERIALIZER`` and ``COMPRESSOR`` (dotted paths), and so do its methods.
+concerned. The options and methods that django-redis has mean what they mean there.
 Integers are stored as such, so that servers can add to them.
 Values are pickled, as by Django's own backend: write access to the servers means running code here.
 """

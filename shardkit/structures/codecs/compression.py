@@ -189,7 +189,6 @@ class _Zstandard:
         self.unpack: Callable[[bytes], bytes] = zstd.ZstdDecompressor().decompress
 
     def train(self, samples: list[bytes], size: int) -> bytes:
-        """Return a dictionary for values like the samples."""
         return bytes(self._zstd.train_dictionary(size, samples).as_bytes())
 
     def pack(self, content: bytes) -> bytes:

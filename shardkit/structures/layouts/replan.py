@@ -83,7 +83,6 @@ class _Replan:
         self._times = kind == "HASH"  # whether the servers can let fields expire
 
     def run(self, total: int) -> Operation[int]:
-        """See `plan_anew`."""
         meta = self._meta
         yield from self._open()
         step = meta.planning.partition(" ")[0]
@@ -197,7 +196,6 @@ class _Replan:
             raise
 
     def _parts(self, plan: Plan) -> Operation[list[int]]:
-        """Return the numbers of the parts that a plan has."""
         if not isinstance(self._layout, NumberedLayout):
             return list(range(plan.count))
         registry = self._layout.registry_at(plan.prefix)

@@ -1,10 +1,8 @@
 """Country and region of users, in two bytes each; or the country alone, in one.
 
-Byte 1 is the country's position among the 249 officially assigned codes of ISO 3166-1 alpha-3, byte
-2 the region's in its country's table, both from 1; 0 is unknown, and what an unset user reads as.
-There are regions for the USA (62) and for Canada (13). Positions never change:
-``tables/locations.json`` lists versions, each what was appended to the one before. Codes of a newer
-version than this program's come back as unknown.
+docs/packed.md says what the bytes are; positions count from 1. There are regions for the USA (62)
+and for Canada (13). Positions never change: ``tables/locations.json`` lists versions, each what was
+appended to the one before. Codes of a newer version than this program's come back as unknown.
 
 The layout is from Redis in Action (9.3), with smaller parts unless ``part_size=2**20`` is given,
 and without its ZSET of the highest id. This is a preset of `shardkit.structures.PackedRecords`.

@@ -62,10 +62,6 @@ _FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
 _MOST_IN_VAIN = 10  # rounds in which nothing of what was drawn could be popped
 
 
-def _sadd(members: Sequence[bytes], _: Any) -> tuple[Argument, ...]:
-    return ("SADD", *members)
-
-
 class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     """A SET in parts, over one server or many. Made by ``kit.set``.
 
@@ -151,7 +147,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         sent = self._encoded(values)
         check_some(self.name, "sadd", sent, "member")
         yield from self._open(create=True)
-        replies = yield from self.layout.write(sent, lambda some, _: ("SADD", *some))
+        replies = yield from self.layout.write(sent, self._add_if_absent)
         return sum(added for _, added in replies)
 
     @operation
@@ -166,7 +162,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         total = len(members) if isinstance(members, Sized) else None
         for page in self.layout.pages(self._members.encode_all(members), total, bare=True):
             yield from self._open(create=True)
-            for _, new in (yield from self.layout.write(page, lambda some, _: ("SADD", *some))):
+            for _, new in (yield from self.layout.write(page, self._add_if_absent)):
                 added += new
         return added
 
@@ -203,7 +199,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             if not drawn:
                 break
             if in_vain == _MOST_IN_VAIN:  # others would have taken them by now
-                yield from self.layout.write([(m, None) for m in popped], _sadd)
+                yield from self.layout.write([(m, None) for m in popped], self._add_if_absent)
                 raise DamagedDataError(
                     self.name,
                     f"member {shown(drawn[0])} in a part that is not its own",
@@ -221,7 +217,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         try:
             return set(map(self._members.decode, popped))
         except DamagedDataError:  # it names the part that has the member
-            yield from self.layout.write([(m, None) for m in popped], _sadd)
+            yield from self.layout.write([(m, None) for m in popped], self._add_if_absent)
             raise
 
     @operation

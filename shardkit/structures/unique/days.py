@@ -733,8 +733,7 @@ class DayPlanner:
             expected = self._stored_plan(plan, stored)
         elif size is not None:
             # redis-in-action stores the number itself.
-            own = self.settings.partition == "redis-in-action"
-            expected = size if own else expected_for(self._parts(size), self._part_size)
+            expected = size if self._is_book else expected_for(self._parts(size), self._part_size)
         else:
             first = self.settings.first_day or 0
             # A damaged count of yesterday does not spoil today's plan.
@@ -829,14 +828,13 @@ class DayPlanner:
 
     def _size(self, expected: int) -> int:
         """Return the size in a day's parameters: the parts, or a sharded set's total."""
-        if self.settings.partition == "redis-in-action":
+        if self._is_book:
             return expected
         parts = parts_for(expected, self._part_size)
         # A sharded set has parts for twice its total.
         return parts if self._compact else (parts * self._part_size + 1) // 2
 
     def _parts(self, size: int) -> int:
-        """Return how many parts a day of a size has."""
         return size if self._compact else part_count(size, self._part_size)
 
     def _get(self, key: str) -> Command:
