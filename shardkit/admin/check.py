@@ -43,7 +43,6 @@ from shardkit.network.rules import (
     ConfigFacts,
     JudgedEntry,
     OpenMove,
-    ServerProblem,
     Severity,
     group_by_server,
     judge,
@@ -164,7 +163,6 @@ def _open(
     found: ScanResult,
     components: Mapping[str, Component],
 ) -> _Checkable:
-    """Open a structure with its parameters."""
     name, component = structure.name, structure.component
     stored = {RENAMED.get(word, word): said for word, said in structure.parameters.items()}
     opened: Any
@@ -405,14 +403,10 @@ def check(
 
 def _findings(where: str, entry: JudgedEntry, *, of_server: bool) -> list[CheckFinding]:
     return [
-        finding_of(where, problem) for problem in entry.problems if problem.of_server == of_server
+        CheckFinding(where, each.text, each.remedy, each.severity == Severity.WARNING, each.kind)
+        for each in entry.problems
+        if each.of_server == of_server
     ]
-
-
-def finding_of(where: str, problem: ServerProblem) -> CheckFinding:
-    """Return a problem with where it is."""
-    warning = problem.severity == Severity.WARNING
-    return CheckFinding(where, problem.text, problem.remedy, warning, problem.kind)
 
 
 def config_facts(config: Any) -> ConfigFacts:

@@ -215,10 +215,7 @@ def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> in
 
 
 def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[str, int]]:
-    """Refuse to delete from a database that a remaining component has, or may have.
-
-    Return the identities of the component's databases.
-    """
+    """Return what the databases are; refuse those that a remaining component has, or may have."""
     own = entries_of([retirement.component])
     others = entries_of(retirement.others.values())
     places: dict[tuple[str, Entry], set[tuple[str, int]]] = {}

@@ -152,7 +152,7 @@ def rotate(
     client_timeout = in_seconds(client_timeout)
     settled = in_seconds(settled)
     timeout = in_seconds(timeout)
-    run = _OngoingRotation(config, config_server, user, password, timeout, login, progress)
+    run = _OngoingRotation(config, config_server, user, password, timeout, login or {}, progress)
     run.distributed, run.ignore_others = distributed, ignore_others
     state = run.read_state()
     if resume and state is None:
@@ -194,7 +194,7 @@ def abort_rotation(
         ConfigServerError: the config server cannot be read or written.
     """
     timeout = in_seconds(timeout)
-    run = _OngoingRotation(config, config_server, user, None, timeout, login)
+    run = _OngoingRotation(config, config_server, user, None, timeout, login or {})
     state = run.read_state()
     if state is None:
         raise ConfigError(f"the rotation of {user!r} has not started", "leave out --abort")
@@ -208,34 +208,27 @@ def abort_rotation(
     return run.rotation
 
 
+@dataclass(eq=False)
 class _OngoingRotation:
     """One call of `rotate`."""
 
-    distributed = ignore_others = False
+    config: redis.Redis
+    config_server: Entry
+    user: str
+    password: str | None
+    timeout: float
+    login: Mapping[str, str]
+    progress: Callable[[PasswordRotation], object] = lambda rotation: None
+    distributed: bool = False
+    ignore_others: bool = False
 
-    def __init__(
-        self,
-        config: redis.Redis,
-        config_server: Entry,
-        user: str,
-        password: str | None,
-        timeout: float,
-        login: Mapping[str, str] | None,
-        progress: Callable[[PasswordRotation], object] = lambda rotation: None,
-    ) -> None:
+    def __post_init__(self) -> None:
         with suppress(ResponseError):  # the user may not call CLIENT SETNAME
-            config.client_setname(connection_name("config-server/0"))
-        self.config = config
-        self.config_server = config_server
-        self.user = user
-        self.password = password
-        self.timeout = timeout
-        self.login = dict(login or {})
-        self.progress = progress
+            self.config.client_setname(connection_name("config-server/0"))
         self.read_entries()
-        self.rotation = PasswordRotation(user)
+        self.rotation = PasswordRotation(self.user)
         if not self.places:
-            raise ConfigError(f"user {user!r} has a password in no entry", "name another user")
+            raise ConfigError(f"user {self.user!r} has a password in no entry", "name another user")
         for where, entry in self.places:
             source = _source(entry, where)
             self.rotation.entries.setdefault(source, []).append(where)

@@ -279,9 +279,7 @@ class _FleetMetrics:
                 if value is not None:
                     family.add_metric([server["address"]], value)
             yield family
-        problems = GaugeMetricFamily("shardkit_problems", "Problems found by the last check")
-        problems.add_metric([], len(summary.get("problems", [])))
-        yield problems
-        unusable = GaugeMetricFamily("shardkit_unusable_shards", "Shards that cannot be used")
-        unusable.add_metric([], summary.get("unusable", 0))
-        yield unusable
+        problems = len(summary.get("problems", []))
+        yield GaugeMetricFamily("shardkit_problems", "Problems found by the last check", problems)
+        unusable = summary.get("unusable", 0)
+        yield GaugeMetricFamily("shardkit_unusable_shards", "Shards that cannot be used", unusable)

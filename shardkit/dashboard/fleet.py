@@ -174,9 +174,7 @@ class FleetWatch:
         self.components: dict[str, Component] = {}
         self.broken: dict[str, str] = {}
         self.changes: list[dict[str, Any]] = []  # at work
-        self.history = History(
-            list(Sample.__annotations__), None if history is None else Path(history)
-        )
+        self.history = History(list(Sample.__annotations__), history)
         self.problems: list[dict[str, Any]] = []
         self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self.slow: deque[dict[str, Any]] = deque(maxlen=_SLOW)

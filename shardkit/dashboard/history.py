@@ -22,13 +22,13 @@ class History:
     It is kept in ``path``, if there is one: about 30 KB for each server.
     """
 
-    def __init__(self, fields: Sequence[str], path: Path | None = None) -> None:
-        self._fields, self._path = list(fields), path
+    def __init__(self, fields: list[str], path: str | os.PathLike[str] | None = None) -> None:
+        self._fields, self._path = fields, None if path is None else Path(path)
         self._points: dict[str, deque[list[float | None]]] = {}
         self._due = 0.0
-        if path is not None:
+        if self._path is not None:
             with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-                stored = json.loads(path.read_text(encoding="utf-8"))
+                stored = json.loads(self._path.read_text(encoding="utf-8"))
                 if stored["fields"] == self._fields:
                     self._points = {
                         str(name): self._kept(row for row in rows if len(row) == len(fields))

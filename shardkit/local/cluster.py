@@ -62,12 +62,9 @@ class LocalCluster(ServerGroup):
         masters: how many masters; failover needs at least 3.
         replicas_per_master: how many replicas each of them has.
         port: the first node's port; 0 for a free one. All other nodes have free ones.
-        password: the default user's password; None for none.
-        users: further users and their passwords; see `LocalServer`.
         data_dir: where the nodes save their data, in ``node-0`` and so on; None saves none.
-        config: further configuration of each node.
-        binary: the server binary; None finds one (`find_server`).
-        name: its name in messages.
+
+    The other arguments are those of `LocalServer`, for each node.
 
     Attributes:
         nodes: the nodes, masters first; node ``masters + n`` is a replica of node ``n % masters``.

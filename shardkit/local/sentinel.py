@@ -114,16 +114,13 @@ class LocalSentinel(ServerGroup):
         service: the service's name.
         replicas: how many replicas the master has.
         sentinels: how many Sentinels watch it; a majority must agree on a failover.
-        password: the default user's password on master and replicas; None for none.
-        users: further users and their passwords; see `LocalServer`.
         sentinel_password: the default user's password on the Sentinels; None for none.
         down_after: seconds without an answer after which a server counts as down.
-        databases: how many databases master and replicas have.
         data_dir: where each saves its data, in ``master``, ``replica-0``, ``sentinel-0`` and so on;
             None saves none.
-        config: further configuration of master and replicas.
-        binary: the server binary; None finds one (`find_server`).
         name: its name in messages; None for the service's name.
+
+    The other arguments are those of `LocalServer`, for master and replicas.
 
     Attributes:
         service: the service's name.

@@ -138,7 +138,7 @@ def families(keys: Iterable[tuple[bytes, str]]) -> list[KeyFamily]:
         text = ""
         for n, kind in enumerate(token.kind for token in shape):
             seen = {each[n].text for each in tokens}
-            text += _text(seen.pop()) if len(seen) == 1 else f"<{kind}>"
+            text += f"<{kind}>" if len(seen) > 1 else seen.pop().decode("utf-8", "surrogateescape")
         found.append(KeyFamily(type_, text, members))
     return sorted(found, key=lambda family: (-len(family.keys), family.text))
 
@@ -193,10 +193,6 @@ def _with_texts(
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
 
 
 def _escaped(text: bytes) -> bytes:

@@ -239,26 +239,19 @@ def scan(
     Cost: for each database a SCAN for structures, which transfers only their names, and a few
     exchanges for the scanned keys; their entries are read only if they are not compact.
     """
-    return _Scanner(kit, components, sample, repack, progress).run()
+    return _Scanner(kit, components, ScanResult(sample), repack, progress).run()
 
 
+@dataclass(eq=False)
 class _Scanner:
-    def __init__(
-        self,
-        kit: ShardKit,
-        components: Mapping[str, Component],
-        sample: int | None,
-        repack: bool,
-        progress: Progress,
-    ) -> None:
-        self._kit = kit
-        self._components = components
-        self._repack = repack
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._result = ScanResult(sample)
-        self._names: dict[str, set[bytes]] = {}
-        self._limits: dict[Database, Limits | None] = {}
+    _kit: ShardKit
+    _components: Mapping[str, Component]
+    _result: ScanResult
+    _repack: bool
+    _progress: Progress
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _names: dict[str, set[bytes]] = field(default_factory=dict)
+    _limits: dict[Database, Limits | None] = field(default_factory=dict)
 
     def run(self) -> ScanResult:
         databases: list[Database] = []

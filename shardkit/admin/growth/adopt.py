@@ -159,7 +159,10 @@ def adopt(
         GrowthError: a server cannot be read, or is a node of a cluster; names it. Or a move, split
             or restore uses one of the databases.
     """
-    _check(component, sample)
+    for wrong in check_name(component, "component"):
+        raise InvalidArgumentError(f"component {component!r:.80} {wrong.problem}", wrong.remedy)
+    if not 1 <= sample <= MOST:
+        raise InvalidArgumentError(f"sample={sample!r}", f"specify 1 to {MOST:,} keys")
     entries = _entries(component, on, config)
     count = len(entries)
     if names and len(names) != count:
@@ -257,15 +260,7 @@ def _next(component: str, servers: int, placement: str = DEFAULT) -> tuple[str, 
 # Arguments
 
 
-def _check(component: str, sample: int) -> None:
-    for problem in check_name(component, "component"):
-        raise InvalidArgumentError(f"component {component!r:.80} {problem.problem}", problem.remedy)
-    if not 1 <= sample <= MOST:
-        raise InvalidArgumentError(f"sample={sample!r}", f"specify 1 to {MOST:,} keys")
-
-
 def _entries(component: str, on: Sequence[str], config: Any) -> list[Entry]:
-    """Return the entries of the servers, in order."""
     if on:
         entries = [entry_at(text, f"server {n}") for n, text in enumerate(on)]
     elif config is None:

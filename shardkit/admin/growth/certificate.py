@@ -435,10 +435,7 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def _value(client: Any, key: bytes, kind: str, first: Any, expiring: bool = False) -> bytes:
-    """Return a digest of a value, whatever its encoding and order; `first` is from `_FIRST`.
-
-    Fields of hashes are asked for their expiry if some are `expiring`.
-    """
+    """Return a digest of a value, whatever its encoding and order; `first` is from `_FIRST`."""
     try:
         if isinstance(first, Exception):
             raise first
@@ -504,7 +501,6 @@ def _elements(client: Any, key: bytes, count: int) -> int:
 
 
 def _values(client: Any, key: bytes, first: list[bytes]) -> Iterator[bytes]:
-    """Yield the values of a list."""
     start = 0
     while True:
         yield from first

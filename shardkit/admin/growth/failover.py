@@ -536,10 +536,7 @@ def fail_over_sentinels(
 def _preferring(
     lease: Lease, entry: Entry, where: str, wanted: ServerAddress | None
 ) -> Iterator[None]:
-    """Make Sentinels prefer a replica, by its priority; restore all priorities at the end.
-
-    This includes the priorities that a killed process has left changed.
-    """
+    """Make Sentinels prefer a replica; restore all priorities, also those of a killed process."""
     listed = servers_of_service(entry, where)
     by_address = {_address(each): each for _, each in listed}
     if wanted is not None and wanted not in list(by_address)[1:]:

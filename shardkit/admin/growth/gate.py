@@ -571,13 +571,9 @@ def update_nodes(move: Move, login_of: LoginOf) -> None:
 
 
 class CopyGate:
-    """Closes databases to clients, by fences for which their connections ask.
+    """Closes databases to clients, by fences for which their connections ask."""
 
-    Attributes:
-        is_cluster: whether the nodes of a cluster are closed instead.
-    """
-
-    is_cluster = False
+    is_cluster = False  # whether the nodes of a cluster are closed instead
 
     def __init__(self, move: Move, lease: Lease) -> None:
         self._move, self._lease = move, lease

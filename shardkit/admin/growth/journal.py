@@ -453,11 +453,8 @@ def push_changed(
 ) -> int:
     """Push the components that a function changes; return the epoch.
 
-    Args:
-        lease: without it nothing is pushed.
-        change: returns the changed components. It is called again after a push by others.
-        message: the reason, for the history.
-        witnessed: whether the servers store the epoch, which takes time if one does not answer.
+    The function is called again after a push by others. If ``witnessed``, the servers store the
+    epoch, which takes time if one does not answer.
 
     Raises:
         GrowthError: the lease has ended.

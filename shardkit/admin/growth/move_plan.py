@@ -509,15 +509,10 @@ def _info(client: Any, server: ServerAddress, problems: list[str]) -> dict[str, 
 
 @dataclass
 class _SampledKeys:
-    """What a sample of the keys tells, read as a move reads them.
+    """What a sample of the keys tells, read as a move reads them."""
 
-    Attributes:
-        elements: about how many elements collections have, by their type.
-        measured: of some keys each, the seconds that a move would need for them now, and those that
-            it needs on an idle machine.
-    """
-
-    elements: Counter[str] = field(default_factory=Counter)
+    elements: Counter[str] = field(default_factory=Counter)  # of collections, about, by type
+    # Of some keys each, the seconds that a move needs for them now, and on an idle machine.
     measured: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, server: ServerAddress, login: Stored, counts: Mapping[int, int]) -> None:

@@ -105,11 +105,7 @@ class Mover(ABC):
         """Return the numbers of the databases that the move touches, by server."""
 
     def begin(self) -> None:
-        """Record the move, unless another change touches its databases.
-
-        Raises:
-            GrowthError: there is such a change.
-        """
+        """Record the move; a GrowthError tells of another change that touches its databases."""
         self._move.databases += touched(self._touched(), self._login)
         self._lease.write(self._move)
 
@@ -193,11 +189,9 @@ class Expected:
 
     @classmethod
     def of(cls, seconds: float, measured: Sequence[tuple[float, float]]) -> Expected:
-        """Return what is expected, by how long it takes on an idle machine.
+        """Return what is expected, by the time on an idle machine.
 
-        Args:
-            seconds: that time.
-            measured: of parts of the work, how long each took just now, and on an idle machine.
+        ``measured`` has of parts of the work how long each took just now, and on an idle machine.
         """
         parts = [(now, idle) for now, idle in measured if now > 0 < idle]
         now, idle = (sum(each) for each in zip((0.0, 0.0), *parts, strict=True))

@@ -236,10 +236,7 @@ def _check(servers: Sequence[str], growth: float, periods: int, *numbers: float)
 
 
 def _balance(homes: list[int], machines: int) -> list[tuple[int, int, int]]:
-    """Balance the shards over the machines; return shard, source and target of each move.
-
-    As few shards as possible move.
-    """
+    """Balance shards over machines by the fewest moves; return shard, source and target of each."""
     has: list[list[int]] = [[] for _ in range(machines)]
     for shard, home in enumerate(homes):
         has[home].append(shard)

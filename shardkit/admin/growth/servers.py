@@ -52,6 +52,7 @@ from shardkit.operations.commands import Shard
 STEP = 0.005  # seconds between two queries
 TIMEOUT = 2.0  # seconds for one answer
 _ATTEMPTS = 5  # to hand over
+_NEAR = 1_000_000  # bytes
 _OPERATOR = "operator"
 OPERATOR = f"shardkit:{_OPERATOR}@"
 """How the names of operators' connections begin."""
@@ -99,11 +100,6 @@ class Takeover:
     followers: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     epoch: int = 0
-
-
-def call_command(client: Any, *command: Any) -> Any:
-    """Have a server execute a command."""
-    return client.execute_command(*command)
 
 
 @contextmanager
@@ -212,9 +208,7 @@ Order: TypeAlias = Callable[..., object]
 """Has a server, by its client, execute a command; see `Lease.order`."""
 
 
-def replicate(
-    client: Any, master: ServerAddress, login: Stored, order: Order = call_command
-) -> None:
+def replicate(client: Any, master: ServerAddress, login: Stored, order: Order) -> None:
     """Make a server a replica of a master, with the user and password of an entry.
 
     Servers try only the first of the addresses that a name has, which for localhost may be ::1.
@@ -260,16 +254,12 @@ def persist_roles(*servers: Any) -> None:
             server.execute_command("CONFIG", "REWRITE")
 
 
-def hand_over(
-    master: Any, replica: Any, to: ServerAddress, seconds: float, order: Order = call_command
-) -> float:
+def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float, order: Order) -> float:
     """Have a master hand its role to a replica, without the loss of a write (FAILOVER).
 
     Writers are held until the replica has acknowledged everything. It does so once a second, and a
-    master that holds writers does not ask; asked from here, it takes milliseconds.
-
-    Returns:
-        How long writers were held at most, in seconds.
+    master that holds writers does not ask; asked from here, it takes milliseconds. Return how long
+    writers were held at most, in seconds.
     """
     with _acknowledging(replica) as acknowledge:
         # A master counts a replica as online once that has acknowledged the copy.
@@ -323,10 +313,8 @@ def _is_handing_over(role: ServerRole) -> bool:
 def take_writes_alone(server: Any, config: redis.Redis, address: ServerAddress) -> int:
     """Let a server take writes without replicas, until `ask_for_replicas`.
 
-    The config server keeps the former setting for a process that continues after a kill.
-
-    Returns:
-        The former ``min-replicas-to-write``; 0 for none.
+    Return the former ``min-replicas-to-write``, 0 for none. The config server keeps it for a
+    process that continues after a kill.
     """
     with suppress(ResponseError):  # the user may not call CONFIG
         least = int(server.config_get(_LEAST).get(_LEAST, 0))
@@ -380,11 +368,7 @@ def _acknowledging(replica: Any) -> Iterator[Callable[[], object]]:
 
 
 def wait_for_copy(
-    master: Any,
-    replica: Any,
-    seconds: float,
-    near: int = 1_000_000,
-    tell: Callable[[], object] = lambda: None,
+    master: Any, replica: Any, seconds: float, tell: Callable[[], object] = lambda: None
 ) -> None:
     """Wait until a replica has been filled and is near its master's offset."""
     end = time.monotonic() + seconds
@@ -401,7 +385,7 @@ def wait_for_copy(
                 "Nothing has changed for clients",
                 "empty it if it has keys, and resume, or abort",
             )
-        if found.linked and found.history == ahead.history and ahead.offset - found.offset < near:
+        if found.linked and found.history == ahead.history and ahead.offset - found.offset < _NEAR:
             return
         if time.monotonic() > end:
             raise GrowthError(

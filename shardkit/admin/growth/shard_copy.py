@@ -284,7 +284,6 @@ class Standstill:
 
 
 _PAGE = 200
-_TOLD_EVERY = 0.5  # seconds between two reports of how far a large value is
 _KEYS = 96  # keys that are written at a time,
 _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's time
 NEAR = 200  # changed keys that are left when writers are held
@@ -507,7 +506,7 @@ class DatabaseCopy:
         kind = kind.decode()
         if kind not in _PIECES or (kind == "hash" and has_expiring_fields(source.info("keyspace"))):
             return False
-        at = told = time.monotonic()
+        at = time.monotonic()
         [target] = self._rule.there(Place(self.server, number), [key])
         for waiting in self._read.values():  # it may have been small a moment ago
             waiting.keys.pop(key, None)
@@ -517,9 +516,7 @@ class DatabaseCopy:
                 with exchange.at_work(self._share), self._refusals():
                     self._send({target: [[command]]})
                 self.bytes += sum(len(each) for each in command[2:] if isinstance(each, bytes))
-                if time.monotonic() > told + _TOLD_EVERY:
-                    told = time.monotonic()
-                    self.tell()
+                self.tell()
             if left > 0:
                 left = max(1, left - round(1000 * (time.monotonic() - at)))
                 with self._refusals():

@@ -64,7 +64,6 @@ _CLOCK = 2  # seconds by which idle times are wrong at most
 
 
 Captures: TypeAlias = Mapping[ServerAddress, KeyCapture | Standstill]
-Runs: TypeAlias = list[tuple[bytes, ...]]
 
 
 class ShardMover(Mover):
@@ -75,7 +74,7 @@ class ShardMover(Mover):
         self._old: Clients = {}
         self._new: Clients = {}
         self._copies: list[DatabaseCopy] = []
-        self._before: Runs = []  # of the targets, before the copy
+        self._before: list[tuple[bytes, ...]] = []  # of the targets, before the copy
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._held_until = 0.0  # when the sources open by themselves
         self._watching: dict[ServerAddress, KeyCapture | Standstill] = {}  # all captures
@@ -191,10 +190,7 @@ class ShardMover(Mover):
                 self._clear(captures, written)
 
     def _decide(self) -> Captures | None:
-        """Copy until no change was missed, and decide; return the captures.
-
-        Return None if another mover has decided.
-        """
+        """Copy until no change was missed, and decide; return the captures, None if others did."""
         move = self._move
         for _ in range(_COPIES):
             self._begin()
@@ -289,11 +285,7 @@ class ShardMover(Mover):
             return
         phase, why = self._seen(self._old, self._new)
         if phase in ("pushed", "done") and phase != move.phase:
-            push_changed(
-                self._lease,
-                lambda components: self._rule.changed(components, self._same),
-                f"{move.verb} of {move.name}: {why}",
-            )
+            self._switch(self._rule, f": {why}", witnessed=True)
             self._admit_writers()
             self._reached(phase)
 
@@ -349,18 +341,19 @@ class ShardMover(Mover):
         """Have clients use the sources again, before they wrote anything at the targets."""
         move, attempt = self._move, secrets.token_hex(8)
         self._old_gate.admit_readers(self._old, attempt)
-        epoch = push_changed(
-            self._lease,
-            lambda components: rule_of(reversed_move(move)).changed(components, self._same),
-            f"{move.verb} of {move.name} back to {move.source}",
-            witnessed=False,
-        )
+        epoch = self._switch(rule_of(reversed_move(move)), f" back to {move.source}")
         with suppress(RedisError, OSError):  # if a target is away, nobody reads there
             self._new_gate.turn_away(self._new, attempt)
             self._new_gate.wait_for_readers(self._new, _READ * self._hold, epoch)
         self._reached(phase)
         self._old_gate.open(self._old)
         self._held(None)
+
+    def _switch(self, rule: CopyRule, how: str, *, witnessed: bool = False) -> int:
+        """Push the entries of a side; return the epoch."""
+        text = f"{self._move.verb} of {self._move.name}{how}"
+        changed = partial(rule.changed, same=self._same)
+        return push_changed(self._lease, changed, text, witnessed=witnessed)
 
     def _admit_writers(self) -> None:
         """Have the targets take writes, which nobody has sent them yet, or some have."""
@@ -662,12 +655,7 @@ class ShardMover(Mover):
             self._lease.write(replace(undone, phase="done"))
         attempt = secrets.token_hex(8)
         self._new_gate.admit_readers(self._new, attempt)
-        epoch = push_changed(
-            self._lease,
-            lambda components: self._rule.changed(components, self._same),
-            f"{move.verb} of {move.name} to {move.target}",
-            witnessed=False,
-        )
+        epoch = self._switch(self._rule, f" to {move.target}")
         self._old_gate.turn_away(self._old, attempt)
         waited = time.monotonic() - began if began and not self._offline else 0.0
         patience = _READ * self._hold - waited
@@ -744,7 +732,7 @@ class ShardMover(Mover):
         certificate["keys_now"] = sum(client.dbsize() - 1 for client in self._new.values())
         certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
         move.certificate = certificate
-        self._note_strays()
+        self.verify()
         self._reached("done")
 
         def forget(client: Any) -> None:
@@ -932,8 +920,6 @@ class ShardMover(Mover):
             self._old, self._new = old, new
             here, there = _answering(old), _answering(new)
             closing = move.id in map(gate.move_of, (*gate.fences_of(here), *gate.fences_of(there)))
-            if closing and not lost:
-                raise self._can_continue()
             if lost and len(here) == len(old) and self._lost():
                 self._go_home("aborted")
             elif closing:
@@ -942,10 +928,6 @@ class ShardMover(Mover):
         return ""
 
     def verify(self) -> None:
-        """Search the sources for keys that were written since."""
-        self._note_strays()
-
-    def _note_strays(self) -> None:
         """Note which keys are at the sources although their shards have moved."""
         move = self._move
         stale: list[str] = []

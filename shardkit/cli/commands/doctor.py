@@ -367,12 +367,6 @@ def _finding_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.Finding],
     )
 
 
-def _done(applied: diagnosis.LimitChange) -> Cell:
-    if applied.error is not None:
-        return Styled(f"no: {_reason(applied.error)}", BAD)
-    return Styled("yes", GOOD)
-
-
 _CHANGE_FIELDS: tuple[Field[diagnosis.LimitChange], ...] = (
     Field("server", lambda applied: applied.server.address, Column("server")),
     Field("setting", lambda applied: applied.setting, Column("setting")),
@@ -382,7 +376,11 @@ _CHANGE_FIELDS: tuple[Field[diagnosis.LimitChange], ...] = (
         "error",
         lambda applied: None if applied.error is None else _reason(applied.error),
         wordy("done"),
-        _done,
+        lambda applied: (
+            Styled(f"no: {_reason(applied.error)}", BAD)
+            if applied.error is not None
+            else Styled("yes", GOOD)
+        ),
     ),
 )
 

@@ -543,16 +543,12 @@ def balance(
         plan = growth.plan_balance(config, report, by=by, tolerance=tolerance)
         done = growth.apply_balance(config, plan, hold=hold, progress=tell) if moving else []
     left = 0 if plan.fits and (moving or not plan.moves) else 1
-    if output.wrote_json(**_named(report), plan=plan, moved=done):
+    parts = [{**asdict(each), "name": _name(each)} for each in report.parts]
+    if output.wrote_json(**asdict(report) | {"parts": parts}, plan=plan, moved=done):
         return left
     _show_balance(output, report, top)
     _show_plan(output, plan, bool(done))
     return left
-
-
-def _named(report: growth.LoadReport) -> dict[str, Any]:
-    parts = [{**asdict(each), "name": _name(each)} for each in report.parts]
-    return {**asdict(report), "parts": parts}
 
 
 def _name(part: growth.PartLoad) -> str:

@@ -256,10 +256,7 @@ def query(
 
 
 def _previews(found: SearchIndex[Blocking], tree: Node, results: Results) -> dict[str, _Preview]:
-    """Return titles and snippets of hits whose text is kept.
-
-    The title is shown anyway, so snippets are of the other fields.
-    """
+    """Return titles, and snippets of the other fields, of hits whose text is kept."""
     analyzer = found.schema.analyzer
     shown: dict[str, _Preview] = {}
     for key, document in found.get_many(hit.id for hit in results).items():

@@ -107,19 +107,19 @@ def _survey(
     with opened(where) as topology:
         chosen, broken = topology.components(names, sharding)
         server = topology.config_server
-        config, stale = rules.ConfigFacts(), list[rules.CheckFinding]()
-        if server is not None:
-            config, stale = _config_facts(server, topology.shard_map)
+        config, stale = _config_facts(server, topology.shard_map)
     rows = survey(targets_of(chosen.values(), None if names else server), timeout)
     judgement = rules.judge(rows, config, rules.QUICK)
     return _Fleet(judgement.entries, [*judgement.findings, *stale], broken)
 
 
 def _config_facts(
-    server: Entry, shard_map: ShardMap | None
+    server: Entry | None, shard_map: ShardMap | None
 ) -> tuple[rules.ConfigFacts, list[rules.CheckFinding]]:
     """Read what the config server records, and whether the map is older; as much as can be read."""
     facts, stale = rules.ConfigFacts(), list[rules.CheckFinding]()
+    if server is None:
+        return facts, stale
     with suppress(ConfigError), config_client(server) as client:
         facts = rules.ConfigFacts(read_epoch(client))
         with suppress(NoPermissionError):

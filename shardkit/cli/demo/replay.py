@@ -80,10 +80,7 @@ def replay(
 
 
 class _Interrupts:
-    """Delays Ctrl-C until the current batch is counted, so that no batch is counted in part.
-
-    A second Ctrl-C interrupts at once.
-    """
+    """Delays Ctrl-C, but not a second one, so that no batch is counted in part."""
 
     def __init__(self) -> None:
         self._holding = False

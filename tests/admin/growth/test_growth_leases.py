@@ -272,7 +272,7 @@ def test_a_verification_keeps_a_new_move(fleet: Fleet, monkeypatch: pytest.Monke
             patched,
             fleet,
             shard_move.ShardMover,
-            "_note_strays",
+            "verify",
             lambda: reverse_move(fleet.config, "users:1", hold=PATIENT),
         )
         assert verify_move(fleet.config, "users:1").target == fleet.name(1)

@@ -507,12 +507,17 @@ def test_a_server_is_moved_over_tls_and_back(fleet: Fleet, tmp_path: Path) -> No
         assert fail_over(fleet.config, "users:0", b).planned
 
 
+def order(client: Any, *command: object) -> None:
+    client.execute_command(*command)
+
+
 def test_a_master_that_refuses_to_hand_over_says_why(fleet: Fleet) -> None:
     follow(fleet.servers[1], fleet.servers[0])
     with fleet.servers[0].client() as master, fleet.servers[1].client() as replica:
         master.execute_command("ACL", "SETUSER", "default", "-failover")
+        to = ServerAddress("127.0.0.1", fleet.servers[1].port)
         with pytest.raises(redis.ResponseError, match="failover"):
-            hand_over(master, replica, ServerAddress("127.0.0.1", fleet.servers[1].port), 0.01)
+            hand_over(master, replica, to, 0.01, order)
 
 
 @pytest.mark.parametrize("of_shards", [False, True])
@@ -648,7 +653,7 @@ def test_a_replica_that_is_not_in_good_order_gets_no_handover(
     monkeypatch.setattr("shardkit.admin.growth.servers.TIMEOUT", 0.01)
     asked = Answering(master)
     with pytest.raises(GrowthError, match=said):
-        hand_over(asked, Answering(REPLICA), B, 0.001)
+        hand_over(asked, Answering(REPLICA), B, 0.001, order)
     assert asked.commands == commands
 
 
@@ -668,7 +673,7 @@ class TakenOver(Answering):
 def test_a_master_that_somebody_else_has_had_hand_over_is_told_once() -> None:
     replica = Answering(REPLICA)
     master = TakenOver(replica)
-    assert hand_over(master, replica, B, 60) >= 0
+    assert hand_over(master, replica, B, 60, order) >= 0
     assert master.commands == [f"FAILOVER TO {B.host} {B.port} TIMEOUT 60000"]
 
 

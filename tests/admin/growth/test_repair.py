@@ -260,7 +260,7 @@ def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
 
 def test_a_move_that_was_killed_after_all_was_emptied_ends(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, "_note_strays")):
+    with killed_at((shard_move.ShardMover, "verify")):
         fleet.move_shard()
     assert resume_move(fleet.config, "users:1").phase == "done"
     with fleet.servers[1].client(db=2) as client:
