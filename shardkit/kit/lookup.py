@@ -125,12 +125,6 @@ class ClientPlane:
         """Return what sends batches whose keys one version of the component has placed."""
         return partial(link.send, topology=_Pinned(component, self.topology))
 
-    def clients_of(self, component: Component, read_from: ReadFrom | None) -> Any:
-        """Return a component's clients, which read from replicas if it or a call says so."""
-        if component.splits_reads or read_from is not None:
-            return self.readers(read_from)
-        return self.clients
-
     def readers(self, read_from: ReadFrom | None) -> ReaderClients:
         """Return the clients that read where a call or, without that, the entries say."""
         readers = self._readers.get(read_from)
@@ -158,7 +152,9 @@ class ClientPlane:
         found = self.topology.component(site.component)
         if found is not site.seen:
             found = site.checked(self.topology, found)
-        clients = self.clients_of(found, site.read_from)
+        clients: Any = self.clients
+        if found.splits_reads or site.read_from is not None:
+            clients = self.readers(site.read_from)
         return clients.get(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
     def aclient(self, site: CallSite, key: Key | None = None) -> MaybeAwaited:
@@ -178,7 +174,9 @@ class ClientPlane:
     def _aclient(self, found: Component, site: CallSite, key: Key | None) -> AsyncClient:
         if found is not site.seen:
             found = site.checked(self.topology, found)
-        clients = self.clients_of(found, site.read_from)
+        clients: Any = self.clients
+        if found.splits_reads or site.read_from is not None:
+            clients = self.readers(site.read_from)
         return clients.aget(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
     def cached(self, component: str) -> Component:
@@ -231,6 +229,10 @@ class DefaultPlane:
     def aclient(self, site: CallSite, key: Key | None = None) -> MaybeAwaited:
         """See `ClientPlane.aclient`."""
         return self.opened().aclient(site, key)
+
+    def cached_client(self, site: CallSite, key: Key) -> AsyncClient:
+        """See `ClientPlane.cached_client`."""
+        return self.opened().cached_client(site, key)
 
 
 DEFAULT_PLANE = DefaultPlane()

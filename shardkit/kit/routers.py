@@ -89,7 +89,10 @@ class Router(Generic[K, C]):
 
     def _getter(self, component: Component) -> Callable[[Component, int | None], C]:
         """Return what finds a component's clients, which read from replicas if it or we say so."""
-        clients = self._plane.plane().clients_of(component, self._site.read_from)
+        plane, read_from = self._plane.plane(), self._site.read_from
+        clients: Any = plane.clients
+        if component.splits_reads or read_from is not None:
+            clients = plane.readers(read_from)
         return clients.aget if self._awaits else clients.get  # type: ignore[no-any-return]
 
     def client(self, shard: int) -> C:
@@ -193,7 +196,7 @@ class AwaitingRouter(Router[K, AsyncClient]):
 
         Raises MissingEntryError if the component has not been read.
         """
-        return self._plane.plane().cached_client(self._site, self._key(key))
+        return self._plane.cached_client(self._site, self._key(key))
 
     async def load(self) -> Self:
         """Read the component, so that clients come without waiting. Raises ConfigError."""
@@ -226,13 +229,6 @@ class AwaitingRouter(Router[K, AsyncClient]):
 
 class ByKey(Router[Key, C]):
     """Routes by a key."""
-
-    def __getitem__(self, key: Key) -> C:
-        """Return the client of the shard that owns a key; see `BlockingRouter`."""
-        client: C = super().__getitem__(key)  # type: ignore[misc]  # of `BlockingRouter`
-        if self._plane.plane().check_keys:
-            client = checked(client, self.shard_of, self.shard_of(key))
-        return client
 
     def client(self, shard: int) -> C:
         """Return the client of the shard with number ``shard``; see `Router.client`."""
@@ -283,6 +279,13 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
     ``router.get(key)`` is redis-py's method, and so are all others for keys; ``router[key]`` is
     the client of the key's shard. Thread-safe.
     """
+
+    def __getitem__(self, key: Key) -> Client:
+        """Return the client of the shard that owns a key; see `BlockingRouter`."""
+        client = self._plane.client(self._site, key)
+        if self._plane.plane().check_keys:
+            client = checked(client, self.shard_of, self.shard_of(key))
+        return client
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to the shard of its keys; redis-py's methods call this.
@@ -404,6 +407,13 @@ class IdPairShardedConnection(ByPair[Client], BlockingRouter[Pair]):
 class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKeyCommands):  # type: ignore[misc]
     """Routes by key, awaiting, on any event loop; see `KeyShardedConnection`."""
 
+    def __getitem__(self, key: Key) -> AsyncClient:
+        """Return the awaiting client of the shard that owns a key; see `AwaitingRouter`."""
+        client = self._plane.cached_client(self._site, key)
+        if self._plane.plane().check_keys:
+            client = checked(client, self.shard_of, self.shard_of(key))
+        return client
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to the shard of its keys; see `KeyShardedConnection.execute_command`."""
         key = owner(self._now, args)
@@ -422,7 +432,7 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
     async def publish(self, channel: Key, message: Argument) -> int:
         """Publish a message; see `KeyShardedConnection.publish`."""
         await self.load()
-        client: Any = self._plane.plane().cached_client(self._site, channel)
+        client: Any = self._plane.cached_client(self._site, channel)
         command = publish_command(self._now(), channel)
         return await client.execute_command(command, channel, message)  # type: ignore[no-any-return]
 
