@@ -259,9 +259,15 @@ def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
 
 @contextmanager
 def working_on(
-    config: redis.Redis | Entry | None, kind: str, name: str, components: Iterable[Component]
+    config: redis.Redis | Entry | None,
+    kind: str,
+    name: str,
+    components: Iterable[Component],
+    within: str = "",
 ) -> Iterator[None]:
     """Record work on the databases of components, if there is a config server that answers.
+
+    ``within`` is the id of the change that it is a step of.
 
     Raises:
         GrowthError: as `begin`.
@@ -275,7 +281,8 @@ def working_on(
         if config is not None and answers:
             identities = identify_databases({each: each[1] for each in entries_of(components)})
             found = {one for each in identities.values() if isinstance(each, set) for one in each}
-            change = Change(kind=kind, name=name, databases=numbered(sorted(found)))
+            places = numbered(sorted(found))
+            change = Change(kind=kind, name=name, databases=places, within=within)
             stack.enter_context(taking_part(config, change))
         yield
 

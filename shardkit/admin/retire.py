@@ -80,8 +80,12 @@ def last_known(config: redis.Redis, name: str) -> Retirement:
     )
 
 
-def remove(config: redis.Redis, retirement: Retirement, message: str = "") -> None:
+def remove(
+    config: redis.Redis, retirement: Retirement, message: str = "", within: str = ""
+) -> None:
     """Remove a component by a push of all others. Its data stays.
+
+    ``within`` is the id of the change that it is a step of.
 
     Raises:
         GrowthError: a move, split or restore uses one of its databases.
@@ -90,7 +94,7 @@ def remove(config: redis.Redis, retirement: Retirement, message: str = "") -> No
     """
     name = retirement.component.name
     if not retirement.removed:
-        with working_on(config, "retire", name, [retirement.component]):
+        with working_on(config, "retire", name, [retirement.component], within):
             push(
                 config,
                 ShardMap(retirement.others, source=f"retire {name}"),

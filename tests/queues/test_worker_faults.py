@@ -328,8 +328,8 @@ def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
     worker._renewed = seen  # type: ignore[method-assign]
 
     def kills() -> None:
-        server.kill()
         renewed.clear()
+        server.kill()
         assert eventually(lambda: any(renewed))
 
     worker.register("kills", kills)

@@ -557,7 +557,9 @@ class _Steps:
         if not gone:
             return None
         text = f"apply {self._map.source}"
-        work = _Work(lambda *_: remove(self._config, last_known(self._config, gone[0]), text))
+        work = _Work(
+            lambda at, _: remove(self._config, last_known(self._config, gone[0]), text, at)
+        )
         return ApplyStep("retire", (gone[0],), back=_ROLLBACK), {}, work
 
     def _pushed(self, state: Components) -> _Found:

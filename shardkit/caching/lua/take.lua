@@ -1,8 +1,8 @@
 -- Read a cached value, or take the lease to compute it, or wait for whoever has the lease.
 -- KEYS[1]  the value, a HASH: format, value, tags (their versions), fresh (until when), stale (for
---          how long it is used after that), took (how long it was computed); lease (its holder), ends
---          (when it does); times in milliseconds. Unless it has a lease, the key expires when the
---          value may no longer be used: `CachedValues.take` reads it without this script.
+--          how long it is used after that), took (how long it was computed); lease (its holder),
+--          ends (when it does); times in milliseconds. Unless it has a lease, the key expires when
+--          the value may no longer be used: `CachedValues.take` reads it without this script.
 -- KEYS[2]  the waiters, a SET of a channel and an id each
 -- KEYS[3]  the value, a STRING, if KEYS[1] has only its lease
 -- ARGV[1]  the id of the caller, which becomes the lease

@@ -1,4 +1,4 @@
--- Requeue a leased task, as the first if this was no attempt, else as the last; or delay or bury it.
+-- Requeue a leased task, first if this was no attempt, else last; or delay or bury it.
 -- KEYS     the ten keys of the queue, see base.lua
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  its id
