@@ -22,6 +22,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -245,6 +246,9 @@ def test_the_examples_of_a_page_show_what_happens(
     monkeypatch.setattr(shardkit, "connect", opens)
     monkeypatch.setattr(shardkit, "aconnect", aopens)
     assert asyncio.run(main()) == text.count("  #> ") + text.count("  #! ")
+    for thread in threading.enumerate():
+        if thread.name == "shardkit-watch":  # it ends now, and not while a page simulates
+            thread.join(5)
 
 
 def lose_a_server(reader: Reader) -> None:

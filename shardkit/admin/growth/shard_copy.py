@@ -487,7 +487,8 @@ class DatabaseCopy:
         with exchange.one_connection(self._sources[number]) as line:
             for keys in chain(lists, [()]):
                 for own in (keys[n : n + _PAGE] for n in range(0, len(keys), _PAGE)):
-                    line.post([("EVAL_RO", _FIND_LARGE, 0, _LARGE, *own)])  # others wait while writers do
+                    # An EVAL would wait with the writers.
+                    line.post([("EVAL_RO", _FIND_LARGE, 0, _LARGE, *own)])
                     asked.append(own)
                 # The server looks at a page while this process handles the one before.
                 while len(asked) > (1 if keys else 0):
