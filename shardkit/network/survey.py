@@ -376,10 +376,8 @@ def server_facts(
     slowest = waited = 0.0
     for n in range(_PINGS):
         time.sleep(_PING_INTERVAL if n else 0)
-        start = time.perf_counter()
-        client.ping()
-        took = time.perf_counter() - start
-        slowest, waited = max(slowest, took), waited + took
+        slowest = max(slowest, took := _timed(client.ping))
+        waited += took
     if waited > _PATIENCE * timeout:
         return ServerFacts(latency=slowest)
     info: Mapping[str, Any] = {}
@@ -413,6 +411,12 @@ def server_facts(
     with client.client() as own:  # one connection, closed afterwards: it selects databases
         found = {number: _database(own, number, thorough) for number in sorted(databases)}
     return replace(facts, databases=found)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def _role(client: Any) -> str:

@@ -748,6 +748,10 @@ class Pool(_Common, redis.ConnectionPool):
         for connection in self._get_in_use_connections() if inuse_connections else ():
             connection.shut_down()
 
+    def close(self) -> None:
+        """Close all connections; the next use opens others."""
+        self.disconnect()
+
     def owns_connection(self, connection: Any) -> int:
         """Whether a connection is this process's."""
         return bool(connection.pid == os.getpid())

@@ -643,28 +643,30 @@ class Dispatcher:
             refused = unblocked or left or is_unready(reply)
             moving = attempt.node is not None and isinstance(reply, MOVING)
             tries = moving and isinstance(reply, TryAgainError)
-            repeats = False
             if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
                 outcome.redirected[position] = None
-                repeats = True
-            elif refused or tries:
-                repeats = outcome.waited <= patience_with(attempt.owner)
-                if repeats and refused:
-                    outcome.unready.add(server_request.shard.component)
-                if repeats:
-                    outcome.stalled.add(position)
-            elif isinstance(reply, Exception) and not last:
-                repeats = moving or lacks_script(request, reply)
-                if isinstance(reply, AskError):
-                    outcome.redirected[position] = reply.node_addr
-                elif moving:
-                    outcome.stale[attempt.owner] = None
-                elif repeats:
-                    server_request.loaded.clear()
-            if repeats:
                 outcome.failures[position] = partial(server_request.refusal, request, reply)
                 again.append(position)
                 continue
+            if refused or tries:
+                if outcome.waited <= patience_with(attempt.owner):
+                    if refused:
+                        outcome.unready.add(server_request.shard.component)
+                    outcome.stalled.add(position)
+                    outcome.failures[position] = partial(server_request.refusal, request, reply)
+                    again.append(position)
+                    continue
+            elif isinstance(reply, Exception) and not last:
+                if lacks_script(request, reply):
+                    server_request.loaded.clear()
+                elif isinstance(reply, AskError):
+                    outcome.redirected[position] = reply.node_addr
+                elif moving:
+                    outcome.stale[attempt.owner] = None
+                if moving or lacks_script(request, reply):
+                    outcome.failures[position] = partial(server_request.refusal, request, reply)
+                    again.append(position)
+                    continue
             out[position], failed = settle(server_request, request, reply)
             out.failed = out.failed or failed
         return again
