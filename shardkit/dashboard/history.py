@@ -12,8 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from shardkit.config.entry import read_regular
+from shardkit.network.topology.saved import replace_file
+
 STEP = 300.0  # seconds between two points
 _DAY = 86_400
+_FORMAT, _LARGEST = 1, 1e18
 
 
 class History:
@@ -27,13 +31,19 @@ class History:
         self._points: dict[str, deque[list[float | None]]] = {}
         self._due = 0.0
         if self._path is not None:
-            with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-                stored = json.loads(self._path.read_text(encoding="utf-8"))
-                if stored["fields"] == self._fields:
+            with suppress(Exception):  # whatever is wrong with the file, history begins anew
+                stored = json.loads(read_regular(self._path))
+                if (stored["format"], stored["fields"]) == (_FORMAT, self._fields):
                     self._points = {
-                        str(name): self._kept(row for row in rows if len(row) == len(fields))
+                        str(name): self._kept(filter(self._is_point, rows))
                         for name, rows in stored["servers"].items()
                     }
+
+    def _is_point(self, row: Sequence[Any]) -> bool:
+        return len(row) == len(self._fields) and all(
+            (each is None and n > 0) or (type(each) in (int, float) and abs(each) < _LARGEST)
+            for n, each in enumerate(row)
+        )
 
     def _kept(self, rows: Iterable[list[float | None]] = ()) -> deque[list[float | None]]:
         return deque(rows, maxlen=int(_DAY / STEP))
@@ -64,16 +74,10 @@ class History:
             if not points:
                 del self._points[server]
         if self._path is not None and not first:
-            self._write(self._path)
-
-    def _write(self, path: Path) -> None:
-        stored = {"fields": self._fields, "servers": {n: [*p] for n, p in self._points.items()}}
-        text = json.dumps(stored, separators=(",", ":"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written = path.with_name(f"{path.name}.{os.getpid()}")
-        written.touch(0o600)
-        written.write_text(text, encoding="utf-8")
-        written.replace(path)
+            servers = {name: [*points] for name, points in self._points.items()}
+            stored = {"format": _FORMAT, "fields": self._fields, "servers": servers}
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, json.dumps(stored, separators=(",", ":")).encode())
 
     def columns(self, server: str, since: float = 0.0, until: float = 1e12) -> dict[str, list[Any]]:
         """Return a server's points of a time, by field."""

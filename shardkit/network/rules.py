@@ -225,13 +225,12 @@ def _with_role(
     """
     server = row.server.address
     if problem.kind == WRONG_ROLE and row.server.role == "master":
-        named = [
-            each.server
+        port = server.rpartition(":")[2]  # it may have several names
+        follows = [
+            not each.server.role or str(each.server.info.get("master_port")) == port
             for each in rows
             if each.target.shard == row.target.shard and not each.target.node
         ]
-        port = server.rpartition(":")[2]  # it may have several names
-        follows = [not each.role or str(each.info.get("master_port")) == port for each in named]
         if follows and all(follows):
             text, remedy = "is the master instead", "after a failover: shardkit config pull"
             return replace(

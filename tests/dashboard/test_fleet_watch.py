@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from contextlib import closing
 from pathlib import Path
@@ -53,9 +54,18 @@ def test_charts_of_a_day_survive_a_restart_and_begin_with_their_first_sample(
             assert view is not None
             assert view["samples"]["at"] == sorted(view["samples"]["at"])
             assert view["samples"]["at"][0] == view["day"]["at"][0]
-        path.write_text("not this")
-        with closing(FleetWatch(shown.kit, interval=0.2, history=path)) as empty:
-            assert empty.overview()["day"]["at"] == []
+        kept = path.read_text()
+        first = json.loads(kept)["servers"][address][0][0]
+        path.write_text(kept.replace(str(first), '"soon"', 1))
+        with closing(FleetWatch(shown.kit, interval=0.2, history=path)) as damaged:
+            assert first not in damaged.history.columns(address)["at"]
+        for wrong in ("not this", "[" * 100_000, kept.replace('"format":1', '"format":2')):
+            path.write_text(wrong)
+            with closing(FleetWatch(shown.kit, interval=0.2, history=path)) as empty:
+                assert empty.overview()["day"]["at"] == []
+        path.unlink()
+        os.mkfifo(path)  # reading it would hang
+        FleetWatch(shown.kit, interval=0.2, history=path).close()
 
 
 def test_an_idle_server_has_no_commands_as_those_of_the_dashboard_do_not_count() -> None:

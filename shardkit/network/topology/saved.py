@@ -192,8 +192,7 @@ class SavedEntries:
 
     def _write(self) -> None:
         """Replace the file by one that has what it had, and what this process has read."""
-        folder = self.path.absolute().parent
-        with _locked(folder):
+        with _locked(self.path.absolute().parent):
             content: Content = {}
             with suppress(OSError, UnusableFileError):
                 content = dict(self._read())
@@ -204,22 +203,27 @@ class SavedEntries:
                 if name not in content or content[name]["read"] <= each["read"]:
                     content[name] = dict(each)
             whole = {"format": 1, "server": self._server, "sha256": _digest(content)}
-            data = json.dumps({**whole, "components": content}, indent=1).encode()
-            number, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=folder)  # 0600
-            try:
-                with os.fdopen(number, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, self.path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            whole["components"] = content
+            replace_file(self.path, json.dumps(whole, indent=1).encode())
 
     def after_fork(self) -> None:
         """Forget the parent's thread and lock in a forked child."""
         self._lock, self._thread = threading.Lock(), None
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file at once, by one that only this user can read. Raises OSError."""
+    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 @contextmanager
