@@ -34,12 +34,7 @@ from shardkit.config.store import (
     sample_keys,
     with_counts,
 )
-from shardkit.errors import (
-    ConfigError,
-    ConfigServerError,
-    PushRefusedError,
-    few,
-)
+from shardkit.errors import ConfigError, ConfigServerError, PushRefusedError, few
 from shardkit.network.connections import Connector
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.rules import (

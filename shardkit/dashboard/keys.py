@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from shardkit.admin.doctor.scan import Database, databases_of, distinct_shards
-from shardkit.errors import InvalidArgumentError, ShardKitError
+from shardkit.errors import InvalidArgumentError, ShardKitError, shortened
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.commands import Command, Partial
 from shardkit.structures import codec
@@ -16,17 +17,19 @@ from shardkit.structures.base.parameters import meta_key
 
 _PAGE = 200  # keys of one SCAN
 _SCANS = 50  # for one answer
-_SHOWN = 100  # keys, or members of a value
-_MOST = 65_536  # bytes of a string
+_SHOWN = 100  # keys, or members of a value, fewer of large ones
+_MOST, _MOST_OF_ALL = 65_536, 4_000_000  # bytes of a string or member that are shown; of members
+_LONGEST = 4096  # bytes of a name that can be asked for
 _NAMES = 16  # prefixes of a key that may be a structure's name
 
-_READERS: Mapping[str, Callable[[Any, bytes], Any]] = {
-    "string": lambda client, key: client.getrange(key, 0, _MOST - 1),
-    "hash": lambda client, key: client.hscan(key, count=_SHOWN)[1],
-    "list": lambda client, key: client.lrange(key, 0, _SHOWN - 1),
-    "set": lambda client, key: client.sscan(key, count=_SHOWN)[1],
-    "zset": lambda client, key: client.zrange(key, 0, _SHOWN - 1, withscores=True),
-    "stream": lambda client, key: client.xrange(key, count=_SHOWN),
+# The command for a value's size, and what reads some members.
+_READERS: Mapping[str, tuple[str, Callable[[Any, bytes, int], Any]]] = {
+    "string": ("STRLEN", lambda client, key, _: client.getrange(key, 0, _MOST - 1)),
+    "hash": ("HLEN", lambda client, key, many: client.hscan(key, count=many)[1]),
+    "list": ("LLEN", lambda client, key, many: client.lrange(key, 0, many - 1)),
+    "set": ("SCARD", lambda client, key, many: client.sscan(key, count=many)[1]),
+    "zset": ("ZCARD", lambda client, key, many: client.zrange(key, 0, many - 1, withscores=True)),
+    "stream": ("XLEN", lambda client, key, many: client.xrange(key, count=many)),
 }
 
 
@@ -49,14 +52,24 @@ def keys_of(kit: ShardKit, component: str, pattern: str, cursor: str) -> dict[st
 
 
 def value_of(kit: ShardKit, component: str, place: str, key: str) -> dict[str, Any]:
-    """Return a key's value, the first 100 members or 64 KB, decoded as its structure stores it."""
+    """Return a key's value, decoded as its structure stores it.
+
+    At most 64 KB of a string, 100 members, or as many as take 4 MB by their average.
+    """
     databases = _databases(kit, component)
     at, _ = _numbers(f"{place}:0", len(databases))
     name, client = base64.urlsafe_b64decode(key), databases[at].client
     rows = _described(databases[at], at, [name])
     if not rows or rows[0]["type"] not in _READERS:
-        return {"key": name, "value": None, "note": "it is gone, or of a type that is not shown"}
-    value = _READERS[rows[0]["type"]](client, name)
+        why = "it is gone, its name is too long, or its type is not shown"
+        return {
+            "key": shortened(name.decode(errors="backslashreplace")),
+            "value": None,
+            "note": why,
+        }
+    length, read = _READERS[rows[0]["type"]]
+    fits = _MOST_OF_ALL * client.execute_command(length, name) // (rows[0]["bytes"] or sys.maxsize)
+    value = read(client, name, min(_SHOWN, max(1, fits)))
     structure, parameters = _structure_of(kit, component, name)
     form, decode, note = parameters.get("codec", "none"), None, ""
     if form != "none" and name != meta_key(structure).encode():
@@ -82,15 +95,14 @@ def _numbers(cursor: str, most: int) -> tuple[int, int]:
 
 
 def _described(database: Database, at: int, keys: list[Any]) -> list[dict[str, Any]]:
-    asking: Any = database.client.pipeline(transaction=False)
-    with asking as pipe:
-        for key in keys:
-            pipe.type(key).pttl(key).memory_usage(key)
-        replies = pipe.execute(raise_on_error=False)
+    pipe: Any = database.client.pipeline(transaction=False)
+    for key in keys:
+        pipe.type(key).pttl(key).memory_usage(key)
+    replies = pipe.execute(raise_on_error=False)
     return [
         {
-            "key": key.decode(errors="backslashreplace"),
-            "id": base64.urlsafe_b64encode(key).decode(),
+            "key": shortened(key.decode(errors="backslashreplace")),
+            "id": base64.urlsafe_b64encode(key).decode() if len(key) <= _LONGEST else "",
             "place": at,
             "shard": str(database.shard),
             "type": kind.decode(),
@@ -120,12 +132,11 @@ def _structure_of(kit: ShardKit, component: str, key: bytes) -> tuple[str, dict[
 def _decoded(value: Any, decode: Callable[[bytes], Any] | None) -> Any:
     """Return a value for JSON, a hash's values decoded."""
     if isinstance(value, dict):
-        return [
-            [_decoded(field, None), _decoded(stored, decode)] for field, stored in value.items()
-        ]
+        return [[_decoded(name, None), _decoded(each, decode)] for name, each in value.items()]
     if isinstance(value, list | tuple | set):
         return [_decoded(each, None) for each in value]
     if decode is not None:
         with suppress(ShardKitError, ValueError):
             value = decode(value)
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    value = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    return shortened(value, _MOST) if isinstance(value, str) else value

@@ -19,15 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardkit import log_records
 from shardkit.errors import DamagedDataError, NewerFormatError, StructureError, counted
-from shardkit.geo.blocks import (
-    ENTRIES_A_PAGE,
-    LEVELS,
-    NO_CITY,
-    WHOLE,
-    Block,
-    blocks,
-    entries,
-)
+from shardkit.geo.blocks import ENTRIES_A_PAGE, LEVELS, NO_CITY, WHOLE, Block, blocks, entries
 from shardkit.geo.readers import IPV4, IPV6, Address, City, ImportInput, address_number
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Columns, Command, Home, Locate

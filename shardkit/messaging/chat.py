@@ -38,13 +38,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging.tagged import (
-    MOST_AT_ONCE,
-    Message,
-    Tagged,
-    decode_message,
-    encode_message,
-)
+from shardkit.messaging.tagged import MOST_AT_ONCE, Message, Tagged, decode_message, encode_message
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Command, Key
 from shardkit.operations.lua import lua_call

@@ -342,10 +342,20 @@ def test_keys_are_shown_only_behind_a_token_and_each_look_is_logged(
     assert 50 < soon["expires"] <= 60
     place = f"place={soon['place']}&key={soon['id']}"
     assert answer(browser, f"/api/keys/users/value?{place}")["value"] == "\\xff"
+    shown.kit.key_sharded("users").rpush("large", *["x" * 1_000_000] * 20)
+    shown.kit.key_sharded("users").set("n" * 400_000, "")
+    large = answer(browser, "/api/keys/users?pattern=large")["keys"][0]
+    many = answer(browser, f"/api/keys/users/value?place={large['place']}&key={large['id']}")
+    assert (1 <= len(many["value"]) <= 5, len(many["value"][0])) == (True, 65_537)
+    [long] = answer(browser, "/api/keys/users?pattern=nnn*")["keys"]
+    assert (long["key"], long["id"]) == ("n" * 300 + "…", "")
+    gone = answer(browser, f"/api/keys/users/value?place={long['place']}&key=")
+    assert gone["value"] is None
+    shown.kit.key_sharded("users").delete("large", "n" * 400_000)
     looks = [record.__dict__["shardkit"] for record in caplog.records]
     assert [(each["event"], each["component"]) for each in looks] == [
         ("dashboard-keys-read", "users")
-    ] * 4
+    ] * 8
     assert looks[1]["query"]["key"] == cart["id"]
     found, cursor = set(), ""
     while True:

@@ -27,14 +27,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import redis
 
-from shardkit.admin.growth.exchange import (
-    Slices,
-    accepted,
-    ask,
-    ask_all,
-    at_work,
-    one_connection,
-)
+from shardkit.admin.growth.exchange import Slices, accepted, ask, ask_all, at_work, one_connection
 from shardkit.admin.growth.shard_copy import TOLD, has_expiring_fields
 from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.redis_private import reply_callbacks

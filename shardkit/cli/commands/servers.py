@@ -14,12 +14,7 @@ import click
 from shardkit.admin import persistence as disks
 from shardkit.admin.changes import working_on
 from shardkit.admin.keys import BigKey, biggest_keys
-from shardkit.admin.rotate import (
-    WAIT as ROTATION_WAIT,
-    PasswordRotation,
-    abort_rotation,
-    rotate,
-)
+from shardkit.admin.rotate import WAIT as ROTATION_WAIT, PasswordRotation, abort_rotation, rotate
 from shardkit.admin.servers import (
     ClientProcess,
     connected_clients,

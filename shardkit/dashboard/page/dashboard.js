@@ -355,7 +355,7 @@ function keys(answer) {
   const names = h("select", { "aria-label": "Component", "data-key": "keys:component", onchange: event => look(event.target.value, query.get("pattern") || "*") },
     ["", ...known].map(name => h("option", { value: name, selected: name === query.get("component") ? "" : null }, name || "Component")))
   const pattern = h("input", { type: "search", "aria-label": "Pattern", "data-key": "keys:pattern", value: query.get("pattern") || "*", onchange: event => look(query.get("component") || "", event.target.value) })
-  const value = answer.value && h("div", {}, h("h2", {}, answer.value.key), h("p", { class: "muted" }, [answer.value.type, answer.value.structure && "of " + answer.value.structure, answer.value.note].filter(Boolean).join(", ") + ". At most 100 members, or 64 KB, are shown."),
+  const value = answer.value && h("div", {}, h("h2", {}, answer.value.key), h("p", { class: "muted" }, [answer.value.type, answer.value.structure && "of " + answer.value.structure, answer.value.note].filter(Boolean).join(", ") + ". At most 100 members, 64 KB of each and 4 MB of all, are shown."),
     h("pre", {}, typeof answer.value.value === "string" ? answer.value.value : JSON.stringify(answer.value.value, null, 1)))
   return [h("h1", {}, "Keys"), h("p", { class: "looked" }, names, pattern), answer.error ? h("p", { class: "note" }, answer.error) : null, value,
     answer.keys ? table("keys", [["key", row => row.key, row => h("button", { class: "action", onclick: () => { query.set("place", row.place); query.set("key", row.id); history.pushState(null, "", "/keys?" + query); go() } }, row.key), "wrap"],

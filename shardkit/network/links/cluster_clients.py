@@ -58,14 +58,7 @@ from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
-from shardkit.operations.commands import (
-    Batch,
-    Command,
-    PlainCommands,
-    Reply,
-    Shard,
-    Transaction,
-)
+from shardkit.operations.commands import Batch, Command, PlainCommands, Reply, Shard, Transaction
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions

@@ -48,13 +48,7 @@ from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import (
-    ADDED,
-    CONFIRMED,
-    PLAIN,
-    framed,
-    has_selected,
-)
+from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, framed, has_selected
 from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
@@ -70,12 +64,7 @@ from shardkit.network.links.grouping import (
     place_short,
     target_of_short,
 )
-from shardkit.network.links.multiplexer import (
-    Received,
-    carried,
-    give_back,
-    multiplexed,
-)
+from shardkit.network.links.multiplexer import Received, carried, give_back, multiplexed
 from shardkit.network.links.resp import Chunk, pack_command
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions

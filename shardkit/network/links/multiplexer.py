@@ -36,12 +36,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from hiredis import PushNotification
-from redis.exceptions import (
-    ConnectionError,
-    InvalidResponse,
-    ResponseError,
-    TimeoutError,
-)
+from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
 
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
