@@ -6,7 +6,7 @@ import base64
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from shardkit.admin.doctor.scan import Database, databases_of, distinct_shards
 from shardkit.errors import InvalidArgumentError, ShardKitError, shortened
@@ -58,7 +58,7 @@ def value_of(kit: ShardKit, component: str, place: str, key: str) -> dict[str, A
     """
     databases = _databases(kit, component)
     at, _ = _numbers(f"{place}:0", len(databases))
-    name, client = base64.urlsafe_b64decode(key), databases[at].client
+    name, client = base64.urlsafe_b64decode(key), cast("Any", databases[at].client)
     rows = _described(databases[at], at, [name])
     if not rows or rows[0]["type"] not in _READERS:
         why = "it is gone, its name is too long, or its type is not shown"
