@@ -39,6 +39,7 @@ from shardkit.network.connections.redis_private import (
     LimitedParser,
     address_of,
     close_left,
+    has_connect_callbacks,
     has_unread,
     postpone_health_check,
     reading_within,
@@ -96,6 +97,14 @@ class Closable(ConnectionState):
             self.tell_closed()
             super().disconnect(*args, **kwargs)
             self.forget_use()
+
+    def leave_to_parent(self) -> None:
+        """Close a forked child's copy: the connection, and what it was told, are the parent's."""
+        self._closing = threading.RLock()  # a thread of the parent may hold it
+        super().disconnect()
+        self.pid = process.pid
+        self.inherited = self.own and not has_connect_callbacks(self)
+        self.forget_use()
 
     run = staticmethod(run_steps)
 
@@ -221,11 +230,7 @@ class Closable(ConnectionState):
         That of a blocking command may take as long as it blocks, and the socket timeout.
         """
         if self._framed is not None:
-            try:
-                run_steps(self._settled())
-            except BaseException:
-                self.disconnect()
-                raise
+            run_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
         self._note_blocking()
@@ -468,6 +473,11 @@ class AsyncClosable(ConnectionState):
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
         return bool(self.is_connected) and not self.should_reconnect()
 
+    def lose(self) -> None:
+        """Break the connection under its user."""
+        if (transport := transport_of(self)) is not None:
+            transport.abort()
+
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection; drop unwritten data, whose sender has got an error."""
         if self.released:
@@ -532,11 +542,7 @@ class AsyncClosable(ConnectionState):
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
         if self._framed is not None:
-            try:
-                await arun_steps(self._settled())
-            except BaseException:
-                await self.disconnect(nowait=True)
-                raise
+            await arun_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
         self._note_blocking()
@@ -594,10 +600,6 @@ class _AsyncReplies(AsyncClosable):
 
     direct = True
     _limited_parser = AsyncLimitedParser
-
-    def lose(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
 
     @property
     def transport(self) -> Any:

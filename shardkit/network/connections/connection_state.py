@@ -95,6 +95,7 @@ class ConnectionState(Reconnects):
     due = 0
     # Whether its user has changed its state, so that nothing is added to what they send.
     own = False
+    inherited = False  # whether a forked child lacks a state that the parent has changed
     handed_out = False  # to redis-py's code, or to somebody who uses the pool
     login: RenewedLogin | None = None  # where its user and password come from, if they may change
     login_expires = False  # whether it must log in again some time
@@ -136,6 +137,7 @@ class ConnectionState(Reconnects):
     asks_for_epoch: str  # and of a config server's
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
+    lose: Callable[[], None]
     should_reconnect: Callable[[], bool]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
@@ -307,16 +309,21 @@ class ConnectionState(Reconnects):
         assert self._framed is not None
         form, packed = self._framed
         self._framed = None
-        replies = yield from self._replies(packed.replies + ADDED[form])
-        found = self.unframed(form, replies, self.database)
-        if found is None:
-            error = yield from self.select(self.database)
-            if error is None:
+        try:
+            replies = yield from self._replies(packed.replies + ADDED[form])
+            found = self.unframed(form, replies, self.database)
+            if found is None and (error := (yield from self.select(self.database))) is not None:
+                found = refusals(error, packed.replies)
+            elif found is None:
                 yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
                 found = yield from self._replies(packed.replies)
-            else:
-                self.selects = True
-                found = refusals(error, packed.replies)
+        except Exception:
+            yield partial(self.disconnect, True)  # at once
+            raise
+        except BaseException:  # an interrupt: steps that end yield no more
+            self.lose()
+            raise
+        self.selects = self.selected != self.database.number
         self._ready.extend(found)
 
     def _replies(self, count: int) -> Steps[list[Any]]:
@@ -398,6 +405,11 @@ class ConnectionState(Reconnects):
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
         if self.is_connected:
             return
+        if self.inherited:
+            self.inherited = False
+            raise ConnectionError(
+                "this connection is the parent process's: get another one from its pool"
+            )
         for retry in count(1):
             try:
                 if self.master is None:

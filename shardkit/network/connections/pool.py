@@ -87,6 +87,7 @@ class Connections:
     """
 
     sweep = _Sweep()  # of all blocking pools
+    lent: MutableSet[Any] = set()  # noqa: RUF012 - none before the first of its own
 
     def __init__(self) -> None:
         self.after_fork()
@@ -95,9 +96,11 @@ class Connections:
 
     def after_fork(self) -> None:
         """Forget the parent's connections and lock, which its threads may have held."""
+        for connection in list(self.lent):  # whose users may still be there
+            connection.leave_to_parent()
         self.guard: Any = threading.RLock()  # of the collections; one thread may take it twice
         self.idle: list[Any] = []
-        self.lent: MutableSet[Any] = weakref.WeakSet()
+        self.lent = weakref.WeakSet()
         self.waiting: deque[Any] = deque()
 
     def __iter__(self) -> Iterator[Any]:

@@ -45,7 +45,21 @@ async def test_an_aborted_transaction_selects_nothing(
         pipe.set("k", 33)
         await of(pipe.execute())
         await of(pipe.reset())
-        assert await of(fourth.get("k")) == b"4"
+        await of(fourth.get("k"))  # its database is selected again
+        pool = third.connection_pool
+        connection = await of(pool.get_connection())
+        try:
+            aborted = connection.pack_commands([("MULTI",), ("SET", "k"), ("EXEC",)])
+            await of(connection.send_packed_command(aborted))
+            await of(connection.read_response())
+            for said in ("wrong number of arguments", "Transaction discarded"):
+                with pytest.raises(redis.ResponseError, match=said):
+                    await of(connection.read_response())
+            await of(connection.send_command("SET", "k", 333))
+            assert await of(connection.read_response()) == b"OK"
+        finally:
+            await of(pool.release(connection))
+        assert [await of(each.get("k")) for each in (third, fourth)] == [b"333", b"4"]
     with server.client() as admin:
         admin.flushall()
 

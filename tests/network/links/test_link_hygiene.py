@@ -277,6 +277,28 @@ def test_a_fork_while_locks_are_held_does_not_hang_the_child(kit: ShardKit) -> N
     assert exit_code(child) == 0
 
 
+def test_what_a_parent_holds_at_a_fork_stays_its_own(kit: ShardKit) -> None:
+    client = kit.client("one")
+    single, piped, subscriber = client.client(), client.pipeline(), client.pubsub()
+    known = single.client_id()
+    piped.watch("k")
+    subscriber.subscribe("news")
+    assert subscriber.get_message(timeout=5)["type"] == "subscribe"
+
+    def use() -> None:
+        assert single.client_id() != known
+        with pytest.raises(redis.WatchError, match="while watching"):
+            piped.get("k")
+        assert subscriber.get_message(timeout=5)["type"] == "subscribe"  # once more
+
+    assert exit_code(forked(use)) == 0
+    client.publish("news", "to the parent")
+    assert subscriber.get_message(timeout=5)["data"] == b"to the parent"
+    assert single.client_id() == known
+    piped.multi()
+    assert piped.set("k", 1).execute() == [True]
+
+
 # ---- event loops
 
 
