@@ -57,6 +57,7 @@ from shardkit.network.connections.redis_private import (
     has_connect_callbacks,
     lost_its_role,
     move_connection,
+    undecodable,
 )
 from shardkit.network.connections.replies import MAX_REPLY_BYTES, ReplyParser, refuses_to_serve
 from shardkit.network.connections.sentinels import Master, require_master
@@ -347,7 +348,7 @@ class ConnectionState(Reconnects):
             raise reply
         encoder = self.encoder  # type: ignore[attr-defined]
         return (
-            _decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
+            decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
         )
 
     def be_in_any(self) -> None:
@@ -555,14 +556,17 @@ class ConnectionState(Reconnects):
             emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
 
 
-def _decoded(reply: Any, encoder: Any) -> Any:
+def decoded(reply: Any, encoder: Any) -> Any:
     """Return a reply that was read as bytes as redis-py decodes it."""
     if isinstance(reply, bytes):
-        return encoder.decode(reply)
+        try:
+            return encoder.decode(reply)
+        except UnicodeDecodeError as error:
+            raise undecodable(error) from None
     if isinstance(reply, list | set | tuple):
-        return type(reply)(_decoded(each, encoder) for each in reply)
+        return type(reply)(decoded(each, encoder) for each in reply)
     if isinstance(reply, dict):
-        return {_decoded(k, encoder): _decoded(v, encoder) for k, v in reply.items()}
+        return {decoded(k, encoder): decoded(v, encoder) for k, v in reply.items()}
     return reply
 
 
