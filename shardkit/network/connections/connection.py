@@ -194,35 +194,13 @@ class Closable(ConnectionState):
             return refusals(refusal, count), True
         return self.round_trip(data, raw, deadline, count)
 
-    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send a command; raise ClosedError if the kit was closed in the meantime."""
-        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        if check_health and self.health_check_interval:
-            self.check_health()
-        if not self.is_connected:
-            if not packed.replies:  # it was framed for what the closed connection had opened
-                lost = ConnectionError(CLOSED)
-                lost.maybe_executed = False  # type: ignore[attr-defined]
-                raise lost
-            self.connect_check_health(check_health=False)
-        if check_health and not self.connecting:
-            # Set before sending, for those who change the address; but after connecting and the
-            # health check, which have replies of their own.
-            self._blocking_for = packed.blocks
-            while self.moved_to is not None and self.waits():
-                self.disconnect()
-                self.connect()  # type: ignore[attr-defined]
-                self._blocking_for = packed.blocks
-        pieces = run_steps(self._sending(packed)) if packed.replies else packed
-        try:
-            if current.get() is None:
-                super().send_packed_command(pieces, False)  # type: ignore[misc]
-            else:
-                with self._kept_to_deadline():
-                    super().send_packed_command(pieces, False)  # type: ignore[misc]
-        except Exception as error:
-            self.report(error)
-            raise
+    def _send_in_time(self, pieces: Any) -> None:
+        send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
+        if current.get() is None:
+            send(pieces, False)
+        else:
+            with self._kept_to_deadline():
+                send(pieces, False)
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime.
@@ -509,35 +487,19 @@ class AsyncClosable(ConnectionState):
         """Wait."""
         await asyncio.sleep(seconds)
 
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send a command; raise ClosedError if the kit was closed in the meantime.
+    async def _send_in_time(self, pieces: Any) -> None:
+        """Send commands.
 
         Before Python 3.12, redis-py's `asyncio.wait_for` ignores a cancellation that comes when the
         command has just been written, and a BLPOP would continue.
         """
-        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        if check_health and self.health_check_interval:
-            await self.check_health()
-        if not self.is_connected:
-            await self.connect_check_health(check_health=False)
-        # See the blocking connection's.
-        blocks = self._blocking_for if packed.blocks is None else packed.blocks
-        self._blocking_for = blocks
-        while not self.connecting and self.moved_to is not None and self.waits():
-            await self.disconnect(nowait=True)
-            await self.connect()  # type: ignore[attr-defined]
-            self._blocking_for = blocks
-        pieces = await arun_steps(self._sending(packed)) if packed.replies else packed
+        send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
         try:
-            try:
-                async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
-                    with extended_timeout(self, math.inf):  # asyncio.timeout limits it
-                        await super().send_packed_command(pieces, check_health=False)  # type: ignore[misc]
-            except BuiltinTimeoutError:
-                raise TimeoutError("Timeout writing to socket") from None
-        except Exception as error:
-            self.report(error)
-            raise
+            async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
+                with extended_timeout(self, math.inf):  # asyncio.timeout limits it
+                    await send(pieces, check_health=False)
+        except BuiltinTimeoutError:
+            raise TimeoutError("Timeout writing to socket") from None
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""

@@ -59,7 +59,12 @@ from shardkit.network.connections.redis_private import (
     move_connection,
     undecodable,
 )
-from shardkit.network.connections.replies import MAX_REPLY_BYTES, ReplyParser, refuses_to_serve
+from shardkit.network.connections.replies import (
+    CLOSED,
+    MAX_REPLY_BYTES,
+    ReplyParser,
+    refuses_to_serve,
+)
 from shardkit.network.connections.sentinels import Master, require_master
 from shardkit.operations.arguments import require_printable
 from shardkit.operations.interruptions import reraise_handlers
@@ -143,6 +148,8 @@ class ConnectionState(Reconnects):
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
     _retried: Callable[..., Any]
+    _send_in_time: Callable[[Any], Any]
+    connect: Callable[[], Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         for name in ("exchange_timeout", "max_reply_bytes", "extend_blocking_timeout"):
@@ -174,7 +181,7 @@ class ConnectionState(Reconnects):
 
     def forget_replies(self) -> None:
         """Drop replies that nobody has read."""
-        self._framed = None
+        self._framed = self._blocking_for = None
         self._ready.clear()
 
     def passed_on(self) -> Self:
@@ -222,8 +229,35 @@ class ConnectionState(Reconnects):
 
     def send_command(self, *args: Any, check_health: bool = True, **options: Any) -> Any:
         """Send a command; of an awaiting connection, a coroutine."""
-        packed = self.pack_command(*args)
-        return self.send_packed_command(packed, check_health=check_health)  # type: ignore[attr-defined]
+        return self.send_packed_command(self.pack_command(*args), check_health=check_health)
+
+    @run_by_face
+    def send_packed_command(self, command: Any, check_health: bool = True) -> Steps[None]:
+        """Send commands; raise ClosedError if the kit was closed in the meantime."""
+        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        if check_health and self.health_check_interval:
+            yield self.check_health
+        if not self.is_connected:
+            if not packed.replies:  # it was framed for what the closed connection had opened
+                lost = ConnectionError(CLOSED)
+                lost.maybe_executed = False  # type: ignore[attr-defined]
+                raise lost
+            yield partial(self.connect_check_health, check_health=False)
+        if not self.connecting:
+            # Set before sending, for those who change the address; but after connecting and the
+            # health check, which have replies of their own.
+            blocks = self._blocking_for if packed.blocks is None else packed.blocks
+            self._blocking_for = blocks
+            while self.moved_to is not None and self.waits():
+                yield partial(self.disconnect, True)  # at once
+                yield self.connect
+                self._blocking_for = blocks
+        pieces = (yield from self._sending(packed)) if packed.replies else packed
+        try:
+            yield partial(self._send_in_time, pieces)
+        except Exception as error:
+            self.report(error)
+            raise
 
     def _note(self, packed: PackedCommands, form: int = PLAIN) -> None:
         """Note what commands do that are about to be sent: the gate, which all of them pass."""
@@ -316,7 +350,7 @@ class ConnectionState(Reconnects):
             if found is None and (error := (yield from self.select(self.database))) is not None:
                 found = refusals(error, packed.replies)
             elif found is None:
-                yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+                yield partial(self.send_packed_command, packed, check_health=False)
                 found = yield from self._replies(packed.replies)
         except Exception:
             yield partial(self.disconnect, True)  # at once
@@ -367,7 +401,7 @@ class ConnectionState(Reconnects):
             if len(commands) >= _AT_ONCE and int(self.protocol) == 2:
                 pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
                 packed = PackedCommands.doing(ANYWHERE, pieces, 1)
-                yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+                yield partial(self.send_packed_command, packed, check_health=False)
                 self.reply_parser.reader.feed(b"*%d\r\n" % len(commands))  # they come as one list
                 together: list[Any] = yield self._read_raw
                 for reply in together:
@@ -376,7 +410,7 @@ class ConnectionState(Reconnects):
                 return together
             packed = self.pack_commands(commands)
             packed.effects = ANYWHERE  # these are ours
-            yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+            yield partial(self.send_packed_command, packed, check_health=False)
             return (yield from self._replies(len(commands)))
         finally:
             self.asking = False

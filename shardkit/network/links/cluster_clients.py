@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
 from redis.cluster import ClusterPipeline, PipelineCommand
@@ -282,12 +282,16 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
             return await super().execute_command(*args, **options)
 
 
+_Collected: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""A command's arguments and options."""
+
+
 class _Pipeline:
     """What the pipelines of both faces share. They collect, until they watch keys."""
 
     client: Any
     is_transaction: bool
-    collected: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    collected: list[_Collected]
     watches: bool  # then redis-py's own code does everything
     queues: bool
     watched: tuple[int, str] | None  # the slot and the node of watched keys
@@ -370,12 +374,12 @@ class _Pipeline:
     def _owner(self, slot: int) -> str:
         return next((str(node.name) for node in nodes_of_slot(self.client, slot)), "")
 
-    def take(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    def take(self) -> list[_Collected]:
         """Return what was collected; the pipeline is empty."""
         collected, self.collected = self.collected, []
         return collected
 
-    def batch(self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Batch | None:
+    def batch(self, collected: Sequence[_Collected]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
         if self.watches:
             return None
@@ -406,13 +410,11 @@ class _Pipeline:
             )
         return [Transaction(name, commands[0].key, tuple(commands))]
 
-    def send(self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], batch: Batch) -> Any:
+    def send(self, collected: Sequence[_Collected], batch: Batch) -> Any:
         """Send requests over the link; as bytes if some replies are not decoded."""
         return self.client.send(batch, any(NEVER_DECODE in options for _, options in collected))
 
-    def by_redis_py(
-        self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], *options: bool
-    ) -> Any:
+    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
         """Execute commands by redis-py's own code, which forgets them each time."""
         for args, given in collected:
             super().execute_command(*args, **given)  # type: ignore[misc]
@@ -424,7 +426,7 @@ class _Pipeline:
 
     def values(
         self,
-        collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+        collected: Sequence[_Collected],
         replies: Sequence[Reply],
         raise_on_error: bool,
     ) -> list[Any]:

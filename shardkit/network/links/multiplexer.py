@@ -29,7 +29,7 @@ import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice
