@@ -572,6 +572,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if request.future.done():  # cancelled
                 queued.popleft()
                 waiting -= request.unwritten
+                if in_flight and in_flight[-1][0] is request:  # these are all replies to it
+                    in_flight[-1] = (*in_flight[-1][:3], True)
+                elif request.sent:
+                    self._end(request)
                 continue
             if ends and not request.sent:
                 break  # `_pause` gets another, or logs in again
@@ -869,15 +873,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             delivered += count
             freed += size
             if last:
-                if request.form or request.behind is not None:
-                    self._end_framed(request)
-                elif not request.future.done():
-                    request.future.set_result(replies)
+                self._end(request)
         if delivered:
             self._received = self._incomplete = 0
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
+
+    def _end(self, request: QueuedRequest) -> None:
+        """Give a request its replies: all have come."""
+        if request.form or request.behind is not None:
+            self._end_framed(request)
+        elif not request.future.done():
+            request.future.set_result(request.replies)
 
     def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""

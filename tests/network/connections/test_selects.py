@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -246,6 +247,35 @@ async def test_a_refusal_between_queueing_and_exec_executes_nothing(
             await USES[use](face, clients)
             assert own.dbsize()
         other.flushall()
+
+
+async def test_what_follows_a_cancelled_read_is_not_read_elsewhere(server: LocalServer) -> None:
+    with faulty(server.port) as proxy:
+        shard_map = map_of(server, host="127.0.0.1", port=proxy.port)
+        async with opened("awaiting", shard_map) as face:
+            router = face.kit.key_sharded("t")
+            key = next(key for key in map(str, range(1000)) if router.shard_of(key) == 3)
+            third, fourth = [await face.kit.client("t", n) for n in (3, 4)]
+            for _ in range(2):
+                await third.set(key, 3)
+                await fourth.set(key, 4)
+            proxy.answer("NOPERM no permissions to run the 'select' command", "SELECT")
+            large = router.pipeline()
+            for _ in range(5000):  # more than may be in flight
+                large.get(key)
+            reading, following = [
+                asyncio.ensure_future(c) for c in (large.execute(), third.get(key))
+            ]
+            for _ in range(3):  # it has begun to write
+                await asyncio.sleep(0)
+            reading.cancel()
+            assert [await following, await third.get(key), await fourth.get(key)] == [
+                b"3",
+                b"3",
+                b"4",
+            ]
+    with server.client() as admin:
+        admin.flushall()
 
 
 @pytest.mark.parametrize("private", [False, True])
