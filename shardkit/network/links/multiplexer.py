@@ -576,6 +576,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     in_flight[-1] = (*in_flight[-1][:3], True)
                 elif request.sent:
                     self._end(request)
+                    entered = connection.entered
                 continue
             if ends and not request.sent:
                 break  # `_pause` gets another, or logs in again
