@@ -243,16 +243,18 @@ class ConnectionState(Reconnects):
                 lost.maybe_executed = False  # type: ignore[attr-defined]
                 raise lost
             yield partial(self.connect_check_health, check_health=False)
-        if not self.connecting:
-            # Set before sending, for those who change the address; but after connecting and the
-            # health check, which have replies of their own.
-            blocks = self._blocking_for if packed.blocks is None else packed.blocks
+        blocks = self._blocking_for if packed.blocks is None else packed.blocks
+        while True:
+            pieces = (yield from self._sending(packed)) if packed.replies else packed
+            if self.connecting:
+                break
+            # Set before sending, for those who change the address; but after connecting, the
+            # health check and SELECT, which have replies of their own.
             self._blocking_for = blocks
-            while self.moved_to is not None and self.waits():
-                yield partial(self.disconnect, True)  # at once
-                yield self.connect
-                self._blocking_for = blocks
-        pieces = (yield from self._sending(packed)) if packed.replies else packed
+            if self.moved_to is None or not self.waits():
+                break
+            yield partial(self.disconnect, True)  # at once
+            yield self.connect
         try:
             yield partial(self._send_in_time, pieces)
         except Exception as error:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
+from faces import PATIENCE
 from faulty_proxy import faulty
 from link_helpers import FACES, count_of, of, opened
 from test_gate import map_of
@@ -274,6 +275,20 @@ async def test_what_follows_a_cancelled_read_is_not_read_elsewhere(server: Local
                 b"3",
                 b"4",
             ]
+    with server.client() as admin:
+        admin.flushall()
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_command_that_blocks_behind_a_select_may_take_its_time(
+    kind: str, server: LocalServer
+) -> None:
+    async with opened(kind, map_of(server, socket_timeout=0.5 * PATIENCE)) as face:
+        third, fourth = [await of(face.kit.client("t", n)) for n in (3, 4)]
+        await of(third.rpush("l", "v"))
+        await of(fourth.set("k", 4))  # its database is selected
+        assert await of(third.blpop("none", timeout=PATIENCE)) is None
+        assert await of(third.blpop("l", timeout=PATIENCE)) == (b"l", b"v")
     with server.client() as admin:
         admin.flushall()
 
