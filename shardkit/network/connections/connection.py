@@ -39,6 +39,7 @@ from shardkit.network.connections.redis_private import (
     LimitedParser,
     address_of,
     close_left,
+    has_connect_callbacks,
     has_unread,
     postpone_health_check,
     reading_within,
@@ -96,6 +97,14 @@ class Closable(ConnectionState):
             self.tell_closed()
             super().disconnect(*args, **kwargs)
             self.forget_use()
+
+    def leave_to_parent(self) -> None:
+        """Close a forked child's copy: the connection, and what it was told, are the parent's."""
+        self._closing = threading.RLock()  # a thread of the parent may hold it
+        super().disconnect()
+        self.pid = process.pid
+        self.inherited = self.own and not has_connect_callbacks(self)
+        self.forget_use()
 
     run = staticmethod(run_steps)
 
@@ -185,35 +194,13 @@ class Closable(ConnectionState):
             return refusals(refusal, count), True
         return self.round_trip(data, raw, deadline, count)
 
-    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send a command; raise ClosedError if the kit was closed in the meantime."""
-        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        if check_health and self.health_check_interval:
-            self.check_health()
-        if not self.is_connected:
-            if not packed.replies:  # it was framed for what the closed connection had opened
-                lost = ConnectionError(CLOSED)
-                lost.maybe_executed = False  # type: ignore[attr-defined]
-                raise lost
-            self.connect_check_health(check_health=False)
-        if check_health and not self.connecting:
-            # Set before sending, for those who change the address; but after connecting and the
-            # health check, which have replies of their own.
-            self._blocking_for = packed.blocks
-            while self.moved_to is not None and self.waits():
-                self.disconnect()
-                self.connect()  # type: ignore[attr-defined]
-                self._blocking_for = packed.blocks
-        pieces = run_steps(self._sending(packed)) if packed.replies else packed
-        try:
-            if current.get() is None:
-                super().send_packed_command(pieces, False)  # type: ignore[misc]
-            else:
-                with self._kept_to_deadline():
-                    super().send_packed_command(pieces, False)  # type: ignore[misc]
-        except Exception as error:
-            self.report(error)
-            raise
+    def _send_in_time(self, pieces: Any) -> None:
+        send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
+        if current.get() is None:
+            send(pieces, False)
+        else:
+            with self._kept_to_deadline():
+                send(pieces, False)
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime.
@@ -221,11 +208,7 @@ class Closable(ConnectionState):
         That of a blocking command may take as long as it blocks, and the socket timeout.
         """
         if self._framed is not None:
-            try:
-                run_steps(self._settled())
-            except BaseException:
-                self.disconnect()
-                raise
+            run_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
         self._note_blocking()
@@ -468,6 +451,11 @@ class AsyncClosable(ConnectionState):
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
         return bool(self.is_connected) and not self.should_reconnect()
 
+    def lose(self) -> None:
+        """Break the connection under its user."""
+        if (transport := transport_of(self)) is not None:
+            transport.abort()
+
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection; drop unwritten data, whose sender has got an error."""
         if self.released:
@@ -499,44 +487,24 @@ class AsyncClosable(ConnectionState):
         """Wait."""
         await asyncio.sleep(seconds)
 
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send a command; raise ClosedError if the kit was closed in the meantime.
+    async def _send_in_time(self, pieces: Any) -> None:
+        """Send commands.
 
         Before Python 3.12, redis-py's `asyncio.wait_for` ignores a cancellation that comes when the
         command has just been written, and a BLPOP would continue.
         """
-        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        if check_health and self.health_check_interval:
-            await self.check_health()
-        if not self.is_connected:
-            await self.connect_check_health(check_health=False)
-        # See the blocking connection's.
-        blocks = self._blocking_for if packed.blocks is None else packed.blocks
-        self._blocking_for = blocks
-        while not self.connecting and self.moved_to is not None and self.waits():
-            await self.disconnect(nowait=True)
-            await self.connect()  # type: ignore[attr-defined]
-            self._blocking_for = blocks
-        pieces = await arun_steps(self._sending(packed)) if packed.replies else packed
+        send = super(ConnectionState, self).send_packed_command  # type: ignore[misc]
         try:
-            try:
-                async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
-                    with extended_timeout(self, math.inf):  # asyncio.timeout limits it
-                        await super().send_packed_command(pieces, check_health=False)  # type: ignore[misc]
-            except BuiltinTimeoutError:
-                raise TimeoutError("Timeout writing to socket") from None
-        except Exception as error:
-            self.report(error)
-            raise
+            async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
+                with extended_timeout(self, math.inf):  # asyncio.timeout limits it
+                    await send(pieces, check_health=False)
+        except BuiltinTimeoutError:
+            raise TimeoutError("Timeout writing to socket") from None
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
         if self._framed is not None:
-            try:
-                await arun_steps(self._settled())
-            except BaseException:
-                await self.disconnect(nowait=True)
-                raise
+            await arun_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
         self._note_blocking()
@@ -594,10 +562,6 @@ class _AsyncReplies(AsyncClosable):
 
     direct = True
     _limited_parser = AsyncLimitedParser
-
-    def lose(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
 
     @property
     def transport(self) -> Any:

@@ -57,8 +57,14 @@ from shardkit.network.connections.redis_private import (
     has_connect_callbacks,
     lost_its_role,
     move_connection,
+    undecodable,
 )
-from shardkit.network.connections.replies import MAX_REPLY_BYTES, ReplyParser, refuses_to_serve
+from shardkit.network.connections.replies import (
+    CLOSED,
+    MAX_REPLY_BYTES,
+    ReplyParser,
+    refuses_to_serve,
+)
 from shardkit.network.connections.sentinels import Master, require_master
 from shardkit.operations.arguments import require_printable
 from shardkit.operations.interruptions import reraise_handlers
@@ -95,6 +101,7 @@ class ConnectionState(Reconnects):
     due = 0
     # Whether its user has changed its state, so that nothing is added to what they send.
     own = False
+    inherited = False  # whether a forked child lacks a state that the parent has changed
     handed_out = False  # to redis-py's code, or to somebody who uses the pool
     login: RenewedLogin | None = None  # where its user and password come from, if they may change
     login_expires = False  # whether it must log in again some time
@@ -138,10 +145,13 @@ class ConnectionState(Reconnects):
     port: int
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
+    lose: Callable[[], None]
     should_reconnect: Callable[[], bool]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
     _retried: Callable[..., Any]
+    _send_in_time: Callable[[Any], Any]
+    connect: Callable[[], Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         for name in ("exchange_timeout", "max_reply_bytes", "extend_blocking_timeout"):
@@ -173,7 +183,7 @@ class ConnectionState(Reconnects):
 
     def forget_replies(self) -> None:
         """Drop replies that nobody has read."""
-        self._framed = None
+        self._framed = self._blocking_for = None
         self._ready.clear()
 
     def passed_on(self) -> Self:
@@ -221,8 +231,37 @@ class ConnectionState(Reconnects):
 
     def send_command(self, *args: Any, check_health: bool = True, **options: Any) -> Any:
         """Send a command; of an awaiting connection, a coroutine."""
-        packed = self.pack_command(*args)
-        return self.send_packed_command(packed, check_health=check_health)  # type: ignore[attr-defined]
+        return self.send_packed_command(self.pack_command(*args), check_health=check_health)
+
+    @run_by_face
+    def send_packed_command(self, command: Any, check_health: bool = True) -> Steps[None]:
+        """Send commands; raise ClosedError if the kit was closed in the meantime."""
+        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        if check_health and self.health_check_interval:
+            yield self.check_health
+        if not self.is_connected:
+            if not packed.replies:  # it was framed for what the closed connection had opened
+                lost = ConnectionError(CLOSED)
+                lost.maybe_executed = False  # type: ignore[attr-defined]
+                raise lost
+            yield partial(self.connect_check_health, check_health=False)
+        blocks = self._blocking_for if packed.blocks is None else packed.blocks
+        while True:
+            pieces = (yield from self._sending(packed)) if packed.replies else packed
+            if self.connecting:
+                break
+            # Set before sending, for those who change the address; but after connecting, the
+            # health check and SELECT, which have replies of their own.
+            self._blocking_for = blocks
+            if self.moved_to is None or not self.waits():
+                break
+            yield partial(self.disconnect, True)  # at once
+            yield self.connect
+        try:
+            yield partial(self._send_in_time, pieces)
+        except Exception as error:
+            self.report(error)
+            raise
 
     def _note(self, packed: PackedCommands, form: int = PLAIN) -> None:
         """Note what commands do that are about to be sent: the gate, which all of them pass."""
@@ -309,16 +348,21 @@ class ConnectionState(Reconnects):
         assert self._framed is not None
         form, packed = self._framed
         self._framed = None
-        replies = yield from self._replies(packed.replies + ADDED[form])
-        found = self.unframed(form, replies, self.database)
-        if found is None:
-            error = yield from self.select(self.database)
-            if error is None:
-                yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
-                found = yield from self._replies(packed.replies)
-            else:
-                self.selects = True
+        try:
+            replies = yield from self._replies(packed.replies + ADDED[form])
+            found = self.unframed(form, replies, self.database)
+            if found is None and (error := (yield from self.select(self.database))) is not None:
                 found = refusals(error, packed.replies)
+            elif found is None:
+                yield partial(self.send_packed_command, packed, check_health=False)
+                found = yield from self._replies(packed.replies)
+        except Exception:
+            yield partial(self.disconnect, True)  # at once
+            raise
+        except BaseException:  # an interrupt: steps that end yield no more
+            self.lose()
+            raise
+        self.selects = self.selected != self.database.number
         self._ready.extend(found)
 
     def _replies(self, count: int) -> Steps[list[Any]]:
@@ -342,7 +386,7 @@ class ConnectionState(Reconnects):
             raise reply
         encoder = self.encoder  # type: ignore[attr-defined]
         return (
-            _decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
+            decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
         )
 
     @property
@@ -366,7 +410,7 @@ class ConnectionState(Reconnects):
             if len(commands) >= _AT_ONCE and int(self.protocol) == 2:
                 pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
                 packed = PackedCommands.doing(ANYWHERE, pieces, 1)
-                yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+                yield partial(self.send_packed_command, packed, check_health=False)
                 self.reply_parser.reader.feed(b"*%d\r\n" % len(commands))  # they come as one list
                 together: list[Any] = yield self._read_raw
                 for reply in together:
@@ -375,7 +419,7 @@ class ConnectionState(Reconnects):
                 return together
             packed = self.pack_commands(commands)
             packed.effects = ANYWHERE  # these are ours
-            yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+            yield partial(self.send_packed_command, packed, check_health=False)
             return (yield from self._replies(len(commands)))
         finally:
             self.asking = False
@@ -405,6 +449,11 @@ class ConnectionState(Reconnects):
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
         if self.is_connected:
             return
+        if self.inherited:
+            self.inherited = False
+            raise ConnectionError(
+                "this connection is the parent process's: get another one from its pool"
+            )
         for retry in count(1):
             try:
                 if self.master is None:
@@ -550,14 +599,17 @@ class ConnectionState(Reconnects):
             emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
 
 
-def _decoded(reply: Any, encoder: Any) -> Any:
+def decoded(reply: Any, encoder: Any) -> Any:
     """Return a reply that was read as bytes as redis-py decodes it."""
     if isinstance(reply, bytes):
-        return encoder.decode(reply)
+        try:
+            return encoder.decode(reply)
+        except UnicodeDecodeError as error:
+            raise undecodable(error) from None
     if isinstance(reply, list | set | tuple):
-        return type(reply)(_decoded(each, encoder) for each in reply)
+        return type(reply)(decoded(each, encoder) for each in reply)
     if isinstance(reply, dict):
-        return {_decoded(k, encoder): _decoded(v, encoder) for k, v in reply.items()}
+        return {decoded(k, encoder): decoded(v, encoder) for k, v in reply.items()}
     return reply
 
 

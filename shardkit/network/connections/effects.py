@@ -111,21 +111,16 @@ class PackedCommands(list[Any]):
         """Return bytes, in one piece or several, that were packed by hand."""
         given = [data] if isinstance(data, str | bytes | bytearray | memoryview) else list(data)
         pieces = [piece.encode() if isinstance(piece, str) else bytes(piece) for piece in given]
+        whole, commands, size = b"".join(pieces), list[Any](), 0
         reader = hiredis.Reader(notEnoughData=cls)
-        commands: list[Any] = []
-        try:
-            for piece in pieces:
-                reader.feed(piece)
-            while (command := reader.gets()) is not cls:
-                commands.append(command)
-        except hiredis.ProtocolError:
-            commands.append(None)
-        if reader.has_data() or not all(map(_is_command, commands or [None])):
-            return cls.doing(WRITES | ALONE | STATE, pieces, 1)  # half a command, or an inline one
-        packed = cls.of(pieces, commands)
-        if packed.effects & WHOLE:  # it must begin as `framing` takes for granted
-            packed[:] = map(hiredis.pack_command, map(tuple, commands))
-        return packed
+        reader.feed(whole)
+        with suppress(hiredis.ProtocolError):
+            while _is_command(command := reader.gets()):
+                commands.append(tuple(command))
+                size += len(hiredis.pack_command(commands[-1]))
+        if not commands or size != len(whole):  # half a command, an inline one, or no usual form
+            return cls.doing(WRITES | ALONE | STATE, pieces, max(1, len(commands)))
+        return cls.of(pieces, commands)
 
 
 def effects(args: Sequence[Any]) -> int:

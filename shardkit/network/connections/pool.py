@@ -87,6 +87,7 @@ class Connections:
     """
 
     sweep = _Sweep()  # of all blocking pools
+    lent: MutableSet[Any] = set()  # noqa: RUF012 - none before the first of its own
 
     def __init__(self) -> None:
         self.after_fork()
@@ -95,9 +96,11 @@ class Connections:
 
     def after_fork(self) -> None:
         """Forget the parent's connections and lock, which its threads may have held."""
+        for connection in list(self.lent):  # whose users may still be there
+            connection.leave_to_parent()
         self.guard: Any = threading.RLock()  # of the collections; one thread may take it twice
         self.idle: list[Any] = []
-        self.lent: MutableSet[Any] = weakref.WeakSet()
+        self.lent = weakref.WeakSet()
         self.waiting: deque[Any] = deque()
 
     def __iter__(self) -> Iterator[Any]:
@@ -312,6 +315,7 @@ class _Common:
     multiplexed: Any = None  # the connection of all tasks; see `network/links/multiplexer.py`
     client: Any  # a way's, from which those of its databases are copied
     _disconnect: Callable[[bool], Any]
+    acquire: Callable[[], Any]
     may_multi = True  # whether writes reach another database by MULTI; see `framing`
     # Of a pool that shares: the one with whose arguments connections are made; and its own, until
     # somebody changes them.
@@ -439,11 +443,7 @@ class _Common:
                 self.policy.require_closed_breaker()
                 connection = self._take_usable()
             if connection is not None and connects:
-                try:
-                    yield connection.check_health  # if that is due
-                except BaseException:
-                    self._drop(connection)
-                    raise
+                yield from self._or_dropped(connection, connection.check_health)  # if that is due
                 if not connection.is_connected:  # then those are dead that were idle for longer
                     self._drop(connection)
                     self.connections.drop_idle()
@@ -494,20 +494,32 @@ class _Common:
 
     def _connected(self, connection: Any) -> Steps[None]:
         try:
-            yield connection.connect
-            require_open(self)  # it may have been closed in the meantime
-        except BaseException as error:
-            self._drop(connection)
-            if isinstance(error, RedisError | OSError):
-                require_open(self)
+            yield from self._or_dropped(connection, connection.connect)
+        except (RedisError, OSError):
+            require_open(self)
             raise
+        if self.closed:  # in the meantime
+            self._drop(connection)
+            require_open(self)
 
-    def _entered(self, connection: Any) -> Steps[None]:
+    def _or_dropped(self, connection: Any, call: Callable[[], Any]) -> Steps[None]:
         try:
-            yield connection.enter
+            yield call
         except BaseException:
             self._drop(connection)
             raise
+
+    @run_by_face
+    def get_connection(self, *args: Any, **kwargs: Any) -> Steps[Any]:
+        """Return a connected connection in the pool's database; for redis-py's own code.
+
+        Raises: as `acquire`, and what the server answers to SELECT.
+        """
+        connection = yield self.acquire
+        connection.handed_out = True
+        if connection.entered is not self.database:
+            yield from self._or_dropped(connection, connection.enter)
+        return connection
 
     def _drop(self, connection: Any) -> None:
         lender = self.connections
@@ -729,17 +741,6 @@ class Pool(_Common, redis.ConnectionPool):
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
         run_steps(self._connected(connection))
 
-    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connected connection in the pool's database; for redis-py's own code.
-
-        Raises: as `acquire`, and what the server answers to SELECT.
-        """
-        connection = self.acquire()
-        connection.handed_out = True
-        if connection.entered is not self.database:
-            run_steps(self._entered(connection))
-        return connection
-
     def _disconnect(self, inuse_connections: bool) -> None:
         self.drop_idle()
         for connection in self._get_in_use_connections() if inuse_connections else ():
@@ -796,14 +797,6 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
         ):
             return connection
         return await arun_steps(self._acquired(connection))
-
-    async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connected connection in the pool's database; see the blocking pool's."""
-        connection = await self.acquire()
-        connection.handed_out = True
-        if connection.entered is not self.database:
-            await arun_steps(self._entered(connection))
-        return connection
 
     async def release(self, connection: Any) -> None:
         """Accept a connection back, once; ignore one of another pool."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
 from redis.cluster import ClusterPipeline, PipelineCommand
@@ -35,7 +35,7 @@ from redis.exceptions import (
 from shardkit.config.component import Component
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, ShardUnavailable
 from shardkit.events import watched
-from shardkit.network.connections.connection_state import require_open
+from shardkit.network.connections.connection_state import decoded, require_open
 from shardkit.network.connections.connector import (
     AsyncClusterClient,
     ClusterClient,
@@ -67,8 +67,8 @@ from shardkit.routing.placement import slot_of
 _LOST = (ConnectionError, TimeoutError)
 _SEVERAL_NODES = frozenset({"primaries", "replicas", "all"})
 # Options of redis-py's that are not a callback's.
-_OF_REDIS_PY = frozenset({"target_nodes", NEVER_DECODE, EMPTY_RESPONSE})
-_NOT_OF_CALLBACKS = _OF_REDIS_PY | {"keys"}
+_OF_REDIS_PY = frozenset({"target_nodes", EMPTY_RESPONSE})
+_NOT_OF_CALLBACKS = _OF_REDIS_PY | {"keys", NEVER_DECODE}
 
 
 def as_command(to: Any, key: Any, args: tuple[Any, ...]) -> Command:
@@ -134,7 +134,7 @@ class _OnLink:
     place: Any = None  # where its component is; None for a client without a kit
     link_class: Callable[..., Any]
     _route: Any = None
-    _link: Any = None
+    _links: Sequence[Any]
     policy: Any
     encoder: Any
     retry: Any
@@ -156,12 +156,13 @@ class _OnLink:
             return None
         return [as_command(self.place.component.name, keys[0], args)]
 
-    def send(self, batch: Batch) -> Any:
-        """Send requests over the link."""
+    def send(self, batch: Batch, raw: bool = False) -> Any:
+        """Send requests over the link; with ``raw``, replies are bytes."""
         require_open(self)
         if self._route is None:
-            self._link, self._route = self.link_class(None, None, raw=False), _Route(self)
-        return self._link.send(batch, self._route, self._route)
+            self._links = [self.link_class(None, None, raw=each) for each in (False, True)]
+            self._route = _Route(self)
+        return self._links[raw].send(batch, self._route, self._route)
 
     def value(self, args: Sequence[Any], options: Mapping[str, Any], reply: Any) -> Any:
         """Return a reply as redis-py's methods do; raise the error of a failure."""
@@ -241,7 +242,7 @@ class LinkedClusterClient(_OnLink, ClusterClient):
         batch = self._batch(args, options)
         if batch is not None:
             try:
-                [reply] = self.send(batch)
+                [reply] = self.send(batch, NEVER_DECODE in options)
             except InvalidArgumentError:
                 pass  # redis-py takes more kinds, and names the others
             else:
@@ -251,10 +252,10 @@ class LinkedClusterClient(_OnLink, ClusterClient):
             self._open()
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
-    def send(self, batch: Batch) -> Any:
-        """Send requests over the link."""
+    def send(self, batch: Batch, raw: bool = False) -> Any:
+        """Send requests over the link; with ``raw``, replies are bytes."""
         self._open()
-        return super().send(batch)
+        return super().send(batch, raw)
 
     def _open(self) -> None:
         if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
@@ -271,7 +272,7 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
         batch = self._batch(args, options)
         if batch is not None:
             try:
-                [reply] = await self.send(batch)
+                [reply] = await self.send(batch, NEVER_DECODE in options)
             except InvalidArgumentError:
                 pass  # redis-py takes more kinds, and names the others
             else:
@@ -281,12 +282,16 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
             return await super().execute_command(*args, **options)
 
 
+_Collected: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""A command's arguments and options."""
+
+
 class _Pipeline:
     """What the pipelines of both faces share. They collect, until they watch keys."""
 
     client: Any
     is_transaction: bool
-    collected: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    collected: list[_Collected]
     watches: bool  # then redis-py's own code does everything
     queues: bool
     watched: tuple[int, str] | None  # the slot and the node of watched keys
@@ -369,12 +374,12 @@ class _Pipeline:
     def _owner(self, slot: int) -> str:
         return next((str(node.name) for node in nodes_of_slot(self.client, slot)), "")
 
-    def take(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    def take(self) -> list[_Collected]:
         """Return what was collected; the pipeline is empty."""
         collected, self.collected = self.collected, []
         return collected
 
-    def batch(self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Batch | None:
+    def batch(self, collected: Sequence[_Collected]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
         if self.watches:
             return None
@@ -395,8 +400,6 @@ class _Pipeline:
                 raise RedisClusterException(f"{args[0]} {what}: it cannot be in this pipeline")
             if named is not None and not self._is_owner(keys, named):
                 return None
-            if NEVER_DECODE in options and self.client.encoder.decode_responses:
-                return None
             commands.append(as_command(name, keys[0] if keys else b"", args))
         if not self.is_transaction or not commands:
             return commands
@@ -407,13 +410,23 @@ class _Pipeline:
             )
         return [Transaction(name, commands[0].key, tuple(commands))]
 
+    def send(self, collected: Sequence[_Collected], batch: Batch) -> Any:
+        """Send requests over the link; as bytes if some replies are not decoded."""
+        return self.client.send(batch, any(NEVER_DECODE in options for _, options in collected))
+
+    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
+        """Execute commands by redis-py's own code, which forgets them each time."""
+        for args, given in collected:
+            super().execute_command(*args, **given)  # type: ignore[misc]
+        return super().execute(*options)  # type: ignore[misc]
+
     def _is_owner(self, keys: Sequence[Any], nodes: Any) -> bool:
         owners = nodes_of_slot(self.client, slot_of(keys[0])) if keys else ()
         return isinstance(nodes, list) and len(nodes) == 1 and nodes[0] in owners
 
     def values(
         self,
-        collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+        collected: Sequence[_Collected],
         replies: Sequence[Reply],
         raise_on_error: bool,
     ) -> list[Any]:
@@ -422,9 +435,12 @@ class _Pipeline:
             [replies] = (
                 replies if isinstance(replies[0], list) else [list(replies) * len(collected)]
             )
-        values = []
+        values, encoder = [], self.client.encoder
+        raw = encoder.decode_responses and any(NEVER_DECODE in each for _, each in collected)
         for n, ((args, options), reply) in enumerate(zip(collected, replies, strict=True), 1):
             if not isinstance(reply, ShardFailure):
+                if raw and NEVER_DECODE not in options:
+                    reply = decoded(reply, encoder)
                 values.append(self.client.value(args, options, reply))
                 continue
             error = self.client.error(reply)
@@ -478,15 +494,14 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         try:
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
-                    return self.values(collected, self.client.send(batch), raise_on_error)
+                    return self.values(collected, self.send(collected, batch), raise_on_error)
             commands = [args for args, _ in collected]
             if not self.is_transaction:  # without sending anything again
                 stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
                 with self.client.watching(*commands):
                     return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
-            for args, options in () if self.watches else collected:
-                super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-            found = self.follow(partial(super().execute, raise_on_error), *commands)
+            queued = () if self.watches else collected
+            found = self.follow(partial(self.by_redis_py, queued, raise_on_error), *commands)
             return [  # redis-py returns what EXEC does
                 reply if isinstance(reply, Exception) else self.client.value(*command, reply)
                 for command, reply in zip(collected, found, strict=True)
@@ -532,11 +547,14 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         try:
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
-                    return self.values(collected, await self.client.send(batch), raise_on_error)
-            for args, options in collected:
-                super().execute_command(*args, **options)
-            call = partial(super().execute, raise_on_error, False)  # nothing is sent again
-            return await self.follow(call, *[args for args, _ in collected])
+                    replies = await self.send(collected, batch)
+                    return self.values(collected, replies, raise_on_error)
+            commands = [args for args, _ in collected]
+            call = partial(self.by_redis_py, collected, raise_on_error, False)
+            if self.is_transaction:
+                return await self.follow(call, *commands)
+            with self.client.watching(*commands):  # without sending anything again
+                return await call()
         finally:
             await self.reset()
 

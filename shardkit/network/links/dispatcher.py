@@ -155,7 +155,6 @@ class Attempt:
         if len(request.endpoints) == 1:
             return [self]
         parts = []
-        request.note_runs()
         start = first_run = 0
         for n, (end, alone) in enumerate(zip(request.ends, request.by_shard(), strict=True)):
             part = Attempt(alone)

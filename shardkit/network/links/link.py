@@ -853,9 +853,7 @@ class AwaitingLink(Link):
                 holder = pool_of_node(attempt.node)
                 databases = [holder.database]
                 connection = multiplexed(holder) if request.block is None else None
-            elif not (
-                request.block is not None or confirms or databases[0].left or holder.draining
-            ):
+            elif not (request.block is not None or databases[0].left or holder.draining):
                 connection = multiplexed(holder)
             else:
                 holder = endpoint.pool
@@ -866,7 +864,7 @@ class AwaitingLink(Link):
             else:  # a future: a task for each would cost more than all the rest
                 deadline = attempt.deadline
                 future = connection.submit_chunks(
-                    chunks, databases, request.ends, self._raw, deadline, request.does
+                    chunks, databases, request.ends, self._raw, deadline, request.does, confirms
                 )
                 if attempt.told:
                     future.add_done_callback(partial(_note_end, attempt))
@@ -888,10 +886,6 @@ class AwaitingLink(Link):
             usable, failed, fenced = attempt.without(unopened)
             done += failed
             again += fenced if usable is None else [usable, *fenced]
-        confirming = [each for each in again if each.confirms]
-        again = [each for each in again if not each.confirms]
-        for turn in turns_of(confirming):
-            done += await self._exchange(turn)
         return done + await self._exchange(again) if again else done
 
 

@@ -29,7 +29,7 @@ import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice
@@ -157,6 +157,11 @@ class QueuedRequest:
         self.replies = Received()
 
     @property
+    def targets(self) -> Sequence[ClientDatabase | None]:
+        """The databases that it is for."""
+        return self.databases or (self.database,)
+
+    @property
     def unwritten(self) -> int:
         """How many replies there will be to what was not written."""
         return self.count + (sum([each.replies for each in self.more]) if self.more else 0)
@@ -195,6 +200,12 @@ class QueuedRequest:
 
         timer = loop.call_later(left, expire)
         self.future.add_done_callback(lambda _: timer.cancel())
+
+    def give_back(self, unopened: dict[ClientDatabase, Exception | None]) -> None:
+        """End before anything is sent, as some databases cannot be used."""
+        if not self.future.done():
+            self.replies.unopened, self.replies.refused = unopened, True
+            self.future.set_result(self.replies)
 
     def fail(self, error: Exception, sent: bool) -> None:
         """End without all replies; ``sent`` if the server may have received the request."""
@@ -275,7 +286,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
         self._selecting: QueuedRequest | None = None  # the last one whose SELECT is unanswered
-        self._confirming: deque[QueuedRequest] = deque()  # what needs a confirmed SELECT
+        # What is sent over other connections, by database: what comes later must not overtake it.
+        self._elsewhere: dict[ClientDatabase, deque[QueuedRequest]] = {}
+        self._turns = asyncio.Lock()  # so that confirmed SELECTs take one connection at a time
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = self._answered_at = self._silent_at = 0.0
         self._unwritten = 0
@@ -292,10 +305,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         raw: bool,
         deadline: Deadline | None,
         does: int,
+        confirms: bool = False,
     ) -> asyncio.Future[Received]:
         """Queue chunks, with SELECT in front of the commands for each of several databases.
 
-        ``ends`` are the numbers of replies up to the end of each; see `submit`.
+        ``ends`` are the numbers of replies up to the end of each; see `submit`. If SELECT was
+        refused in front of them, that of a single one ``confirms``.
         """
         first, *more = chunks
         database = databases[0] if len(databases) == 1 else None
@@ -306,9 +321,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.databases, request.ends = databases, ends
         if more:
             request.more, request.given = deque(more), chunks
-            count, size = request.unwritten, sum(len(chunk.data) for chunk in chunks)
-            return self._queue(request, count, size, deadline)
-        return self._queue(request, first.replies, len(first.data), deadline)
+        count, size = request.unwritten, sum(len(chunk.data) for chunk in chunks)
+        return self._queue(request, count, size, deadline, confirms)
 
     def submit(
         self,
@@ -327,7 +341,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         return self._queue(request, replies, len(data), deadline)
 
     def _queue(
-        self, request: QueuedRequest, replies: int, size: int, deadline: Deadline | None
+        self,
+        request: QueuedRequest,
+        replies: int,
+        size: int,
+        deadline: Deadline | None,
+        confirms: bool = False,
     ) -> asyncio.Future[Received]:
         future = request.future
         if self._breaker is not None and self._breaker.opened:
@@ -337,6 +356,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.limit(deadline, self._loop, self._note_silence)
             if future.done():
                 return future
+        if confirms:
+            self._divert(request)
+            return future
         lane, waiting = self, self._waiting
         if self._lanes or self._incomplete > LARGE_REPLY or size > LARGE_REQUEST:
             lane = self._lane_for(size)
@@ -541,7 +563,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 self._watch()
         data = []
         connection, entered = self._connection, self._connection.entered
-        queued, in_flight = self._queued, self._in_flight
+        queued, in_flight, elsewhere = self._queued, self._in_flight, self._elsewhere
         size, replies = self._bytes_in_flight, self._replies_in_flight
         waiting = self._waiting
         ends = connection.ends or (connection.login_expires and connection.login.is_due())
@@ -550,10 +572,20 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if request.future.done():  # cancelled
                 queued.popleft()
                 waiting -= request.unwritten
+                if in_flight and in_flight[-1][0] is request:  # these are all replies to it
+                    in_flight[-1] = (*in_flight[-1][:3], True)
+                elif request.sent:
+                    self._end(request)
+                    entered = connection.entered
                 continue
             if ends and not request.sent:
                 break  # `_pause` gets another, or logs in again
             packed, count = request.data, request.count
+            if elsewhere and not request.sent and not elsewhere.keys().isdisjoint(request.targets):
+                queued.popleft()
+                waiting -= request.unwritten
+                self._divert(request)
+                continue
             if request.databases is not None:
                 if not (request.sent or connection.opened.issuperset(request.databases)):
                     break  # `_pause` opens them
@@ -567,7 +599,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 if not self._frame(request):
                     queued.popleft()
                     waiting -= request.unwritten
-                    self._confirm(request)
+                    self._divert(request)
                     continue
                 entered = request.database
                 if request.form:
@@ -614,25 +646,66 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             connection.entering(database)
         return bool(form != CONFIRMED)
 
-    def _confirm(self, request: QueuedRequest) -> None:
-        """Send a request over a connection of its own, behind a confirmed SELECT."""
-        self._confirming.append(request)
-        if len(self._confirming) == 1:
-            self._run(self._send_confirmed())
+    def _divert(self, request: QueuedRequest, *, fenced: bool = False) -> None:
+        """Send a request over a connection of its own, behind others of its database there.
 
-    def _run(self, sending: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(sending, context=Context())
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
+        Requests for several databases go back to their sender, who sends these one by one.
+        """
+        if request.databases is not None:
+            request.give_back({each: None for each in request.databases if each in self._elsewhere})
+            return
+        assert request.database is not None
+        request.sent = False  # or it was refused, and not executed
+        waiting = self._elsewhere.setdefault(request.database, deque())
+        waiting.append(request)
+        if len(waiting) == 1:
+            sending = self._send_elsewhere(request.database, waiting, fenced)
+            task = self._loop.create_task(sending, context=Context())
+            self._others.add(task)
+            task.add_done_callback(self._others.discard)
 
-    async def _send_confirmed(self) -> None:
-        while self._confirming:
-            request = self._confirming[0]
-            try:
-                assert request.database is not None
-                await self._send_on_another(request.database, [request])
-            finally:
-                self._confirming.popleft()
+    async def _send_elsewhere(
+        self, database: ClientDatabase, waiting: deque[QueuedRequest], fenced: bool
+    ) -> None:
+        """Send requests in order, behind a confirmed SELECT, and once the database's fence is gone.
+
+        Whoever waits at a fence has a connection for that.
+        """
+        try:
+            async with nullcontext() if fenced else self._turns:
+                while waiting:
+                    await self._send_over_another(database, waiting)
+        finally:
+            del self._elsewhere[database]
+
+    async def _send_over_another(
+        self, database: ClientDatabase, waiting: deque[QueuedRequest]
+    ) -> None:
+        """Send requests over a connection until one fails; all do if it cannot be used."""
+        connection, concerned, broken = None, waiting, True
+        try:
+            connection = await self.source.acquire()
+            connection.database = database
+            await connection.enter()
+            while waiting:
+                request = waiting[0]
+                if not request.future.done():  # its deadline has passed, or it was cancelled
+                    concerned = deque([request])
+                    chunks = request.given or [Chunk(request.data, request.count)]
+                    request.sent = request.replies.refused = True  # the latter perhaps
+                    request.replies[:] = await carried(connection, chunks, request.raw)
+                    if not request.future.done():
+                        request.future.set_result(request.replies)
+                waiting.popleft()
+                concerned = waiting
+            broken = False
+        except Exception as error:  # whatever it is, only these requests fail
+            for request in list(concerned):
+                request.fail(error, sent=request.sent)
+                waiting.popleft()
+        finally:
+            if connection is not None:
+                await give_back(self.source, connection, broken=broken)
 
     def _pause(self) -> None:
         """Nothing is in flight, and nothing could be written: open databases, or release."""
@@ -651,7 +724,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Open the databases of the requests that wait, log in again if due, and go on."""
         wanted: set[Any] = set()
         for request in self._queued:
-            wanted.update(request.databases or (request.database,))
+            wanted.update(request.targets)
         wanted -= connection.opened
         errors: dict[ClientDatabase, Exception] = {}
         try:
@@ -676,62 +749,20 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return
         unopened = {each: errors.get(each) for each in wanted if each not in connection.opened}
         if unopened:
-            self._give_back(unopened)
-        for database in unopened:
-            own = [request for request in self._queued if request.database is database]
-            self._queued = deque(each for each in self._queued if each.database is not database)
-            self._waiting -= sum(request.unwritten for request in own)
-            if database in errors:
-                for request in own:
-                    request.fail(errors[database], sent=False)
-            else:
-                self._run(self._send_on_another(database, own))
+            queued, self._queued = self._queued, deque()
+            for request in queued:
+                if unopened.keys().isdisjoint(request.targets):
+                    self._queued.append(request)
+                    continue
+                self._waiting -= request.unwritten
+                if request.databases is not None:
+                    request.give_back(unopened)
+                elif (failure := unopened[request.database]) is not None:  # type: ignore[index]
+                    request.fail(failure, sent=False)
+                else:
+                    self._divert(request, fenced=True)
         self._attach(connection)
         self._write()
-
-    def _give_back(self, unopened: dict[ClientDatabase, Exception | None]) -> None:
-        """Return requests for several databases of which some cannot be used to their sender."""
-        kept: deque[QueuedRequest] = deque()
-        for request in self._queued:
-            if request.databases is None or unopened.keys().isdisjoint(request.databases):
-                kept.append(request)
-                continue
-            self._waiting -= request.unwritten
-            if not request.future.done():
-                request.replies.unopened, request.replies.refused = unopened, True
-                request.future.set_result(request.replies)
-        self._queued = kept
-
-    async def _send_on_another(
-        self, database: ClientDatabase, requests: list[QueuedRequest]
-    ) -> None:
-        """Send requests over a connection of their own, after waiting at the database's fence."""
-        try:
-            connection = await self.source.acquire()
-        except Exception as error:  # whatever it is, nothing was sent
-            for request in requests:
-                request.fail(error, sent=False)
-            return
-        broken = True
-        for request in requests:
-            request.sent = False  # or it was refused, and not executed
-        try:
-            connection.database = database
-            await connection.enter()
-            for request in requests:
-                if request.future.done():  # its deadline has passed, or it was cancelled
-                    continue
-                chunks = request.given or [Chunk(request.data, request.count)]
-                request.sent = request.replies.refused = True  # the latter perhaps
-                request.replies[:] = await carried(connection, chunks, request.raw)
-                if not request.future.done():
-                    request.future.set_result(request.replies)
-            broken = False
-        except Exception as error:  # whatever it is, only these requests fail
-            for request in requests:
-                request.fail(error, sent=request.sent)
-        finally:
-            await give_back(self.source, connection, broken=broken)
 
     def pause_writing(self) -> None:
         """Called by the transport: its buffer is full."""
@@ -843,15 +874,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             delivered += count
             freed += size
             if last:
-                if request.form or request.behind is not None:
-                    self._end_framed(request)
-                elif not request.future.done():
-                    request.future.set_result(replies)
+                self._end(request)
         if delivered:
             self._received = self._incomplete = 0
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
+
+    def _end(self, request: QueuedRequest) -> None:
+        """Give a request its replies: all have come."""
+        if request.form or request.behind is not None:
+            self._end_framed(request)
+        elif not request.future.done():
+            request.future.set_result(request.replies)
 
     def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""
@@ -877,7 +912,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 replies[:] = found
         if refused or (behind is not None and behind.unselected):
             if not request.future.done():
-                self._confirm(request)
+                self._divert(request)
         elif not request.future.done():
             request.future.set_result(replies)
 

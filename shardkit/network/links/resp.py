@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import reprlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress, filterfalse, islice, pairwise
 from operator import add, itemgetter, ne
@@ -212,7 +212,10 @@ class UniformCommands:
             for a, b in cuts
         ]
 
-    def _cuts(self, lengths: Sequence[list[int]], joined: str) -> list[tuple[int, int]]:
+    def _cuts(
+        self, lengths: Sequence[list[int]], joined: str, starts: Sequence[int] = ()
+    ) -> list[tuple[int, int]]:
+        """Return where chunks start and end; with ``starts``, only there."""
         # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
         fixed = 12 * len(lengths) + (0 if joined else 20 + len(self.name))
         requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
@@ -222,6 +225,12 @@ class UniformCommands:
         sizes = lengths[0]
         for more in lengths[1:]:
             sizes = list(map(add, sizes, more))
+        if starts:
+            ends, cuts = [0, *accumulate(size + fixed for size in sizes)], [0]
+            for a, b in pairwise(starts):
+                if b - cuts[-1] > requests or ends[b] - ends[cuts[-1]] > CHUNK_BYTES:
+                    cuts += [a] if a > cuts[-1] else []
+            return list(pairwise([*cuts, count]))
         return _cuts([size + fixed for size in sizes], requests)
 
     def in_parts(
@@ -232,9 +241,7 @@ class UniformCommands:
         ``starts`` is where each database's commands start, and the end of all. If ``wrapped``, each
         database's are a transaction.
         """
-        added = 3 if wrapped else 1
-        if wrapped:
-            selects = _transactions(selects)
+        added, between = (3, EXEC + MULTI) if wrapped else (1, b"")
         columns = self.columns
         lengths = [list(map(len, column)) for column in columns]
         name = self.name.encode()
@@ -242,15 +249,17 @@ class UniformCommands:
         stride = 1 + 2 * len(columns)
         chunks = []
         part = 0
-        for a, b in self._cuts(lengths, ""):
+        # Whoever sends a chunk may be cancelled before the next one: no transaction may be open.
+        for a, b in self._cuts(lengths, "", starts if wrapped else ()):
             pieces = _interleaved(head, columns, lengths, a, b)
             before = part
             while starts[part] < b:
-                pieces[stride * (starts[part] - a)] = b"\r\n" + selects[part][:-2] + head
+                select = selects[part] if part == before else between + selects[part]
+                pieces[stride * (starts[part] - a)] = b"\r\n" + select[:-2] + head
                 part += 1
-            chunks.append(Chunk(b"".join(pieces)[2:], b - a + added * (part - before)))
-        if wrapped:
-            _end_transactions(chunks)
+            data = b"".join(pieces)[2:]
+            data = MULTI + data + EXEC if wrapped else data
+            chunks.append(Chunk(data, b - a + added * (part - before)))
         return chunks, list(map(add, starts[1:], range(added, added * len(starts), added)))
 
     def largest(self, starts: Sequence[int]) -> int:
@@ -277,8 +286,7 @@ class UniformCommands:
         """
         columns, bounds = self.columns[shared:], list(pairwise(starts))
         replies = 4 if wrapped else 2
-        if wrapped:
-            selects = _transactions(selects)
+        begin, end = (MULTI, EXEC) if wrapped else (b"", b"")
         count, width, stride = len(columns[0]), len(columns), 2 * len(columns)
         if count > CHUNK_JOINED and max(b - a for a, b in bounds) > CHUNK_JOINED:
             return None
@@ -287,30 +295,18 @@ class UniformCommands:
         pieces = _interleaved(
             b"", columns, [list(map(len, column)) for column in columns], 0, count
         )
-        for (a, b), select in zip(bounds, selects, strict=True):
-            size = len(first) + width * (b - a)
-            pieces[stride * a] = b"\r\n%b*%d%b%b" % (select, size, head, pieces[stride * a])
-        whole = b"".join(pieces)[2:]
+        for n, ((a, b), select) in enumerate(zip(bounds, selects, strict=True)):
+            size, before = len(first) + width * (b - a), end + begin if n else b""
+            begun = b"\r\n%b%b*%d%b%b" % (before, select, size, head, pieces[stride * a])
+            pieces[stride * a] = begun
+        whole = b"%b%b%b" % (begin, b"".join(pieces)[2:], end)
         if len(whole) <= CHUNK_BYTES and len(bounds) <= CHUNK_REQUESTS:
-            chunks = [Chunk(whole, replies * len(bounds))]
-            return _end_transactions(chunks) if wrapped else chunks
+            return [Chunk(whole, replies * len(bounds))]
         packed = [b"".join([*pieces[stride * a : stride * b], b"\r\n"])[2:] for a, b in bounds]
+        packed = [begin + data.removeprefix(end + begin) + end for data in packed]
         if max(map(len, packed)) > CHUNK_BYTES:
             return None
-        chunks = join(packed, [replies] * len(packed))
-        return _end_transactions(chunks) if wrapped else chunks
-
-
-def _transactions(selects: Sequence[bytes]) -> list[bytes]:
-    return [(EXEC if n else b"") + MULTI + select for n, select in enumerate(selects)]
-
-
-def _end_transactions(chunks: list[Chunk]) -> list[Chunk]:
-    """End the last transaction; the first chunk begins without the end of a previous one."""
-    chunks[-1].data += EXEC
-    chunks[-1].replies += 1
-    chunks[0].replies -= 1
-    return chunks
+        return join(packed, [replies] * len(packed))
 
 
 def _interleaved(
@@ -366,6 +362,7 @@ _JOINED = {
     **{(name, 2): (name, 0) for name in ("DEL", "EXISTS", "TOUCH", "UNLINK")},
 }
 _NAME, _KEY = itemgetter(0), itemgetter(1)
+_IS_JOINED = itemgetter(1)  # of a run
 _NAMES = frozenset(name for name, _ in _JOINED)
 # By joined command: the arguments of each original that it takes.
 _VALUES = {
@@ -486,8 +483,10 @@ def _join_run(commands: Sequence[Arguments]) -> tuple[list[Chunk], list[JoinedRu
     return pack_all(commands), [JoinedRun(len(commands))]
 
 
-def split(replies: Iterable[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
+def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
     """Return the replies to the batch, given the replies to what was sent."""
+    if set(map(type, replies)) == {list} and all(map(_IS_JOINED, runs)):  # MGET's or HMGET's
+        return list(chain.from_iterable(replies))
     out: list[Reply] = []
     left = iter(replies)
     for run in runs:

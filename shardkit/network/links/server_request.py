@@ -146,11 +146,9 @@ class ServerRequest:
     in_slots: bool = False  # whether joined commands need keys of one slot
     node: str = ""  # of a cluster
     runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies
-    # Of several databases, after packing: the replies and the runs up to each one's end, and, if
-    # all are joined, how many are in each.
+    # Of several databases, after packing: the replies and the runs up to each one's end.
     ends: list[int] = field(default_factory=list)
     run_ends: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
     forms: list[int] = field(default_factory=list)  # of several databases: see `framing`
     does: int = WRITES  # of a single one, after packing: the effects of the commands
 
@@ -193,7 +191,6 @@ class ServerRequest:
             ends=[],
             runs=[],
             run_ends=[],
-            sizes=[],
             forms=[],
         )
 
@@ -205,7 +202,7 @@ class ServerRequest:
 
     def chunks(self) -> list[Chunk]:
         """Pack the requests; those of several databases with SELECT in front of each one's."""
-        self.runs, self.sizes = [], []
+        self.runs = []
         if len(self.endpoints) > 1:
             return self._chunks_of_several()
         self.does = self.effects()
@@ -265,7 +262,8 @@ class ServerRequest:
                     return chunks
                 joined = uniform.joined_in_parts(starts, selects, *kind, form == WRAPPED)
                 if joined is not None:
-                    self.sizes = [end - start for start, end in pairwise(starts)]
+                    self.runs = [JoinedRun(b - a, joined=True) for a, b in pairwise(starts)]
+                    self.run_ends = list(range(1, len(starts)))
                     added = 1 + ADDED[form]
                     self.ends = list(range(added, added * len(starts), added))
                     return joined
@@ -308,17 +306,7 @@ class ServerRequest:
                         found += unframed(form, replies[start:end]) or ()
                     start = end
                 replies = found
-        if self.sizes:
-            if set(map(type, replies)) == {list}:  # MGET's or HMGET's
-                return list(chain.from_iterable(replies))
-            return split(replies, [JoinedRun(size, joined=True) for size in self.sizes])
         return split(replies, self.runs) if self.runs else replies
-
-    def note_runs(self) -> None:
-        """Have runs also if all are joined."""
-        if self.sizes:
-            self.runs = [JoinedRun(size, joined=True) for size in self.sizes]
-            self.run_ends = list(range(1, len(self.sizes) + 1))
 
     def _packed(self, requests: Batch) -> list[Chunk]:
         if self.asking:  # before each command, as a node forgets it afterwards

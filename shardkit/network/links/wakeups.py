@@ -29,7 +29,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -70,11 +70,10 @@ def _subscribed(connection: Any, tags: Iterable[str]) -> Steps[str]:
     return channel
 
 
-def _tags_on(node: Any, node_of: Callable[[str], Any]) -> list[str]:
+def _tags_on(client: Any, node: Any) -> list[str]:
     """Return a few hash tags of a cluster node's slots, some of which may have moved."""
-    if node is None:
-        return []
-    return list(islice((tag for tag in map(str, range(1000)) if node_of(tag) == node), 3))
+    tags = () if node is None else map(str, range(1000))
+    return list(islice((tag for tag in tags if client.get_node_from_key(tag) == node), 3))
 
 
 class _Early(OrderedDict[bytes, bytes]):
@@ -215,8 +214,7 @@ class Subscriptions:
             known = by_node.get(name)
             if known is None or known.broken:
                 try:
-                    tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
-                    known = by_node[name] = Subscription(pool, tags)
+                    known = by_node[name] = Subscription(pool, _tags_on(client, node))
                 except _FAILURES as error:
                     reraise_handlers(error)
                     return None
@@ -301,8 +299,8 @@ class AsyncSubscriptions:
         if starting is None or (starting.done() and self._outcome(starting) is None):
             if not connect:
                 return None
-            tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
-            starting = asyncio.ensure_future(AsyncSubscription(source).start(tags))
+            subscription = AsyncSubscription(source)
+            starting = asyncio.ensure_future(subscription.start(_tags_on(client, node)))
             found[name] = starting
         elif not connect and not starting.done():
             return None

@@ -164,6 +164,9 @@ WAYS: dict[str, Callable[[Any, tuple[Any, ...]], Any]] = {
     "in pieces": over_a_connection(
         lambda c, args: c.send_packed_command([by_hand(args)[:5], by_hand(args)[5:]])
     ),
+    "half of another": over_a_connection(
+        lambda c, args: c.send_packed_command(hiredis.pack_command(("PING",)) + by_hand(args)[:4])
+    ),
     "inline": over_a_connection(
         lambda c, args: c.send_packed_command(b" ".join(encoded(args)) + b"\r\n")
     ),

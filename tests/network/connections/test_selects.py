@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
+from faces import PATIENCE
 from faulty_proxy import faulty
 from link_helpers import FACES, count_of, of, opened
 from test_gate import map_of
@@ -45,7 +47,21 @@ async def test_an_aborted_transaction_selects_nothing(
         pipe.set("k", 33)
         await of(pipe.execute())
         await of(pipe.reset())
-        assert await of(fourth.get("k")) == b"4"
+        await of(fourth.get("k"))  # its database is selected again
+        pool = third.connection_pool
+        connection = await of(pool.get_connection())
+        try:
+            aborted = connection.pack_commands([("MULTI",), ("SET", "k"), ("EXEC",)])
+            await of(connection.send_packed_command(aborted))
+            await of(connection.read_response())
+            for said in ("wrong number of arguments", "Transaction discarded"):
+                with pytest.raises(redis.ResponseError, match=said):
+                    await of(connection.read_response())
+            await of(connection.send_command("SET", "k", 333))
+            assert await of(connection.read_response()) == b"OK"
+        finally:
+            await of(pool.release(connection))
+        assert [await of(each.get("k")) for each in (third, fourth)] == [b"333", b"4"]
     with server.client() as admin:
         admin.flushall()
 
@@ -232,6 +248,49 @@ async def test_a_refusal_between_queueing_and_exec_executes_nothing(
             await USES[use](face, clients)
             assert own.dbsize()
         other.flushall()
+
+
+async def test_what_follows_a_cancelled_read_is_not_read_elsewhere(server: LocalServer) -> None:
+    with faulty(server.port) as proxy:
+        shard_map = map_of(server, host="127.0.0.1", port=proxy.port)
+        async with opened("awaiting", shard_map) as face:
+            router = face.kit.key_sharded("t")
+            key = next(key for key in map(str, range(1000)) if router.shard_of(key) == 3)
+            third, fourth = [await face.kit.client("t", n) for n in (3, 4)]
+            for _ in range(2):
+                await third.set(key, 3)
+                await fourth.set(key, 4)
+            proxy.answer("NOPERM no permissions to run the 'select' command", "SELECT")
+            large = router.pipeline()
+            for _ in range(5000):  # more than may be in flight
+                large.get(key)
+            reading, following = [
+                asyncio.ensure_future(c) for c in (large.execute(), third.get(key))
+            ]
+            for _ in range(3):  # it has begun to write
+                await asyncio.sleep(0)
+            reading.cancel()
+            assert [await following, await third.get(key), await fourth.get(key)] == [
+                b"3",
+                b"3",
+                b"4",
+            ]
+    with server.client() as admin:
+        admin.flushall()
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_command_that_blocks_behind_a_select_may_take_its_time(
+    kind: str, server: LocalServer
+) -> None:
+    async with opened(kind, map_of(server, socket_timeout=0.5 * PATIENCE)) as face:
+        third, fourth = [await of(face.kit.client("t", n)) for n in (3, 4)]
+        await of(third.rpush("l", "v"))
+        await of(fourth.set("k", 4))  # its database is selected
+        assert await of(third.blpop("none", timeout=PATIENCE)) is None
+        assert await of(third.blpop("l", timeout=PATIENCE)) == (b"l", b"v")
+    with server.client() as admin:
+        admin.flushall()
 
 
 @pytest.mark.parametrize("private", [False, True])

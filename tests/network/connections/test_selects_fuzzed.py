@@ -104,10 +104,36 @@ class Calls:
         await of(self.router.mset({f"b{n}": f"b:b{n}" for n in range(30)}))
         return []
 
+    async def pipes_much(self, client: Any, key: str, value: bytes) -> list[Any]:
+        """More than may be in flight, for all databases or for one."""
+        pipe = self.router.pipeline()
+        for n in range(6000):
+            name = f"c{n % 9 if value[-1] % 4 else 0}"
+            pipe.append(name, "c") if value[-1] % 2 else pipe.strlen(name)
+        assert set(map(type, await of(pipe.execute()))) == {int}
+        return []
+
+    async def sends(self, client: Any, key: str, value: bytes) -> list[Any]:
+        """A transaction that may fail, and what follows it on the same connection."""
+        pool = client.connection_pool
+        connection, wrong = await of(pool.get_connection()), [("SET",)][: value[-1] % 2]
+        try:
+            commands = [("MULTI",), ("SET", key, value), *wrong, ("EXEC",)]
+            await of(connection.send_packed_command(connection.pack_commands(commands)))
+            for _ in commands:
+                with suppress(redis.ResponseError):
+                    await of(connection.read_response())
+            await of(connection.send_command("MGET", "k1", "k2"))
+            found: list[Any] = await of(connection.read_response())
+            return found
+        finally:
+            await of(pool.release(connection))
+
 
 CALLS: list[Callable[..., Any]] = [
     *(Calls.gets, Calls.sets, Calls.gets, Calls.sets, Calls.pipes, Calls.errs, Calls.watches),
     *(Calls.selects, Calls.blocks, Calls.reads_all, Calls.writes_all),
+    *(*[Calls.sends, Calls.gets, Calls.sets] * 4, Calls.pipes_much),
 ]
 
 

@@ -14,12 +14,23 @@ from typing import Any
 import pytest
 import redis
 from faces import own_client
-from link_helpers import clients_of, command, eventually, exit_code, forked, in_threads, mapped
+from link_helpers import (
+    clients_of,
+    command,
+    eventually,
+    exit_code,
+    forked,
+    in_threads,
+    mapped,
+    opened,
+    paused,
+)
 from scripted_server import bulk, scripted
+from test_gate import map_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap, ShardUnavailable
-from shardkit.local import LocalServers
+from shardkit.local import LocalServer, LocalServers
 from shardkit.network.links import multiplexer
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation
@@ -172,6 +183,28 @@ async def test_slow_writes_do_not_time_out(akit: AsyncShardKit) -> None:
     assert await link.send([command("one", "k", "GET")]) == [None]
 
 
+@pytest.mark.parametrize("joined", [False, True])
+async def test_a_batch_cancelled_between_its_chunks_leaves_no_transaction_open(
+    joined: bool, own_server: LocalServer
+) -> None:
+    pairs = {f"k{n}": "x" * 100 for n in range(6000)}
+    async with opened("awaiting", map_of(own_server)) as face:
+        router = face.kit.key_sharded("t")
+        clients = [await face.kit.client("t", n) for n in range(8)]
+        for client in clients:
+            await client.set("mine", 1)  # the databases are open
+        pipe = router.pipeline()
+        for key, value in pairs.items():
+            pipe.append(key, value)
+        with paused(own_server):
+            call = asyncio.ensure_future(router.mset(pairs) if joined else pipe.execute())
+            await asyncio.sleep(0.2)  # so that it has written all that may be in flight
+            call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert [await client.get("mine") for client in clients] == [b"1"] * 8
+
+
 # ---- interrupted
 
 
@@ -275,6 +308,28 @@ def test_a_fork_while_locks_are_held_does_not_hang_the_child(kit: ShardKit) -> N
     forked.set()
     thread.join()
     assert exit_code(child) == 0
+
+
+def test_what_a_parent_holds_at_a_fork_stays_its_own(kit: ShardKit) -> None:
+    client = kit.client("one")
+    single, piped, subscriber = client.client(), client.pipeline(), client.pubsub()
+    known = single.client_id()
+    piped.watch("k")
+    subscriber.subscribe("news")
+    assert subscriber.get_message(timeout=5)["type"] == "subscribe"
+
+    def use() -> None:
+        assert single.client_id() != known
+        with pytest.raises(redis.WatchError, match="while watching"):
+            piped.get("k")
+        assert subscriber.get_message(timeout=5)["type"] == "subscribe"  # once more
+
+    assert exit_code(forked(use)) == 0
+    client.publish("news", "to the parent")
+    assert subscriber.get_message(timeout=5)["data"] == b"to the parent"
+    assert single.client_id() == known
+    piped.multi()
+    assert piped.set("k", 1).execute() == [True]
 
 
 # ---- event loops

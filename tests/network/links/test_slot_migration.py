@@ -117,6 +117,22 @@ async def test_asked_requests_run_once(slots: Face, whole: LocalCluster, joins: 
         await check_asked(slots, whole, target)
 
 
+@pytest.mark.parametrize("transaction", [False, True])
+async def test_pipelines_with_a_dump_follow_their_slot(
+    kind: str, transaction: bool, whole: LocalCluster
+) -> None:
+    fields = {**whole.entry.fields, "decode_responses": True}
+    async with opened(kind, mapped(fields)) as face:
+        client = await of(face.kit.client("data"))
+        with Migration(whole) as migration:
+            await of(client.set(KEYS[0], 0))
+            migration.start()
+            migration.move(KEYS[0])
+            pipe = client.pipeline(transaction=transaction).incr(KEYS[0])
+            added, dumped, value = await of(pipe.dump(KEYS[0]).get(KEYS[0]).execute())
+            assert (added, type(dumped), value) == (1, bytes, "1")
+
+
 async def check_asked(slots: Face, whole: LocalCluster, target: ClusterNode | None) -> None:
     with Migration(whole, target) as move:
         assert await slots.send(*bumps()) == counted(1)
