@@ -68,6 +68,9 @@ _ATTEMPTS = 20  # cuts, while entries change
 _AGAIN = 0.5  # seconds between two of them
 _DATABASES = 1 << 16  # of a server that is started to load a snapshot
 _PAGE = 200  # keys copied in one exchange
+_MARK = f"{FENCE_KEY}{{}}:restored"  # in a database: the backup that is being restored there
+_MARKED = 7 * 86400  # seconds
+_AGAIN_THEN = "and restore again, which continues"
 
 
 @dataclass(frozen=True)
@@ -484,7 +487,7 @@ def restore(
     leased: Callable[[int], object] = lambda tasks: None,
     left_out: Callable[[str], object] = lambda what: None,
 ) -> dict[str, int]:
-    """Copy the keys of a backup into the servers of a map.
+    """Copy the keys of a backup into the servers of a map; continue where it was interrupted.
 
     The map's components need the same shards and placements. ``to_origin`` allows writing to a
     server that the backup came from. ``timeout`` is in seconds for one answer of a server.
@@ -498,8 +501,8 @@ def restore(
 
     Raises:
         ConfigError: the backup is damaged; the map lacks the backup's components with as many
-            shards and the same placements; a database is not empty, is that of two shards, or came
-            from the backup; or the counts differ afterwards.
+            shards and the same placements; a database is not empty, is closed by a move, is that of
+            two shards, or came from the backup; or the counts differ afterwards.
     """
     timeout, directory = in_seconds(timeout), Path(directory)
     manifest = verify(directory)
@@ -508,7 +511,8 @@ def restore(
     with working_on(
         shard_map.config_server, "restore", directory.name, shard_map.components.values()
     ):
-        _require_empty(targets, timeout)
+        mark = hashlib.sha256("".join(each.sha256 for each in manifest.servers).encode())
+        _require_empty(targets, mark.hexdigest(), timeout)
         ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
         tasks = 0
         for each in manifest.servers:
@@ -527,7 +531,12 @@ def restore(
                         client_of(targets[shard], timeout) as target,
                     ):
                         there, own = origin_client.dbsize(), origin_client.exists(*OWN_KEYS)
-                        copied = _copy(origin_client, target, shard, report)
+                        try:
+                            target.set(_MARK, mark.hexdigest(), ex=_MARKED)
+                            copied = _copy(origin_client, target, shard, report)
+                        except (RedisError, OSError) as error:
+                            text = f"{shard} cannot be restored: {error}"
+                            raise ConfigError(text, f"correct that, {_AGAIN_THEN}") from None
                         for count, what in (
                             (each.keys.get(str(number), 0) - there, "expired since"),
                             (there - own - copied.total(), "of the configuration, or just expired"),
@@ -537,9 +546,13 @@ def restore(
                         ends[shard] += copied
                         tasks += _leased(origin_client)
         leased(tasks)
-        return {
+        found = {
             shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()
         }
+        for shard in found:
+            with client_of(targets[shard], timeout) as target:
+                target.delete(_MARK)
+        return found
 
 
 @contextmanager
@@ -680,15 +693,22 @@ def _require_own_databases(
                 )
 
 
-def _require_empty(targets: Mapping[str, dict[str, Any]], timeout: float) -> None:
-    def is_empty(fields: dict[str, Any]) -> bool:
-        with client_of(fields, timeout) as client:
-            return not any(True for _ in data_keys(client))
+def _require_empty(targets: Mapping[str, dict[str, Any]], mark: str, timeout: float) -> None:
+    """Refuse databases with keys, but for those of this restore; and closed ones."""
 
-    queries = {shard: partial(is_empty, fields) for shard, fields in targets.items()}
+    def is_empty(fields: dict[str, Any], shard: str) -> bool:
+        with client_of(fields, timeout) as client:
+            if fence := client.get(FENCE_KEY):
+                problem = closed(shard, fence)
+                raise ConfigError(problem.text, problem.remedy)
+            return client.get(_MARK) == mark.encode() or not any(True for _ in data_keys(client))
+
+    queries = {shard: partial(is_empty, fields, shard) for shard, fields in targets.items()}
     for shard, answer in query_all(queries, timeout).items():
+        if isinstance(answer, ConfigError):
+            raise ConfigError(f"{shard} {answer.message}", answer.remedy)
         if isinstance(answer, Exception):
-            raise ConfigError(f"{shard} cannot be restored: {answer}", "start its server")
+            raise ConfigError(f"{shard} cannot be restored: {answer}", "start it, or grant it")
         if not answer:
             raise ConfigError(f"the database of {shard} is not empty", "restore into an empty one")
 
@@ -705,7 +725,7 @@ def _copy(
     try:
         copy_libraries(source, target)
     except GrowthError as error:
-        remedy = "FUNCTION DELETE it there, if nothing uses it, and restore again"
+        remedy = f"FUNCTION DELETE it there, if nothing uses it, {_AGAIN_THEN}"
         raise ConfigError(f"{shard}: {error.message}", remedy) from error
     for page in pages(data_keys(source), _PAGE):
         asked = source.pipeline(transaction=False)
@@ -730,7 +750,7 @@ def _copy(
             refused = found[max(0, number - 1)][0].decode(errors="backslashreplace")
             raise ConfigError(
                 f"{shard}: its server refuses key {refused}: {text}",
-                "correct that, empty its database, and restore again",
+                f"correct that, {_AGAIN_THEN}",
             ) from None  # redis-py's error shows the value
         progress(ends.total())
     return ends
@@ -757,7 +777,7 @@ def _recount(shard: str, fields: Mapping[str, Any], ends: Counter[float], timeou
     if there < least:
         raise ConfigError(
             f"{shard} has only {counted(there, 'key')} of {ends.total():,}: its server evicted or "
-            "deleted the others",
-            "give it more memory or maxmemory-policy noeviction, empty it, and restore again",
+            "lost the others",
+            f"give it more memory or maxmemory-policy noeviction, {_AGAIN_THEN}",
         )
     return there

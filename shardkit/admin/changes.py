@@ -72,6 +72,7 @@ _PAIRS = (
     # These log in as entries said at first.
     ("rotate", "move split apply restore attach detach rotate"),
     ("persistence doctor", "move split apply restore"),  # CONFIG SET has a move copy again
+    ("persistence", "persistence"),  # parts of two profiles are none
     ("balance", "move split apply restore balance"),  # its plan is one for servers as they are
     ("adopt", "move split apply restore"),  # it looks for keys where entries lead
     ("failover backup", "restore"),

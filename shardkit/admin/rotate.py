@@ -154,21 +154,13 @@ def rotate(
     timeout = in_seconds(timeout)
     run = _OngoingRotation(config, config_server, user, password, timeout, login or {}, progress)
     run.distributed, run.ignore_others = distributed, ignore_others
-    state = run.read_state()
-    if resume and state is None:
-        raise ConfigError(f"the rotation of {user!r} has not started", "leave out --resume")
-    if state is not None and not resume and not dry_run:
-        raise ConfigError(
-            f"a rotation of {user!r} has started and was not finished",
-            "continue it: --resume, or undo it: --abort",
-        )
     if dry_run:
+        run.read_state(resume or None)
         run.rotation.pending = run.pending({})
         return run.rotation
     with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
-        if state is None:
-            state = run.begin()
-        if "published" not in state:
+        state = run.read_state(resume) or run.begin()
+        if not run.is_published(state):
             run.add(state)
             state = run.publish(state, message)
         run.rotation.epoch = int(state.get("epoch") or 0)
@@ -195,14 +187,13 @@ def abort_rotation(
     """
     timeout = in_seconds(timeout)
     run = _OngoingRotation(config, config_server, user, None, timeout, login or {})
-    state = run.read_state()
-    if state is None:
-        raise ConfigError(f"the rotation of {user!r} has not started", "leave out --abort")
-    if "published" in state:
-        raise ConfigError(
-            "the new password was published: clients log in with it", "continue: --resume"
-        )
     with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
+        state = run.read_state(True, "--abort")
+        run.read_entries()
+        if "published" in state or any(run.giving(state["hash"])):  # or it was just interrupted
+            raise ConfigError(
+                "the new password was published: clients log in with it", "continue: --resume"
+            )
         run.on_servers("the rotation stays started", _drop, [state["hash"]])
         run.forget()
     return run.rotation
@@ -225,21 +216,22 @@ class _OngoingRotation:
     def __post_init__(self) -> None:
         with suppress(ResponseError):  # the user may not call CLIENT SETNAME
             self.config.client_setname(connection_name("config-server/0"))
-        self.read_entries()
         self.rotation = PasswordRotation(self.user)
+        self.read_entries()
         if not self.places:
             raise ConfigError(f"user {self.user!r} has a password in no entry", "name another user")
-        for where, entry in self.places:
-            source = _source(entry, where)
-            self.rotation.entries.setdefault(source, []).append(where)
         found = self.on_servers(_UNCHANGED, _hashes)
         self.rotation.servers = sorted(found)
 
     def read_entries(self) -> None:
         """Read the entries, which say how to log in to the servers."""
+        self.epoch = read_epoch(self.config)
         self.components = read_components(self.config)
         everywhere = entries_of(self.components.values(), self.config_server, replicas=True)
         self.places = [place for place in everywhere if self._is_users(*place)]
+        self.rotation.entries = {}
+        for where, entry in self.places:
+            self.rotation.entries.setdefault(_source(entry, where), []).append(where)
         # An entry of Sentinels has no server's address: ask them for master and replicas.
         self.servers = [
             server
@@ -285,10 +277,20 @@ class _OngoingRotation:
     def _key(self) -> str:
         return f"config:rotation:{self.user}"
 
-    def read_state(self) -> dict[str, Any] | None:
-        [text] = self.config.mget([self._key])
+    def read_state(self, started: bool | None, option: str = "--resume") -> dict[str, Any]:
+        """Return the state, empty without one; refuse one unless it ``started``, and vice versa."""
+        [text] = self._stored = self.config.mget([self._key])
+        if text is None and started:
+            raise ConfigError(
+                f"the rotation of {self.user!r} has not started", f"leave out {option}"
+            )
+        if text is not None and started is False:
+            raise ConfigError(
+                f"a rotation of {self.user!r} has started and was not finished",
+                "continue it: --resume, or undo it: --abort",
+            )
         if text is None:
-            return None
+            return {}
         found = load_json(text, self._key)
         if not isinstance(found, dict) or found.get("format") != _FORMAT:
             raise ConfigError(
@@ -298,7 +300,36 @@ class _OngoingRotation:
         return found
 
     def _write_state(self, state: Mapping[str, Any]) -> None:
-        self.config.mset({self._key: json.dumps(state)})
+        with self.config.pipeline() as pipe:
+            self.watch(pipe)
+            pipe.multi()
+            pipe.mset({self._key: json.dumps(state)})
+            pipe.mget([self._key])
+            _, self._stored = pipe.execute()
+
+    def watch(self, pipe: Any) -> None:
+        """Have a transaction fail if another process has continued or undone this rotation."""
+        pipe.watch(self._key)
+        self.require_own(pipe)
+
+    def require_own(self, client: Any) -> None:
+        """Check the same, before a step that cannot depend on it."""
+        if client.mget([self._key]) != self._stored:
+            raise ConfigError(
+                f"another process has continued or undone the rotation of {self.user!r} while "
+                "this one was stopped",
+                f"see what is left: shardkit rotate {self.user} --dry-run",
+            )
+
+    def giving(self, hash_: str) -> Iterator[bool]:
+        """Yield of each entry whether it gives the password of a hash here."""
+        for where, entry in self.places:
+            password = str(entry.resolved(where)["password"])
+            yield hashlib.sha256(password.encode()).hexdigest() == hash_
+
+    def is_published(self, state: Mapping[str, Any]) -> bool:
+        """Whether it was published, and no later push has replaced it by another."""
+        return "published" in state and all(self.giving(state["hash"]))
 
     def forget(self) -> None:
         self.config.delete(self._key)
@@ -348,6 +379,7 @@ class _OngoingRotation:
     def add(self, state: Mapping[str, Any]) -> None:
         """Add the new password on every server, and log in with it everywhere."""
         self._hash_of_new(state["hash"])
+        self.require_own(self.config)
         password = str(self.password)
         unsaved = self.on_servers("nothing was published", _add, password)
         lost = sorted(server for server, saved in unsaved.items() if not saved)
@@ -369,23 +401,27 @@ class _OngoingRotation:
     def publish(self, state: dict[str, Any], message: str) -> dict[str, Any]:
         """Push the entries that have the password inline, and write password files."""
         now = self._processes()
-        for path in sorted(_files(self.places)):
-            _write_file(path, str(self.password))
+        while read_epoch(self.config) != self.epoch:  # others have pushed
+            self.read_entries()
+            self.add(state)
         for where, entry in self.places:
-            expected = self.password if _source(entry, where) != "entry" else None
+            expected = self.password if _source(entry, where) == "environment" else None
             if expected not in (None, entry.resolved(where)["password"]):
                 raise ConfigError(
                     f"{where} gives the old password here, as its environment variable or URL is "
                     "not changed yet, so nothing was published",
                     "change it, and continue: --resume",
                 )
-        before = read_epoch(self.config)
+        self.require_own(self.config)
+        for path in sorted(_files(self.places)):
+            _write_file(path, str(self.password))
         if changed := self._with_new_password():
             text = message or f"the password of {self.user} is rotated"
+            options: dict[str, Any] = {"epoch": self.epoch, "message": text, "guard": self.watch}
             shard_map = ShardMap(changed, source=f"rotate {self.user}")
-            push(self.config, shard_map, epoch=before, message=text, timeout=self.timeout)
+            push(self.config, shard_map, check=False, timeout=self.timeout, **options)
         self.read_entries()
-        epoch = read_epoch(self.config) if "entry" in self.rotation.entries else 0
+        epoch = self.epoch if "entry" in self.rotation.entries else 0
         processes = [[each.host, each.pid] for each in now if each.pid and self._concerns(each)]
         state = {**state, "epoch": epoch, "published": time.time(), "processes": processes}
         self._write_state(state)
@@ -512,6 +548,13 @@ class _OngoingRotation:
 
     def remove(self, state: Mapping[str, Any], settled: float) -> None:
         """Remove the old passwords; restore them if a client is refused."""
+        self.require_own(self.config)
+        self.read_entries()
+        if not self.is_published(state):
+            raise ConfigError(
+                f"entries give another password of {self.user!r} again, and both are taken",
+                "continue with the new password: --resume",
+            )
         began = time.monotonic()
         removed = self.on_servers("both passwords are taken there", _drop_others, state["hash"])
         while True:

@@ -19,6 +19,7 @@ A forked child closes its copies of the pipes at once, and cannot stop its paren
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import signal
@@ -27,13 +28,14 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from shardkit.errors import LocalServerError
 
+_SAVING: Final = 5.0  # seconds that a killed server's child may take
 EXIT_TIMEOUT: Final = 10.0  # seconds that servers have to end when Python exits
 
 # $1 is a directory to remove. Lines on the pipe are the server's process id, for waiting only.
@@ -112,7 +114,7 @@ class GuardedProcess:
 
     def run(self, command: Sequence[str], log: Path) -> None:
         """Start the server; its output is appended to the log."""
-        with log.open("ab") as output:
+        with locked(log) as output:
             try:
                 self._server = subprocess.Popen(
                     command,
@@ -200,6 +202,30 @@ def _after_fork_in_child() -> None:
 
 
 atexit.register(lambda: finish(list(_guarded), EXIT_TIMEOUT))
+
+
+@contextmanager
+def locked(log: Path) -> Iterator[BinaryIO]:
+    """Open a server's log. A server that has it as its output keeps it locked until it has ended.
+
+    Raises:
+        LocalServerError: another server has that; both would save into one directory.
+    """
+    with log.open("ab") as output:
+        end = time.monotonic() + _SAVING
+        while True:
+            try:
+                fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:  # perhaps it was killed, and its child is still saving
+                if time.monotonic() > end:
+                    raise LocalServerError(
+                        f"{log.parent} is in use: another server saves its data there",
+                        "stop that server, or use another directory",
+                    ) from None
+                time.sleep(0.05)
+        yield output
+
 
 # The lock is looked up when it is used: a forked child has a new one.
 os.register_at_fork(

@@ -29,7 +29,7 @@ from redis.retry import Retry
 from shardkit import log_records
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
-from shardkit.local.process import GuardedProcess, finish
+from shardkit.local.process import GuardedProcess, finish, locked
 from shardkit.network.connections.redis_private import library_name
 from shardkit.operations.arguments import Seconds, in_seconds
 
@@ -357,6 +357,8 @@ class LocalServer:
         directory = self._data_dir
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with locked(directory / LOG_FILE):
+                pass
         self._process = process = GuardedProcess(directory)
         self._finalizer = weakref.finalize(self, finish, [process], STOP_TIMEOUT)
         self._finalizer.atexit = False  # when Python exits, all servers end in parallel

@@ -35,6 +35,7 @@ from shardkit.admin.backup import (
 )
 from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
+from shardkit.network.connections.databases import FENCE_KEY
 
 backups: Any = import_module("shardkit.admin.backup")
 LIBRARY = "#!lua name=l\nredis.register_function('f', function() return 1 end)"
@@ -238,7 +239,7 @@ def test_damage_is_refused(kit: shardkit.ShardKit, servers: LocalServers, tmp_pa
         ),
         (
             "one: {entry: {port: 2}}, data: {shards: [{port: 2, db: 1}, {port: 3}, {port: 4}]}",
-            r"data:\d cannot be restored: .*; start its server",
+            r"data:\d cannot be restored: .*; start it, or grant",
         ),
         ("one: {entry: {port: PORT, db: 7}}, data: DATA", "database of one is not empty; restore"),
         (
@@ -348,6 +349,30 @@ def test_keys_are_counted(
 
         with pytest.raises(ConfigError, match="one has 2 keys, and 1 key should be there; stop"):
             restore(tmp_path / "backup", others.shard_map, progress=intrude)
+
+
+def test_an_interrupted_restore_is_continued_unless_a_move_has_closed_a_database(
+    kit: shardkit.ShardKit, servers: LocalServers, others: LocalServers, tmp_path: Path
+) -> None:
+    fill(kit, 50, 10)
+    kit.client("one").set("stays", 1)
+    backup(components(servers), tmp_path / "backup")
+
+    def interrupt(keys: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restore(tmp_path / "backup", others.shard_map, progress=interrupt)
+    with shardkit.connect(others.shard_map) as opened:
+        client = opened.client("one")
+        client.set(FENCE_KEY, '{"to": "a:1"}')
+        with pytest.raises(ConfigError, match=r"one is closed by a move to a:1 .* changes repair"):
+            restore(tmp_path / "backup", others.shard_map)
+        client.delete(FENCE_KEY)
+    restore(tmp_path / "backup", others.shard_map)
+    assert everything(others) == everything(servers)
+    with pytest.raises(ConfigError, match="is not empty; restore into an empty one"):
+        restore(tmp_path / "backup", others.shard_map)
 
 
 def test_restore_fails_if_the_target_evicts(

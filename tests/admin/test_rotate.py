@@ -25,6 +25,7 @@ from redis.exceptions import AuthenticationError
 import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
+from shardkit.admin.changes import CHANGES_KEY
 from shardkit.admin.servers import ClientProcess
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
@@ -242,6 +243,58 @@ def test_it_is_taken_back_as_long_as_it_was_not_published(
         abort_rotation(config, servers[0].entry, "app")
 
 
+def test_a_rotation_that_was_killed_after_its_push_is_not_taken_back(
+    servers: list[LocalServer], config: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(config, described(servers))
+
+    def killed(*args: Any, **options: Any) -> None:
+        push(*args, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "push", killed)
+        with pytest.raises(KeyboardInterrupt):
+            turn(config, servers)
+    with pytest.raises(ConfigError, match="was published: clients log in with it"):
+        abort_rotation(config, servers[0].entry, "app")
+    assert logs_in(servers[1], NEW)
+    assert turn(config, servers, resume=True, password=NEW).done
+
+
+def test_what_others_push_during_a_rotation_stays(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+    moved = ShardMap.parse(described(servers).to_yaml().replace("/3", "/5"))
+
+    def at(step: str, pushed: ShardMap) -> Any:
+        left = [pushed]
+        return lambda now: now.step == step and left and push(config, left.pop(), force=True)
+
+    with pytest.raises(ConfigError, match="another password of 'app' again, and both are taken"):
+        turn(config, servers, progress=at("published", described(servers)))
+    assert logs_in(servers[1], OLD)
+    assert turn(config, servers, resume=True, progress=at("added", moved)).done
+    assert read_components(config)["other"].entry.database == 5  # type: ignore[union-attr]
+    assert [logs_in(servers[1], word) for word in (OLD, NEW)] == [False, True]
+
+
+def test_a_stopped_rotation_that_others_have_undone_publishes_nothing(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+
+    def undone(rotation: PasswordRotation) -> None:
+        config.delete(CHANGES_KEY)  # as ten seconds after it was stopped
+        abort_rotation(config, servers[0].entry, "app")
+
+    with pytest.raises(ConfigError, match="another process has continued or undone the rotation"):
+        turn(config, servers, progress=undone)
+    assert logs_in(servers[1], OLD)
+    assert NEW not in str(read_components(config)["data"].shards[0].to_json())
+
+
 def test_another_users_password_stays(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
     with servers[2].client() as copy:
@@ -311,11 +364,6 @@ STATE = {"format": 1, "user": "app", "hash": hashlib.sha256(NEW.encode()).hexdig
             {"format": 2},
             {"resume": True},
             "config:rotation:app cannot be read by this release; use the release that began",
-        ),
-        (
-            {**STATE, "published": 1},
-            {"resume": True},
-            "the new password of 'app' is gone; add it: ACL SETUSER, then continue: --resume",
         ),
     ],
 )

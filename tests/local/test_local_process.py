@@ -15,6 +15,7 @@ import pytest
 import redis
 from local_helpers import alive, all_end, eventually
 
+from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
 from shardkit.local.process import GuardedProcess
 
@@ -316,3 +317,16 @@ def test_a_stopped_server_leaves_no_file_open() -> None:
         with LocalServer():
             pass
     assert open_files() == before
+
+
+def test_two_servers_do_not_save_into_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.local.process._SAVING", 0.1)
+    with LocalServer(data_dir=tmp_path) as server:
+        with pytest.raises(LocalServerError, match="is in use: another server saves its data"):
+            LocalServer(data_dir=tmp_path).start()
+        server.kill()
+        server.restart()
+    with LocalServer(data_dir=tmp_path) as server:
+        assert server.running

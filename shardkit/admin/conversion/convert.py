@@ -112,7 +112,7 @@ class _Copy:
         self.entries = self.copied = self.removed = self.followed = 0
 
     def run(self, offline: bool, stopped: Callable[[], bool]) -> Converted:
-        slots = _slots_of(self._databases)
+        self._masters = _masters_of(self._databases)
         with ExitStack() as stack:
             if not offline:
                 for group in by_server(self._databases):
@@ -131,13 +131,16 @@ class _Copy:
                 passes += self._until_equal(settled=True)
             if self._conversion.expires and not self._by_key:
                 self._expire()
-        if _slots_of(self._databases) != slots:
-            raise GrowthError(
-                f"{self._conversion.keys}: slots of the cluster have moved, or a replica was "
-                "promoted, so changes may have been missed",
-                "wait until that is done, and convert again",
-            )
+        self._require_same_masters()
         return Converted(self.entries, passes, self.copied, self.removed, self.followed)
+
+    def _require_same_masters(self) -> None:
+        if _masters_of(self._databases) != self._masters:
+            raise GrowthError(
+                f"{self._conversion.keys}: a server was restarted, slots of the cluster have "
+                "moved, or a replica was promoted, so changes may have been missed",
+                "check that all servers have their data, and convert again",
+            )
 
     def _train(self) -> None:
         """Train the dictionary on values drawn at random, unless there is one."""
@@ -184,6 +187,15 @@ class _Copy:
         self.entries = count
         for names in pages(self._form.names(), _PAGE):
             gone = self._missing(names)
+            if gone:  # and not because a server came back empty
+                self._require_same_masters()
+                if not count:
+                    raise GrowthError(
+                        f"{self._conversion.keys} has no keys, and {self._conversion.name} has "
+                        f"{counted(len(gone), 'entry', 'entries')} or more: nothing was removed",
+                        "check that the servers have their data. If the keys were deleted after "
+                        "the conversion, nothing is left to do",
+                    )
             found = self._form.sync([(name, None) for name in gone]) if gone else set()
             self.removed += len(found)
             differing |= found
@@ -348,11 +360,12 @@ class _Copy:
         return changed
 
 
-def _slots_of(databases: Sequence[Database]) -> dict[str, Any]:
-    """Return the slots of each master of a cluster, by its address; refuse slots that move."""
-    slots: dict[str, Any] = {}
+def _masters_of(databases: Sequence[Database]) -> dict[str, Any]:
+    """Return each server's run, and the slots of a cluster's; refuse slots that move."""
+    masters: dict[str, Any] = {}
     for database in databases:
         client: Any = database.client
+        masters[database.address] = client.info("server")["run_id"]
         if int(client.info("cluster").get("cluster_enabled", 0)):
             if moving_slots(client):
                 raise GrowthError(
@@ -361,7 +374,8 @@ def _slots_of(databases: Sequence[Database]) -> dict[str, Any]:
                 )
             own = client.execute_command("CLUSTER MYID")
             listed = client.execute_command("CLUSTER SLOTS")
-            slots[database.address] = (
+            masters[database.address] = (
+                masters[database.address],
                 own,
                 sorted(
                     [int(first), int(last)]
@@ -369,7 +383,7 @@ def _slots_of(databases: Sequence[Database]) -> dict[str, Any]:
                     if master[2] == own
                 ),
             )
-    return slots
+    return masters
 
 
 def _number(database: Database) -> int:

@@ -37,7 +37,7 @@ from shardkit.admin.growth.journal import LEAVE, lease, push_changed
 from shardkit.admin.growth.relocation import Same, ServerAddress, Stored
 from shardkit.admin.growth.servers import KnownServers, ServerRole
 from shardkit.config.component import Component
-from shardkit.config.store import read_components, read_epoch
+from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.network.server_queries import STEPS, query_all
 from shardkit.operations.arguments import Seconds, in_seconds
@@ -107,14 +107,22 @@ def attach_replica(
         if role.is_master:
             servers.replicate(new, source, login, held.order)
             servers.persist_roles(new)
-        servers.wait_for_copy(master, new, copy_timeout)
+        again = f"and again: shardkit replicas attach {target} --to {to}"
+        servers.wait_for_copy(master, new, copy_timeout, again)
         named = bool(known.entries_on(source))
-        epoch = read_epoch(config)
-        if named:
-            epoch = push_changed(
-                held,
-                lambda components: relocation.with_replica(components, source, target, same, zone),
-                f"{target} replicates {source}",
+        epoch = push_changed(
+            held,
+            lambda components: relocation.with_replica(components, source, target, same, zone),
+            f"{target} replicates {source}",
+        )
+        now = read_components(config).values()
+        if named and not relocation.entries_on(now, source, same):
+            if role.is_master:
+                held.order(new, "REPLICAOF", "NO", "ONE")
+                servers.persist_roles(new)
+            raise GrowthError(
+                f"entries have stopped naming {source} during the copy, so none names {target}",
+                "empty it (FLUSHALL), and attach it to the server that they name",
             )
     return AttachedReplica(target, source, named, epoch)
 

@@ -28,7 +28,8 @@ from typing import Any, TypeAlias, TypeVar
 import redis
 
 from shardkit.admin.growth.exchange import Slices, accepted, ask, ask_all, at_work, one_connection
-from shardkit.admin.growth.shard_copy import TOLD, has_expiring_fields
+from shardkit.admin.growth.pieces import has_expiring_fields, large_values
+from shardkit.admin.growth.shard_copy import TOLD
 from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.redis_private import reply_callbacks
 
@@ -50,6 +51,7 @@ _MOST_NAMED = 20
 _EXPIRY = 1000  # milliseconds by which times to live may differ
 _STEP = 0.02
 _EXPIRING = 0.05  # seconds in which two servers drop what expires
+_LARGE = 3_000_000  # bytes in memory that take 20 ms to DUMP
 _FOOTER = 10  # bytes of a DUMP: its version and a checksum
 _STREAMS = frozenset({15, 19, 21})  # the first byte of a DUMP
 _COMPRESSED = 0xC3
@@ -182,8 +184,9 @@ def compare(
 def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.inf) -> list[str]:
     """Return which of some keys differ on two servers to which nobody writes, and how.
 
-    Only values that their servers DUMP in different ways are compared in detail; of streams that
-    two versions pack differently, all but the entries.
+    Only large values, and those that their servers DUMP in different ways, are compared in detail;
+    of large streams, and those that two versions pack differently, all but the entries, which
+    never change.
 
     Raises:
         GrowthError: some must be compared in detail although it is later than ``until``, so that
@@ -191,11 +194,13 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
     """
     lines: list[str] = []
     slices = Slices(_SLICE)
-    for part in slices.of(keys):
+    for every in slices.of(keys):
+        large = large_values(one, every, least=_LARGE)
+        part = [key for key in every if key not in large]
+        rest = [key for key in large if not _is_same_stream(one, other, key)]
         asked = [("DUMP", key) for key in part], [("PTTL", key) for key in part]
         said = ask_all([(one, asked), (other, asked)])
         slices.note(len(part), sum(len(value or b"") for value in said[0][: len(part)]))
-        rest = []
         for n, key in enumerate(part):
             packed, there = ((each[n] or b"")[:-_FOOTER] for each in said)
             ends = {*map(_end_of_entries, (packed, there))} if packed != there else {0}
@@ -216,6 +221,16 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
             if why
         ]
     return lines
+
+
+def _is_same_stream(one: Any, other: Any, key: bytes) -> bool:
+    asked = [("TYPE", key)], [("XLEN", key)], [("XRANGE", key, "-", "+", "COUNT", 1)]
+    sides = []
+    for client in (one, other):
+        with one_connection(client) as line:
+            kind, *said = line.ask(*asked, [("EXPIRETIME", key)])
+        sides.append([*said, _value(client, key, "stream", [])] if kind == b"stream" else [client])
+    return repr(sides[0]) == repr(sides[1])
 
 
 def _end_of_entries(packed: bytes) -> int:

@@ -188,7 +188,7 @@ def fail_over(
             offsets = _roles(candidates, login)
             target = _best(source, _following(offsets, source, same, role.history), None)
             replica = connect(target)
-            servers.wait_for_copy(master, replica, _COPY)
+            servers.wait_for_copy(master, replica, _COPY, "and fail over again")
             servers.take_writes_alone(replica, config, target)
             servers.follow_as(master, login)
             with leased.marking(master, replica):

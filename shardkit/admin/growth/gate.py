@@ -89,9 +89,9 @@ return {-1, ''}"""
 class WriteRefusedError(ResponseError):
     """A server refuses a command of a transaction, for a ``key`` at a ``place``."""
 
-    def __init__(self, text: str, place: Place, key: Any) -> None:
+    def __init__(self, text: str, place: Place, command: Arguments) -> None:
         super().__init__(text)
-        self.place, self.key = place, key
+        self.place, self.key = place, command[2 if command[0] == "XGROUP" else 1]
 
 
 def fence_key(client: Any) -> str:
@@ -258,7 +258,7 @@ def write_under(clients: Clients, value: bytes, writes: Writes) -> None:
         sent = [part for args in commands for part in (len(args), *args)]
         failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
         if failed > 0:
-            raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1][1])
+            raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1])
         if failed == 0:
             raise taken_over()
     if masters:
@@ -330,7 +330,7 @@ def _executed(sent: Sequence[tuple[Place, Commands]], replies: Sequence[Any]) ->
     for place, batch in sent:
         for args, answer in zip(batch, results, strict=False):
             if isinstance(answer, Exception):
-                raise WriteRefusedError(str(answer), place, args[1])
+                raise WriteRefusedError(str(answer), place, args)
             if args[0] != "SELECT":
                 answers.append(answer)
     if isinstance(done, Exception):

@@ -106,7 +106,8 @@ class Move(Change):
             afterwards, as ``host:port``; empty text for none.
         slots: the first and last of each range of slots, by the place of a cluster's master.
         minimums: ``min-replicas-to-write`` of a cluster's nodes before they were closed, by node.
-        decided: when the sources were closed for good, by their clocks, in seconds, by server.
+        decided: when the sources were closed for good, by their clocks, in seconds, by server; of a
+            move of a server, when the data was marked, by which a target that lost it is known.
         opened: databases that were left and have been opened for other uses since.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.

@@ -20,7 +20,7 @@ from shardkit.admin.changes import way_on
 from shardkit.admin.growth import journal, servers
 from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import HOLD, repoint
-from shardkit.admin.growth.gate import update_nodes
+from shardkit.admin.growth.gate import proof_key, update_nodes
 from shardkit.admin.growth.journal import KEYS, LEAVE, REPLICATION, Lease, Move, push_relocation
 from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_split_of
 from shardkit.admin.growth.mover import COPIED, Mover, Progress
@@ -89,6 +89,7 @@ class ServerMover(Mover):
                     self._attach(new)  # the target may have been restarted
                     servers.wait_for_copy(old, new, self._copy_timeout)
                     servers.take_writes_alone(new, config, target)
+                    self._prove(old)
                     with self._lease.marking(old, new):
                         move.held = servers.hand_over(
                             old, new, target, self._hold, self._lease.order
@@ -97,6 +98,7 @@ class ServerMover(Mover):
                 self._reached("promoted")
             if move.phase == "promoted":
                 self._require_handover(old, new)
+                self._require_data(old, new)
                 self._push()
             if move.phase == "pushed":
                 new.ping()
@@ -107,8 +109,11 @@ class ServerMover(Mover):
                 else:
                     self._progress(f"waiting until clients have left {source}")
                     wait_until_left(old, LEAVE)
-                    self._certify()
+                    self._require_data(old, new)
+                    self._certify(proof_key(new).encode())
+                    self._require_data(old, new)
                 self._reached("done")
+                new.delete(proof_key(new))
 
     def _begin(self, old: Any, new: Any) -> None:
         others = self._servers.replicas_of(self._source)
@@ -158,6 +163,44 @@ class ServerMover(Mover):
                 f"find out which server has the keys, then: shardkit changes end {self._move.name}",
             )
 
+    def _prove(self, old: Any) -> None:
+        """Have the data prove on both servers that it is that of this move."""
+        with suppress(ResponseError):  # it is full, or the user may not: then nothing is proven
+            old.set(proof_key(old), self._move.id)
+            self._move.decided = {self._move.source: int(time.time())}
+            self._lease.write(self._move)
+
+    def _require_data(self, old: Any, new: Any) -> None:
+        """Check that the target has not come back without its data; if so, go back in time.
+
+        The source follows the target, so soon it would have lost its data, too.
+        """
+        move, proof = self._move, self._move.id.encode()
+        if not move.decided or new.get(proof_key(new)) == proof:
+            return
+        lost = f"{self._target} has come back without its data"
+        with suppress(RedisError, OSError):
+            if old.get(proof_key(old)) == proof:
+                self._lease.order(old, "REPLICAOF", "NO", "ONE")
+            if servers.role_of(old).is_master and old.get(proof_key(old)) == proof:
+                servers.persist_roles(old)
+                back = self._target, self._source, self._same
+                text = f"move of {self._target} back to {self._source}"
+                push_relocation(self._lease, *back, keep_source=False, message=text)
+                self._reached("aborted")
+                old.delete(proof_key(old))
+        if move.phase == "aborted":
+            raise GrowthError(
+                f"{lost}: {self._source} takes writes again",
+                "empty it (FLUSHALL), and move again",
+            )
+        if move.phase == "pushed":
+            lost += f", and {self._source} has followed it"
+            self._certify()
+            move.certificate = {**(move.certificate or {}), "same": False, "different": [lost]}
+            self._reached("done")
+            raise GrowthError(lost, "restore a backup: shardkit restore")
+
     def _push(self) -> None:
         self._progress("pushing the entries")
         self._move.epoch = push_relocation(
@@ -172,7 +215,7 @@ class ServerMover(Mover):
         repoint(others, self._target, self._own, self._lease.order)
         self._reached("pushed")
 
-    def _certify(self) -> None:
+    def _certify(self, *own: bytes) -> None:
         move = self._move
         with ExitStack() as stack:
 
@@ -184,6 +227,7 @@ class ServerMover(Mover):
                 lambda number: client(self._target, number),
                 lambda number: client(self._source, number),
                 sorted(int(number) for number in used if number.isdigit()),
+                own,
             )
         move.certificate = {
             **asdict(compared),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -29,6 +29,7 @@ from shardkit.admin.growth.exchange import (
     connections_to,
     database_client,
     free_databases,
+    one_connection,
     pages,
     strays,
 )
@@ -36,6 +37,7 @@ from shardkit.admin.growth.failover import master_of, shard_named
 from shardkit.admin.growth.gate import CLOSING, Ranges, is_closed, masters_of
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.mover import Expected, duration
+from shardkit.admin.growth.pieces import IN_PIECES, large_values
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, Stored
 from shardkit.admin.growth.rule import ByPlacement, like_of, misplaced_error, rule_of, shard_names
 from shardkit.admin.growth.servers import (
@@ -97,6 +99,7 @@ _LONG, _MANY = (
     10_000,
     500,
 )  # bytes of a string, elements of a collection: larger ones are only sized
+_DUMPED = 8e-9  # seconds for a byte of a value that is copied whole
 _COPYING = 2.0  # by what a copy takes longer than reading
 _SIZES = {"hash": "HLEN", "set": "SCARD", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
 _SIZES["string"] = "STRLEN"
@@ -392,6 +395,12 @@ def plan_copy(
             ]
     for server, numbers in sources.items():
         problems += config_databases(server, login_of(server), numbers)
+        for number in numbers:
+            with (
+                suppress(RedisError, OSError),  # the plan reports that it cannot be used
+                database_client(server, login_of(server), number) as client,
+            ):
+                notes += [f"{server}: {text}" for text in _copied_whole(client)]
     where = "; ".join(
         f"{server}, databases {', '.join(map(str, numbers))}" for server, numbers in sources.items()
     )
@@ -627,6 +636,23 @@ def _libraries(old: Any, new: Any, target: ServerAddress, problems: list[str]) -
         if mine[name] != its[name]
     ]
     return sorted(mine.keys() - its.keys())
+
+
+def _copied_whole(client: Any) -> Iterator[str]:
+    """Yield which large values of a database hold both servers, as they have no pieces."""
+    with one_connection(client) as line:
+        vectors, modules = line.ask([("COMMAND", "INFO", "VADD"), ("MODULE", "LIST")])
+    # Without the right to ask, there may be some.
+    if not any(isinstance(each, Exception) or any(each) for each in (vectors, modules)):
+        return
+    for keys in pages(client, 10 * _SAMPLED):
+        kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]
+        others = {key: kind for key, kind in zip(keys, kinds, strict=True) if kind not in IN_PIECES}
+        for key, size in large_values(client, list(others)).items() if others else ():
+            yield (
+                f"{key.decode(errors='backslashreplace')} ({others[key]}, {size:,} bytes) is "
+                f"copied whole: that holds the servers for about {size * _DUMPED:.2f} s"
+            )
 
 
 def _counts(info: Mapping[str, Any]) -> dict[int, int]:

@@ -368,9 +368,16 @@ def _acknowledging(replica: Any) -> Iterator[Callable[[], object]]:
 
 
 def wait_for_copy(
-    master: Any, replica: Any, seconds: float, tell: Callable[[], object] = lambda: None
+    master: Any,
+    replica: Any,
+    seconds: float,
+    again: str = "and resume, or abort",
+    tell: Callable[[], object] = lambda: None,
 ) -> None:
-    """Wait until a replica has been filled and is near its master's offset."""
+    """Wait until a replica has been filled and is near its master's offset.
+
+    ``again`` says what to do after an error.
+    """
     end = time.monotonic() + seconds
     while True:
         try:
@@ -383,7 +390,7 @@ def wait_for_copy(
             raise GrowthError(
                 "the new server no longer follows its master: it was restarted or reconfigured. "
                 "Nothing has changed for clients",
-                "empty it if it has keys, and resume, or abort",
+                f"empty it if it has keys (FLUSHALL), {again}",
             )
         if found.linked and found.history == ahead.history and ahead.offset - found.offset < _NEAR:
             return
@@ -391,7 +398,7 @@ def wait_for_copy(
             raise GrowthError(
                 f"the copy was not complete within {seconds:g} s (its link to the master is "
                 f"{'up' if found.linked else 'down'}): nothing has changed for clients",
-                "resume when it is, or abort. See: shardkit replicas tree",
+                f"wait until it is (shardkit replicas tree), {again}",
             )
         tell()
         time.sleep(10 * STEP)

@@ -14,7 +14,6 @@ before the key is read. So nothing has to be atomic. Other databases of both ser
 from __future__ import annotations
 
 import hashlib
-import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -30,6 +29,7 @@ from redis.utils import str_if_bytes
 from shardkit.admin.growth import exchange, gate
 from shardkit.admin.growth.exchange import Commands, Slices
 from shardkit.admin.growth.gate import GuardedWrites, WriteRefusedError, Writes
+from shardkit.admin.growth.pieces import IN_PIECES, asking_for_large, large_values, pieces
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
 from shardkit.errors import GrowthError, MissedChangesError
@@ -48,24 +48,6 @@ _POLL = 0.1
 _SETTING = "notify-keyspace-events"
 _ALWAYS = "KA"  # keyspace events, all kinds of them
 _WANTED = f"{_ALWAYS}n"  # also that a key is new, whatever its type
-# A string's or collection's command for its size, and those that read and write a page of it.
-_PIECES = {
-    "string": ("STRLEN", "GETRANGE", "APPEND"),
-    "list": ("LLEN", "LRANGE", "RPUSH"),
-    "hash": ("HLEN", "HSCAN", "HSET"),
-    "set": ("SCARD", "SSCAN", "SADD"),
-    "zset": ("ZCARD", "ZSCAN", "ZADD"),
-}
-_LARGE = 500_000  # bytes in memory of values that are copied in pieces
-_FIND_LARGE = """
-local large = {}
-local least = tonumber(ARGV[1])
-for n = 2, #ARGV do
-    local size = redis.call('MEMORY', 'USAGE', ARGV[n])
-    if size and size > least then large[#large + 1] = {n - 2, size} end
-end
-return large"""
-_PIECE, _MEMBERS = 100_000, 1000  # bytes and members at a time
 # Events that no client causes; the last is followed by a DEL if no field is left.
 _OF_ITSELF = frozenset({b"expired", b"evicted", b"hexpired"})
 
@@ -487,44 +469,50 @@ class DatabaseCopy:
         with exchange.one_connection(self._sources[number]) as line:
             for keys in chain(lists, [()]):
                 for own in (keys[n : n + _PAGE] for n in range(0, len(keys), _PAGE)):
-                    # An EVAL would wait with the writers.
-                    line.post([("EVAL_RO", _FIND_LARGE, 0, _LARGE, *own)])
+                    line.post(asking_for_large(own))
                     asked.append(own)
                 # The server looks at a page while this process handles the one before.
                 while len(asked) > (1 if keys else 0):
                     own, [said] = asked.popleft(), line.replies()
-                    found = [] if isinstance(said, Exception) else said  # the user may not ask
-                    large = {own[n] for n, size in found if self._in_pieces(number, own[n], size)}
+                    found = large_values(self._sources[number], own, said)
+                    large = {key for key, n in found.items() if self._in_pieces(number, key, n)}
                     yield [key for key in own if key not in large] if large else own
 
     def _in_pieces(self, number: int, key: bytes, size: int) -> bool:
-        """Copy a value in pieces, unless it is of another type or fields of hashes expire.
+        """Copy a value in pieces, unless it is of another type.
 
         If it changes meanwhile, that is told, and it is copied again.
         """
         source = self._sources[number]
         kind, left = exchange.ask(source, [("TYPE", key), ("PTTL", key)])
         kind = kind.decode()
-        if kind not in _PIECES or (kind == "hash" and has_expiring_fields(source.info("keyspace"))):
+        if kind not in IN_PIECES:
             return False
         at = time.monotonic()
         [target] = self._rule.there(Place(self.server, number), [key])
         for waiting in self._read.values():  # it may have been small a moment ago
             waiting.keys.pop(key, None)
+        if target in self._guarded:
+            with self._refusals():
+                self._guarded[target].settle()
+        if kind not in TOLD:
+            self._untold.setdefault((number, key), _mark([]))  # as if without groups
         try:
-            pieces = _pieces(source, key, kind, size)
-            for command in chain([("UNLINK", key)], pieces):
+            for batch in pieces(source, self._targets[target], key, kind, size):
                 with exchange.at_work(self._share), self._refusals():
-                    self._send({target: [[command]]})
-                self.bytes += sum(len(each) for each in command[2:] if isinstance(each, bytes))
+                    self._send({target: [batch]})
+                self.bytes += sum(
+                    len(part) for each in batch for part in each[2:] if isinstance(part, bytes)
+                )
                 self.tell()
+            ends: Arguments = ("PERSIST", key)
             if left > 0:
-                left = max(1, left - round(1000 * (time.monotonic() - at)))
-                with self._refusals():
-                    self._send({target: [[("PEXPIRE", key, left)]]})
+                ends = ("PEXPIRE", key, max(1, left - round(1000 * (time.monotonic() - at))))
+            with self._refusals():
+                self._send({target: [[ends]]})
         except ResponseError as error:
-            if not str(error).startswith("WRONGTYPE"):  # it has just changed its type
-                raise
+            if not str(error).upper().startswith(("WRONGTYPE", "ERR NO SUCH KEY", "NO SUCH KEY")):
+                raise  # else it has just changed its type, or is gone
         self.keys += 1
         return True
 
@@ -627,37 +615,6 @@ class DatabaseCopy:
             guarded = self._guarded[target] = GuardedWrites(target, client, self.value)
             self._writers.callback(guarded.close)
         self._guarded[target].write(writes[target])
-
-
-def has_expiring_fields(keyspace: Mapping[str, Any]) -> bool:
-    """Whether fields of hashes expire, by the numbers of Valkey and Redis."""
-    return any(
-        each.get("keys_with_volatile_items") or each.get("subexpiry") for each in keyspace.values()
-    )
-
-
-def _pieces(source: Any, key: bytes, kind: str, size: int) -> Iterator[Arguments]:
-    """Yield the commands that write a value of about some bytes in pieces."""
-    length, read, write = _PIECES[kind]
-    [count] = exchange.ask(source, [(length, key)])
-    page = max(1, _PIECE * count // size)
-    if kind != "string":
-        page = min(page, _MEMBERS)
-    cursor = b"0"
-    for start in range(0, sys.maxsize, page):
-        if kind in ("string", "list"):
-            [found] = exchange.ask(source, [(read, key, start, start + page - 1)])
-            members = found if isinstance(found, list) else [found] if found else []
-            is_last = not members
-        else:
-            [[cursor, members]] = exchange.ask(source, [(read, key, cursor, "COUNT", page)])
-            if kind == "zset":  # scores come last
-                members = list(chain(*zip(members[1::2], members[::2], strict=True)))
-            is_last = cursor == b"0"
-        if members:
-            yield (write, key, *members)
-        if is_last:
-            return
 
 
 def _mark(said: Any) -> bytes:

@@ -239,7 +239,7 @@ def advise_command(
     """
     if plot is not None:
         check_plot(plot)
-    with _databases(names, on, where) as databases, progress("keys") as tell:
+    with _databases(names, on, where) as (_, databases), progress("keys") as tell:
         sample = sampling.take(
             databases, keys, match, type_, lambda seen: tell("sampling", seen, None)
         )
@@ -266,14 +266,14 @@ def _best(advices: Sequence[FamilyAdvice]) -> Conversion:
 @contextmanager
 def _databases(
     names: Sequence[str], on: Sequence[str], where: str | None
-) -> Iterator[list[Database]]:
-    """Give the databases of ``--on``, or those of components."""
+) -> Iterator[tuple[list[Component], list[Database]]]:
+    """Give the databases of ``--on``, or those of components, and what these are."""
     if on and names:
         raise click.UsageError("--on and COMPONENT exclude each other")
     if not on:
         with opened(where) as topology:
             chosen, _ = topology.components(names, ShardOptions())
-            yield databases_with(topology.kit, *chosen)
+            yield list(chosen.values()), databases_with(topology.kit, *chosen)
         return
     entries = tuple(entry_at(text, f"--on {text}") for text in on if cluster_of(text) is None)
     named = {"data": Component("data", shards=entries)} if entries else {}
@@ -290,7 +290,7 @@ def _databases(
                     f"{database.server} is a node of a cluster, whose other nodes have keys too",
                     f"specify --on redis+cluster://{database.server}",
                 )
-        yield databases
+        yield list(named.values()), databases
 
 
 def _label(layout: LayoutAdvice) -> str:
@@ -445,9 +445,10 @@ def convert_command(
     asking: list[threading.Thread] = []
     with (
         opened(where) as topology,
-        _databases([] if on else [source or component], on, where) as databases,
+        _databases([] if on else [source or component], on, where) as (read, databases),
         working_on(
-            topology.config_server, "convert", component, [topology.kit.component(component)]
+            *(topology.config_server, "convert", component),
+            [topology.kit.component(component), *read],
         ),
         progress("entries") as tell,
     ):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from faces import eventually
 from growth_helpers import PATIENT, Fleet, killed_at, replication, small, still_there
 
 import shardkit
@@ -64,6 +66,36 @@ def test_a_source_that_was_promoted_before_it_was_closed_is_copied_again(fleet: 
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert client.get("new") == b"1"
     assert still_there(fleet)
+
+
+@pytest.mark.parametrize("followed", [False, True])
+@pytest.mark.parametrize("moment", ["push_relocation", "wait_until_left"])
+def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
+    fleet: Fleet, moment: str, followed: bool
+) -> None:
+    small(fleet)
+    with killed_at((server_move, moment)):
+        fleet.move_server()
+    old, new = fleet.servers[:2]
+    if not followed:
+        with old.client() as client:
+            client.config_set("masterauth", "wrong")  # it cannot follow in the meantime
+    new.kill()
+    for snapshot in Path(new.directory).glob("*.rdb"):
+        snapshot.unlink()
+    new.restart()
+    if followed:
+        with old.client() as client:
+            assert eventually(lambda: not client.exists("config:fence{}:copied"), 30)
+        said = "has come back without its data, and .* has followed it; restore a backup"
+    else:
+        said = f"{fleet.name(0)} takes writes again; empty it .*and move again"
+    with pytest.raises(GrowthError, match=said):
+        resume_move(fleet.config, fleet.name(0))
+    assert [each.phase for each in moves(fleet.config)] == ["done" if followed else "aborted"]
+    if not followed:
+        assert still_there(fleet)
+        assert fleet.masters() == [fleet.name(0)] * 2
 
 
 def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,19 @@ def test_commands_refuse_what_the_table_says(
             fleet.config.delete(CHANGES_KEY, "config:growth:lease")
             fleet.config.hset(CHANGES_KEY, mapping=before)
     assert refused == APART[COMMANDS[command]]
+
+
+def test_a_conversion_waits_for_a_move_of_the_keys_that_it_reads(
+    busy: tuple[Fleet, dict[str, list[str]]],
+) -> None:
+    fleet, words = busy
+    with fleet.servers[3].client() as client:
+        databases = [f"{client.info('server')['run_id']}/3"]
+    other = replace(open_change("move"), databases=databases)
+    fleet.config.hset(CHANGES_KEY, other.id, changes.text_of(other))
+    done = fleet.run("convert", *words["convert"], "--from", "moved", code=1)
+    fleet.config.hdel(CHANGES_KEY, other.id)
+    assert "a move of others" in done.output
 
 
 def commands(group: click.Group, *before: str) -> Iterator[str]:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from importlib import import_module
 from operator import eq
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import redis
 from faces import eventually
-from growth_helpers import Fleet, follow, writing
+from growth_helpers import Fleet, follow, replication, writing
 
 from shardkit import ShardMap
 from shardkit.admin.growth import (
@@ -104,6 +105,22 @@ def test_a_replica_is_attached_and_detached_while_clients_write(fleet: Fleet) ->
     for change, servers, said in refusals:
         with pytest.raises((GrowthError, InvalidArgumentError), match=said):
             change(fleet.config, *servers)
+
+
+def test_an_attach_fails_if_entries_name_another_master_by_then(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.push(0)
+
+    def wait(*args: Any, real: Any = growth_servers.wait_for_copy) -> None:
+        real(*args)
+        fleet.push(2)
+
+    monkeypatch.setattr(growth_servers, "wait_for_copy", wait)
+    words = "replicas", "attach", fleet.name(1), "--to", fleet.name(0)
+    assert f"entries have stopped naming {fleet.name(0)}" in fleet.run(*words, code=1).output
+    assert named_replicas(fleet) == [[], []]
+    assert replication(fleet.servers[1])["role"] == "master"
 
 
 def test_the_replica_that_a_master_needs_is_not_detached_and_a_dead_one_is(fleet: Fleet) -> None:
