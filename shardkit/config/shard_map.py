@@ -281,7 +281,8 @@ def unreadable(path: str | Path, reason: str) -> ConfigError:
     """Return the error for a file that cannot be read; its path may be meant as an address."""
     url = url_of(str(path))
     other = f"the config server's URL: {url}" if url else f"write one: shardkit init {path}"
-    if (masked := mask("", str(path))) != str(path):  # an address with a password
+    name = "" if "/" in str(path) else "host"
+    if (masked := mask(name, str(path))) != str(path):  # an address with a password
         path, other = masked, "the config server's URL: redis://user:password@host:port/db"
     return ConfigError(f"{path}: cannot be read: {reason}", f"name a shard map, or {other}")
 

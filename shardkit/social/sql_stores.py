@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shardkit.errors import ClosedError, InvalidArgumentError, extra
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.operation import pages
 from shardkit.social.status_cache import AT_ONCE, LARGEST, Fields, StatusCursor, table_rows
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import LONGEST_WAIT, check_integer, check_seconds
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -281,13 +281,15 @@ class PostgreSQLStatusStore(TableStatusStore):
         self, dsn: str, table: str = "statuses", *, connections: int = 8, timeout: Seconds = 30.0
     ) -> None:
         super().__init__(table)
+        check_integer("statuses", "connections", connections, 1, 10_000)
+        timeout = check_seconds("statuses", "timeout", timeout, 0, LONGEST_WAIT)
         with extra("postgresql", "stores in PostgreSQL"):
             pool_class = importlib.import_module("psycopg_pool").ConnectionPool
         self._pool: ConnectionPool[Any] = pool_class(
             dsn,
-            min_size=min(1, connections),
+            min_size=1,
             max_size=connections,
-            timeout=in_seconds(timeout),
+            timeout=timeout,
             open=True,
             check=pool_class.check_connection,
         )
