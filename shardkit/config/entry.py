@@ -235,7 +235,7 @@ class Entry:
                 ) from None
         path = fields.pop("password_file", None)
         if path is not None:
-            fields["password"] = _read_password(path, where)
+            fields["password"] = read_password(path, where)
         for problem in check_entry(fields, where):  # the problem itself would show the value
             raise ConfigError(
                 f"{where}: {problem.field} with its references replaced cannot be used",
@@ -384,7 +384,7 @@ def _require_allowed(provider: str, where: str) -> None:
         )
 
 
-def _read_password(path: str, where: str) -> str:
+def read_password(path: str, where: str) -> str:
     """Return the password that a file holds, without the line's end."""
     reason: str | None = "it is empty, or not one line of UTF-8 text"
     try:

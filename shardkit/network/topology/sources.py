@@ -42,7 +42,7 @@ from shardkit.config.component import (
     reading,
     shards_key,
 )
-from shardkit.config.entry import Entry
+from shardkit.config.entry import Entry, read_regular
 from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap, unreadable
 from shardkit.config.store import HISTORY_KEY
@@ -432,7 +432,7 @@ class MapFile(Source):
         """Read the file, unless its content is known; return why it cannot be used."""
         self._digest, before = b"", self._digest
         try:
-            data = self._path.read_bytes()
+            data = read_regular(self._path)
             self._digest = hashlib.sha256(data).digest()
             if self._digest == before:
                 return self._seen[1]
