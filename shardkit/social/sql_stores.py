@@ -185,9 +185,15 @@ class SQLiteStatusStore(TableStatusStore):
         self._idle: list[sqlite3.Connection] = []
         self._pid = os.getpid()
         self._closed = False
-        with self._cursor() as cursor:
-            cursor.execute("PRAGMA journal_mode = WAL")
-            self._create(cursor)
+        try:
+            with self._cursor() as cursor:
+                cursor.execute("PRAGMA journal_mode = WAL")
+                self._create(cursor)
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"path={shown(str(path))} cannot be used: {error}",
+                "give the path of a store's file, or of a new one",
+            ) from error
 
     def close(self) -> None:
         """Close idle connections now, and used ones when their calls end."""
