@@ -14,7 +14,13 @@ from crcmod.predefined import mkPredefinedCrcFun
 
 from shardkit.config.component import Component, entry_key
 from shardkit.coordination import Holder
-from shardkit.errors import ParameterMismatchError, ShardFailure, ShardUnavailable, StructureError
+from shardkit.errors import (
+    DamagedDataError,
+    ParameterMismatchError,
+    ShardFailure,
+    ShardUnavailable,
+    StructureError,
+)
 from shardkit.kit.kit import ShardKit
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.operations.commands import Command, Key, Partial, Shard
@@ -125,8 +131,11 @@ def open_set(
     [reply] = kit.plane.link().send(Partial([Command(component.name, meta, ("HGETALL", meta))]))
     if isinstance(reply, ShardFailure) and asked["total"] is None:
         raise reply
-    words = [] if isinstance(reply, ShardFailure) else [bytes(word).decode() for word in reply]
-    stored = dict(zip(words[::2], words[1::2], strict=True))
+    try:
+        words = [] if isinstance(reply, ShardFailure) else [word.decode() for word in reply]
+        stored = dict(zip(words[::2], words[1::2], strict=True))
+    except (AttributeError, TypeError, ValueError):
+        raise DamagedDataError(meta, f"{reply!r:.60}", "a set's parameters") from None
     wanted = {field: str(value) for field, value in asked.items() if value is not None}
     if not stored:
         if asked["total"] is None:

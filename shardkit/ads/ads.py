@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
-from shardkit.operations.arguments import Seconds, rows_of, shown
+from shardkit.operations.arguments import Seconds, is_number, rows_of, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -167,8 +167,7 @@ def check_ad(schema: Schema, given: Sequence[Any]) -> CheckedAd:
         raise InvalidArgumentError(
             f"{where}: type={shown(kind)}", f"give one of {', '.join(TYPES)}"
         )
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= MAX_VALUE:
+    if not is_number(value) or not 0 <= value <= MAX_VALUE:
         raise InvalidArgumentError(
             f"{where}: value={shown(value)}", f"give a price, 0 to {MAX_VALUE:,.0f}"
         )
@@ -216,7 +215,7 @@ def read_ad(stored: bytes, key: str) -> tuple[float, str, tuple[str, ...]]:
     """Return an ad's value, type and locations, from the attributes that are stored of it."""
     try:
         _, value, kind, locations = json.loads(stored)
-        if not isinstance(value, int | float) or kind not in TYPES:
+        if not is_number(value) or kind not in TYPES:
             raise ValueError("no value, or no type")
         return value, kind, tuple(locations)
     except (ValueError, TypeError, RecursionError) as error:

@@ -27,6 +27,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import shardkit
+from shardkit.cli import text
 from shardkit.cli.groups import INTERRUPTED, CommandGroup, Session, examples, timed
 from shardkit.cli.output import PROGRAM, Output, write_error
 
@@ -202,6 +203,7 @@ class Application(CommandGroup):
         run: Callable[[], Any] = partial(super().main, *args, standalone_mode=False, **options)
         if not standalone_mode:
             return run()
+        text.typed[:] = (args[0] if args else None) or sys.argv[1:]
         _mend_streams()
         filterwarnings("ignore", category=GetPassWarning)  # a password may be piped
         warnings = _WarningHandler(session)
@@ -288,11 +290,7 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
 
 
 def _sentence(text: str) -> str:
-    """Return click's message in the style of ours; what it quotes may be a misplaced address."""
-    from shardkit.config.problem import mask
-
-    pieces = r"(?s)(['\"(])(.*)(\1|\))"
-    text = re.sub(pieces, lambda each: f"{each[1]}{mask('host', each[2])}{each[3]}", text)
+    """Return click's message in the style of ours."""
     return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
 
 

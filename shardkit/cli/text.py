@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _PROGRESSION = 4  # more numbers than this in even steps are written as first, second, …, last
 _LONGEST = 5_000  # characters of a message: whoever names a key decides how long it is
+typed: list[str] = []  # the words of the command line; a message shows none that may be a password
 _UNITS = ("B", "K", "M", "G", "T", "P")
 
 
@@ -41,6 +42,12 @@ def masked(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return a message on one line; of more than two lines only the first and the last."""
+    from shardkit.config.problem import mask
+
+    for word in typed:
+        for part in (word, word.partition("=")[2]):
+            if part and part in text and (hidden := mask("host", part)) != part:
+                text = text.replace(part, hidden)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 2:
         lines = [lines[0], "…", lines[-1]]

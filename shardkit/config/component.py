@@ -36,7 +36,7 @@ from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, plac
 
 MAX_SHARDS = 16384  # as many as a Redis Cluster has slots
 LONGEST_NAME = 200
-_NAME = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
+_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(:[A-Za-z0-9_.-]+)*")
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -232,10 +232,6 @@ class Component:
         """
         there = len(self.shards)
         remedy = f"use shards={there}, or leave it out" if there else "leave shards= out"
-        if count is not None and type(count) is not int:
-            raise ShardCountError(
-                f"component {self.name!r}: shards={shown('', count)} is not a number", remedy
-            )
         if self.entry is not None and self.entry.is_cluster:
             return
         if count is not None and self.by_hand is not None:
@@ -262,8 +258,8 @@ class Component:
         if rule is not None and there and rule != self.placement:
             whose = "entries say" if self.by_hand is None else "another call says"
             raise InvalidArgumentError(
-                f"component {self.name!r}: this call says placement={rule!r}, but {whose} "
-                f"{self.placement!r}",
+                f"component {self.name!r}: this call says placement={shown('', rule)}, but "
+                f"{whose} {self.placement!r}",
                 "use one placement for all calls",
             )
 
@@ -352,7 +348,7 @@ def wrong_placement(rule: object, count: int) -> str:
     try:
         placement(rule, count)
     except ConfigError as error:
-        reason = f"{error.message} ({error.remedy})".replace(rule, str(mask("", rule)))
+        reason = f"{error.message} ({error.remedy})".replace(rule, str(mask("host", rule)))
         return f"names a placement that cannot be used: {reason}"
     return ""
 

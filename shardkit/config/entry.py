@@ -57,7 +57,10 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
         OSError: it cannot be opened, or is no regular file.
     """
     waits = getattr(os, "O_NONBLOCK", 0)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | waits)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | waits)
+    except ValueError as error:  # a null byte in it
+        raise OSError(errno.EINVAL, str(error), repr(path)) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -235,7 +238,10 @@ class Entry:
                 ) from None
         path = fields.pop("password_file", None)
         if path is not None:
-            fields["password"] = _read_password(path, where)
+            fields["password"] = read_password(path, where)
+        for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):  # OpenSSL waits for a FIFO
+            if os.path.exists(path := fields.get(name, "")) and not os.path.isfile(path):
+                raise ConfigError(f"{where}: {name} is no regular file", "give a file in PEM")
         for problem in check_entry(fields, where):  # the problem itself would show the value
             raise ConfigError(
                 f"{where}: {problem.field} with its references replaced cannot be used",
@@ -384,7 +390,7 @@ def _require_allowed(provider: str, where: str) -> None:
         )
 
 
-def _read_password(path: str, where: str) -> str:
+def read_password(path: str, where: str) -> str:
     """Return the password that a file holds, without the line's end."""
     reason: str | None = "it is empty, or not one line of UTF-8 text"
     try:

@@ -46,7 +46,7 @@ def _is_host(value: str) -> bool:
         except ValueError:
             return False
         value = value.partition("%")[2] or "none"
-    return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#;&=\[\]]+", value) is not None
+    return re.fullmatch(r"(?!-)[^\s\x00-\x1f\x7f/@?#;&=\[\]]+", value) is not None
 
 
 def _is_error_handler(name: str) -> bool:

@@ -16,10 +16,10 @@ from typing import Any
 
 from shardkit.config.url import MASK, REFERENCE, mask_url
 from shardkit.errors import InvalidEntryError
+from shardkit.operations.arguments import without_secrets
 
 SECRETS = frozenset({"password", "ssl_password", "ssl_ca_data"})
 NAMES: set[str] = set()  # of all fields, as `shardkit.config.fields` knows them
-_SETTING = re.compile("(?i)(?:password|passwd|pwd|secret|token)=")
 NO_CLUSTER = "make it the component's entry: a cluster shards itself"  # a remedy
 _LONGEST = 60
 
@@ -78,9 +78,9 @@ def mask(name: str, value: Any) -> Any:
     if isinstance(value, str) and (name == "url" or ":/" in value):
         return mask_url(value)
     if isinstance(value, str) and (
-        ("@" in value and (":" in value or name == "host"))
-        or "=" in value.partition("?")[2]
-        or _SETTING.search(value)
+        ("@" in value and ":" in value)
+        or (name == "host" and re.search("[@#]", value))
+        or without_secrets(value) != value
     ):
         return MASK  # most likely a URL without its scheme
     return value
@@ -96,7 +96,7 @@ def shown(name: str, value: Any) -> str:
         return "a huge number"
     if value is not None and not isinstance(value, str | int | float):
         return f"a {type(value).__name__}"
-    text = json.dumps(mask(name, value))
+    text = json.dumps(mask("host", mask(name, value)))
     return text if len(text) <= _LONGEST else f'{text[: _LONGEST - 2]}…"'
 
 
@@ -104,6 +104,6 @@ def shown_name(name: Any) -> str:
     """Return a field's name for a message, as far as it looks like one."""
     if not isinstance(name, str):
         return shown("", name)
-    word = re.match(r"[A-Za-z0-9_-]{0,40}", name)
+    word = re.match(r"(?!-|.*@)[A-Za-z0-9_-]{0,40}|", name)
     assert word is not None
     return name if word[0] == name else f"{word[0]}…"

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardkit.config.problem import mask
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import is_number, shown
 
 MODES: Final = ("master", "replica", "prefer_replica", "nearest", "zone", "zone_replica")
 MAX_LAG: Final = 10.0  # seconds
@@ -45,11 +46,11 @@ class ReadFrom:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InvalidArgumentError(
-                f"read_from={shown(self.mode)} is unknown", f"give one of {', '.join(MODES)}"
+                f"read_from={shown(mask('host', self.mode))} is unknown",
+                f"give one of {', '.join(MODES)}",
             )
         lag = self.max_lag
-        is_time = isinstance(lag, int | float) and not isinstance(lag, bool) and lag > 0
-        if lag is not None and not is_time:
+        if lag is not None and not (is_number(lag) and lag > 0):
             raise InvalidArgumentError(f"max_lag={shown(lag)}", "give seconds above 0, or None")
 
     @property

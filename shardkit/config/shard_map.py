@@ -71,7 +71,8 @@ def load_yaml(text: str, source: str) -> Any:
             message starts with ``source``.
     """
     why = ""
-    for kind in (_FastLoader, _Loader):  # the second one for its messages
+    # The second one for its messages; it reads a megabyte in seconds.
+    for kind in (_FastLoader, _Loader) if len(text) < 200_000 else (_FastLoader,):
         try:
             loader = kind(text)
             node = loader.get_single_node()
@@ -104,7 +105,7 @@ class _Loader(_Bounded, yaml.SafeLoader):
 
 
 _FastLoader: Any = _Loader
-_Libyaml: Any = getattr(yaml, "CParser", None)
+_Libyaml: Any = getattr(getattr(yaml, "cyaml", None), "CParser", None)
 if _Libyaml is not None:  # libyaml, where PyYAML was built with it: a tenth of the time
     # Its own composer ends the process where lists are nested too deeply.
     class _LibyamlLoader(_Bounded, _Libyaml, SafeConstructor, Resolver):  # type: ignore[misc]
@@ -281,7 +282,8 @@ def unreadable(path: str | Path, reason: str) -> ConfigError:
     """Return the error for a file that cannot be read; its path may be meant as an address."""
     url = url_of(str(path))
     other = f"the config server's URL: {url}" if url else f"write one: shardkit init {path}"
-    if (masked := mask("", str(path))) != str(path):  # an address with a password
+    name = "" if "/" in str(path) else "host"
+    if (masked := mask(name, str(path))) != str(path):  # an address with a password
         path, other = masked, "the config server's URL: redis://user:password@host:port/db"
     return ConfigError(f"{path}: cannot be read: {reason}", f"name a shard map, or {other}")
 

@@ -36,7 +36,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.arguments import check_integer, check_name, wait_seconds
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -189,7 +189,7 @@ class RateLimit(Structure[Face]):
 
         Cost: one exchange for each attempt.
         """
-        until = float("inf") if timeout is None else self._monotonic() + in_seconds(timeout)
+        until = self._monotonic() + wait_seconds(self.name, timeout)
         while True:
             decision = yield from RateLimit.hit.steps(self, key, hits)
             if decision.allowed:

@@ -42,9 +42,10 @@ from shardkit.network.survey import (
     targets_of,
 )
 from shardkit.network.topology import MapFile
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.lua import script
 from shardkit.routing.command_keys import key_positions
+from shardkit.structures.base.arguments import LONGEST_WAIT, check_seconds
 
 logger = logging.getLogger("shardkit.dashboard")
 
@@ -166,7 +167,7 @@ class FleetWatch:
         interval: Seconds = INTERVAL,
         history: str | PathLike[str] | None = None,
     ) -> None:
-        interval = in_seconds(interval)
+        interval = check_seconds("dashboard", "interval", interval, 0.001, LONGEST_WAIT)
         self.kit = kit
         self.config_server = config_server
         self.interval = interval

@@ -28,6 +28,7 @@ from os import PathLike, fspath
 from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
+from shardkit.config.entry import open_regular
 from shardkit.errors import InvalidArgumentError, extra
 from shardkit.operations.arguments import shown
 
@@ -212,7 +213,8 @@ class Lines:
             yield from self._numbered(self._file)
             return
         path = fspath(self._file)
-        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
+        with open_regular(path) as raw:
+            file = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
             yield from self._numbered(iter(partial(file.readline, LONGEST_LINE), b""))
 
     def _numbered(self, lines: Iterable[str | bytes]) -> Iterator[tuple[int, str]]:
@@ -502,6 +504,7 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
         from maxminddb.decoder import Decoder
     source = fspath(path)
     try:
+        open_regular(source).close()  # no FIFO, which would hang
         with closing(maxminddb.open_database(source, maxminddb.MODE_MMAP)) as database:
             about = database.metadata()
         with open(source, "rb") as file, mapped(file.fileno(), 0, access=ACCESS_READ) as data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shardkit
 from shardkit.errors import InvalidArgumentError
 from shardkit.kit.kit import ShardKit, default_kit
-from shardkit.operations.arguments import shown, without_login
+from shardkit.operations.arguments import shown
 from shardkit.operations.forks import ForkSafeLock
 
 _QUERY = "?config="
@@ -23,11 +23,6 @@ def kit_of(topology: str | None) -> ShardKit:
         return _kits[topology]
 
 
-def without_secrets(url: str) -> str:
-    """Return a URL without its query and its login, which may have a password."""
-    return without_login(url.partition("?")[0].partition("#")[0])
-
-
 def parse_url(url: str) -> tuple[str, str | None]:
     """Return a URL's component and its topology, or None for the default kit's; refuse others."""
     scheme, _, rest = url.partition("://")
@@ -36,7 +31,7 @@ def parse_url(url: str) -> tuple[str, str | None]:
     is_name = component and not set(component) & set("/?@#:;")
     if scheme != "shardkit" or not is_name or (query and not config):
         raise InvalidArgumentError(
-            f"celery: URL {shown(without_secrets(url))} names no component",
+            f"celery: URL {shown(url.partition('#')[0])} names no component",
             f"use shardkit://COMPONENT or shardkit://COMPONENT{_QUERY}TOPOLOGY",
         )
     return component, config or None

@@ -17,7 +17,6 @@ merged in one order: the most requirements first, as the fewest candidates meet 
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -25,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
-from shardkit.operations.arguments import rows_of, shown
+from shardkit.operations.arguments import is_number, rows_of, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -115,13 +114,12 @@ def _spelled(where: str, skill: object) -> str:
 def _number(where: str, measure: str, word: str, value: object) -> int:
     if measure == "skills":
         return 0
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if measure == "levels":
-        if is_number and value in range(MAX_LEVEL + 1):
-            return int(value)  # type: ignore[call-overload,no-any-return]  # a number
+        if is_number(value) and value in range(MAX_LEVEL + 1):
+            return int(value)
         raise InvalidArgumentError(f"{where}: {word}: level={shown(value)}", "give 0, 1 or 2")
-    if is_number and math.isfinite(value) and 0 <= value <= MAX_YEARS:  # type: ignore[arg-type,operator]
-        return round(value * _HUNDREDTHS)  # type: ignore[operator]
+    if is_number(value) and 0 <= value <= MAX_YEARS:
+        return round(value * _HUNDREDTHS)
     raise InvalidArgumentError(
         f"{where}: {word}: years={shown(value)}", f"give a number, 0 to {MAX_YEARS}"
     )

@@ -25,7 +25,7 @@ import redis.asyncio as aioredis
 from redis.credentials import CredentialProvider
 
 from shardkit import caching as _caching, log_records
-from shardkit.config.component import Component
+from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry, as_one_server, entries_of_url
 from shardkit.config.read_from import ReadFrom, as_read_from
@@ -55,12 +55,12 @@ from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT, Durabl
 from shardkit.network.server_queries import CONFIG_LIMITS, ServerErrors
 from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
 from shardkit.network.topology.saved import MAX_AGE, SavedEntries
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, in_seconds, is_number, shown
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routing.placement import DEFAULT
-from shardkit.structures.base.arguments import check_seconds
+from shardkit.structures.base.arguments import LONGEST_WAIT, check_integer, check_seconds
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.upgrade import Upgrade, upgrade_component
 
@@ -122,7 +122,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         zone, deadline = options.get("zone", ""), options.get("deadline")
         providers, check_keys = options.get("credential_providers"), options.get("check_keys")
         if not isinstance(zone, str):
-            raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
+            raise InvalidArgumentError(f"zone={shown(zone)} is not a name", "pass a str")
         self._deadline = None if deadline is None else _checked_deadline(deadline)
         heat = _checked_heat(options.get("heat"), source)
         self.topology = Topology(source)
@@ -443,6 +443,8 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
             ConfigError: the component or its entry is missing or broken.
             ShardUnavailable: the entry is a cluster, and none of its nodes answers.
         """
+        if shard is not None:
+            check_integer(component, "shard", shard, 0, MAX_SHARDS - 1)
         if not private:
             client = self.clients.get(self.topology.component(component), shard)
             return cast("redis.Redis", client)
@@ -469,7 +471,7 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
-        return health_of(self, in_seconds(timeout))
+        return health_of(self, check_seconds("kit", "timeout", timeout, 0, LONGEST_WAIT))
 
     def upgrade(
         self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
@@ -577,6 +579,8 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
         self, component: str, shard: int | None = None, *, private: bool = False
     ) -> aioredis.Redis:
         """Return the awaiting client of a shard; see `ShardKit.client`."""
+        if shard is not None:
+            check_integer(component, "shard", shard, 0, MAX_SHARDS - 1)
         if not private:
             client = self.clients.aget(await self.topology.acomponent(component), shard)
             return cast("aioredis.Redis", client)
@@ -594,7 +598,7 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
 
     async def health(self, timeout: Seconds = TIMEOUT) -> Health:  # noqa: ASYNC109 - as blocking
         """Check every server, all at the same time; see `ShardKit.health`."""
-        return await ahealth_of(self, in_seconds(timeout))
+        return await ahealth_of(self, check_seconds("kit", "timeout", timeout, 0, LONGEST_WAIT))
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `ShardKit.together`."""
@@ -794,9 +798,9 @@ def _cache(options: Mapping[str, Any]) -> tuple[Path | None, float]:
             age = float(text)
         except ValueError:
             age = text
-    if isinstance(age, bool) or not isinstance(age, int | float) or not age > 0:
+    if not is_number(age) or age <= 0:
         raise ConfigError(
-            f"cache_max_age={age!r:.80} is not a number of seconds above 0", "use seconds: 86400"
+            f"cache_max_age={shown(age)} is not a number of seconds above 0", "use seconds: 86400"
         )
     if not path:
         return None, age
@@ -815,12 +819,12 @@ def _checked_heat(heat: object, source: Source) -> float:
         given = os.environ.get(HEAT) or "0"
     try:
         share = float(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         share = -1.0
     if not 0 <= share <= 1 or isinstance(given, bool):
         name = f"${HEAT}" if heat is None else "heat"
         raise InvalidArgumentError(
-            f"{name}={given!r:.80} is not a share of the time", "use 0 to 1: 0.005"
+            f"{name}={shown(given)} is not a share of the time", "use 0 to 1: 0.005"
         )
     if not isinstance(source, ConfigServer):
         if heat:

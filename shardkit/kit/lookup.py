@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from shardkit.config.component import Component, wrong_placement
+from shardkit.config.component import MAX_SHARDS, Component, wrong_placement
+from shardkit.config.problem import mask
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.clients import AsyncClient, Client, Clients
@@ -22,7 +23,7 @@ from shardkit.network.topology import Topology
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Key
 from shardkit.routing.placement import DEFAULT
-from shardkit.structures.base.arguments import check_seconds
+from shardkit.structures.base.arguments import check_integer, check_seconds
 
 L = TypeVar("L", BlockingLink, AwaitingLink)
 
@@ -49,12 +50,15 @@ class CallSite:
         unsharded: bool = False,
     ) -> None:
         if placement is not None and shards is None:
-            raise InvalidArgumentError(f"placement={shown(placement)} without shards=", "use both")
-        if type(shards) is int and shards > 0:
-            wrong = wrong_placement(placement or DEFAULT, shards)
-            if wrong:
+            raise InvalidArgumentError(
+                f"placement={shown(mask('host', placement))} without shards=", "use both"
+            )
+        if shards is not None:
+            check_integer(str(component), "shards", shards, 1, MAX_SHARDS)
+            if wrong := wrong_placement(placement or DEFAULT, shards):
                 raise InvalidArgumentError(
-                    f"component {component!r}: placement={shown(placement)} {wrong}", "correct it"
+                    f"component {component!r}: placement={shown(mask('host', placement))} {wrong}",
+                    "correct it",
                 )
         self.component = component
         self.shards = shards

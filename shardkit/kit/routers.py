@@ -27,6 +27,7 @@ from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, Plane
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline, no_transaction
 from shardkit.kit.pubsub import AsyncPubSub, PubSub, publish_command
 from shardkit.network.connections.clients import AsyncClient, Client
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
@@ -129,7 +130,7 @@ class Router(Generic[K, C]):
         )
 
     def __repr__(self) -> str:
-        shards = "" if self.shards is None else f", shards={self.shards}"
+        shards = "" if self.shards is None else f", shards={shown(self.shards)}"
         return f"{type(self).__name__}({self.component!r}{shards})"
 
 

@@ -29,6 +29,7 @@ from shardkit.local.server import (
     free_port,
     start_all,
 )
+from shardkit.structures.base.arguments import check_integer
 
 SLOTS = 16384
 _AWAY = frozenset({"fail", "fail?", "handshake"})
@@ -83,12 +84,8 @@ class LocalCluster(ServerGroup):
         binary: str | Path | None = None,
         name: str = "cluster",
     ) -> None:
-        if masters < 1 or replicas_per_master < 0:
-            raise LocalServerError(
-                f"{name}: {masters} masters with {replicas_per_master} replicas each make no "
-                "cluster",
-                "give at least one master, and 0 or more replicas",
-            )
+        check_integer(name, "masters", masters, 1, 1000)
+        check_integer(name, "replicas_per_master", replicas_per_master, 0, 1000)
         self.name = name
         self._masters = masters
         self.nodes = [

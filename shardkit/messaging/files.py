@@ -45,6 +45,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardkit.config.entry import open_regular
 from shardkit.errors import (
     ChannelError,
     FileLeaseLostError,
@@ -386,7 +387,7 @@ class Files(Tagged[Face]):
         if name is None:
             name = path.name if path else os.path.basename(str(getattr(source, "name", "")))
         self._check_names(name)
-        file: Any = source if path is None else (yield Call(open, (path, "rb")))
+        file: Any = source if path is None else (yield Call(open_regular, (path,)))
         try:
             return (yield from self._publish(channel, file, name, limits, progress))
         finally:
@@ -1123,7 +1124,7 @@ class _FilePart:
 
 def _open_decoded(path: Path) -> Any:
     """Open a file, to read it decompressed if it is gzip."""
-    file = path.open("rb")
+    file = open_regular(path)
     if file.peek(2)[:2] != b"\x1f\x8b":
         return file
     file.close()

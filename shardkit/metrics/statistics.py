@@ -32,7 +32,7 @@ from typing import Any
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError, extra
 from shardkit.metrics.counters import group_of
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import is_number, shown
 from shardkit.operations.commands import Argument, Command, Transaction
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -450,11 +450,7 @@ class MeasuredValues(RecordingStructure[Face]):
             raise InvalidArgumentError(
                 f"{self.name}: kind={shown(kind)}", "leave out slashes and braces"
             )
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or not -_MOST_VALUE <= value <= _MOST_VALUE
-        ):
+        if not is_number(value) or not -_MOST_VALUE <= value <= _MOST_VALUE:
             raise InvalidArgumentError(
                 f"{self.name}: value={shown(value)}", f"give a number of up to {_MOST_VALUE:g}"
             )

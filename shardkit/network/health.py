@@ -28,7 +28,7 @@ from shardkit.network.connections.policy import policy_of
 from shardkit.network.rights import missing_right
 from shardkit.network.survey import ServerFacts
 from shardkit.network.topology.cache import Outcomes, Topology
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, in_seconds, is_number, shown
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
@@ -127,11 +127,10 @@ def checked_share(threshold: Threshold) -> float:
     """Return the share of shards that a threshold demands; 0 for any one of them."""
     if threshold in ("all", "any"):
         return float(threshold == "all")
-    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-    if is_number and 0 < float(threshold) <= 1:
+    if is_number(threshold) and 0 < threshold <= 1:
         return float(threshold)
     raise InvalidArgumentError(
-        f"threshold={threshold!r:.80}", "give all, any, or a share above 0 and up to 1"
+        f"threshold={shown(threshold)}", "give all, any, or a share above 0 and up to 1"
     )
 
 

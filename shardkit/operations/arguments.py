@@ -22,12 +22,13 @@ import datetime as dates
 import inspect
 import math
 import os
+import re
 import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, overload
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeGuard, TypeVar, Union, overload
 
 from shardkit.callbacks import makes
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
@@ -46,6 +47,12 @@ _MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredi
 
 PRINTABLE = frozenset({str, bytes, float})  # whatever the value
 
+# From what begins it on: a URL's ? or #, a setting's name, a short option of redis-cli or mysql.
+_SECRET = re.compile(
+    r"""(?isx) ( \?[^\s=]*= | :/[^\#]*\# | (?:^|\s)-[ap]=?\s?
+    | \b(?:\w*password|passwd|pwd|pass|\w*secret|\w*token)["']?\s*(?:=|:\s)\s* ) .+"""
+)
+
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 
@@ -59,17 +66,19 @@ def in_seconds(time: Seconds | None) -> float | None:
     return time.total_seconds() if isinstance(time, dates.timedelta) else time
 
 
-def without_login(text: str) -> str:
-    """Return a text without what may be the password of an address."""
+def without_secrets(text: str) -> str:
+    """Return a text without what may be a password: an address's, a setting's, an option's."""
     before, colon, rest = text.partition(":")
     _, at, after = rest.rpartition("@")
-    return f"{before}{colon}***{at}{after}" if at else text
+    return _SECRET.sub(r"\1***", f"{before}{colon}***{at}{after}" if at else text)
 
 
 def shown(value: object) -> str:
     """Return a value as messages show it: shortened in the middle when it is long."""
     try:
-        return without_login(_short.repr(without_login(value) if type(value) is str else value))
+        if type(value) is str:
+            return _short.repr(without_secrets(value))
+        return without_secrets(_short.repr(value))
     except ValueError:  # Python refuses to print integers of thousands of digits
         return f"of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
 
@@ -102,15 +111,18 @@ def _is_integer(value: object) -> bool:
     )
 
 
-def _is_number(value: object) -> bool:
-    return _is_integer(value) or (isinstance(value, float) and not math.isnan(value))
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number that a float can hold; a truth value or NaN is none."""
+    if isinstance(value, float):
+        return not math.isnan(value)
+    return isinstance(value, int) and value.__class__ is not bool and value.bit_length() < 1024
 
 
 _SIMPLE: dict[Any, Kind] = {
     str: Kind(_is_text, "text"),
     bytes: Kind(lambda v: isinstance(v, SINGLE[1:]), "bytes"),
     int: Kind(_is_integer, "an integer", integers=True),
-    float: Kind(_is_number, "a number", integers=True),
+    float: Kind(is_number, "a number", integers=True),
     bool: Kind(lambda v: v in (True, False), "True or False", frozenset({bool})),
     None: Kind(lambda v: v is None, "None", frozenset({types.NoneType})),
     types.NoneType: Kind(lambda v: v is None, "None", frozenset({types.NoneType})),

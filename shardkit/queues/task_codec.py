@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, NewerFormatError, counted
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, is_number, shown
 from shardkit.structures.codecs.named import encode_json
 
 FORMAT = 1
@@ -144,5 +144,4 @@ def queued_at(stored: bytes) -> float | None:
         at = json.loads(stored)[4]["at"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    is_time = isinstance(at, int | float) and not isinstance(at, bool) and math.isfinite(at)
-    return float(at) if is_time else None
+    return float(at) if is_number(at) and math.isfinite(at) else None

@@ -38,7 +38,7 @@ from shardkit.errors import (
     ShardKitError,
     counted,
 )
-from shardkit.operations.arguments import Seconds, in_seconds, rows_of, shown
+from shardkit.operations.arguments import Seconds, in_seconds, is_number, rows_of, shown
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
     Deferred,
@@ -591,7 +591,7 @@ class TaskQueues(Structure[Face]):
 
     def _delay(self, delay: Seconds) -> float:
         delay = in_seconds(delay)
-        past = isinstance(delay, int | float) and delay <= 0
+        past = is_number(delay) and delay <= 0
         return 0.0 if past else self._seconds("delay", delay, 0.0)
 
     def _seconds(self, field: str, value: Seconds, least: float = 0.001) -> float:

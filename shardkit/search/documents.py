@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import is_number, shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
 from shardkit.search.schema import Schema, TermCounts, impact_byte
@@ -155,9 +155,11 @@ def _attributes(
 
 
 def _number(value: Any) -> tuple[Any, float | None]:
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if isinstance(value, float) and math.isnan(value):
+        return None, None
+    if not is_number(value):
         raise ValueError
-    return (None, None) if math.isnan(value) else (value, float(value))
+    return value, float(value)
 
 
 def _date(value: Any) -> tuple[Any, float | None]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, extra
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import is_number, shown
 from shardkit.search.documents import Document, check_id
 from shardkit.search.schema import Schema
 
@@ -391,7 +391,7 @@ def _number(value: Any) -> float:
 def _moment(value: Any) -> date:
     if isinstance(value, date):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if is_number(value):
         return datetime.fromtimestamp(value, UTC)
     text = str(value).strip()
     if len(text) == 10:

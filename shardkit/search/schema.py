@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import is_number, shown
 from shardkit.operations.commands import Command, ShardOf
 from shardkit.operations.operation import Operation
 from shardkit.search.text import ENGLISH, Analyzer, English, Unicode
@@ -169,7 +169,7 @@ class Schema:
         _check_names(self.name, "fields", self.fields, 1, MAX_FIELDS)
         _check_names(self.name, "attributes", self.attributes, 0, MAX_ATTRIBUTES)
         for name, weight in self.fields.items():
-            if not _is_positive(weight):
+            if not is_number(weight) or not 0 < weight < math.inf:
                 raise InvalidArgumentError(
                     f"{self.name}: field {name}: weight={shown(weight)}", "give a number above 0"
                 )
@@ -188,7 +188,7 @@ class Schema:
             raise InvalidArgumentError(
                 f"{self.name}: analyzer={shown(self.analyzer)}", "give an Analyzer"
             )
-        if not _is_positive(self.average_length):
+        if not is_number(self.average_length) or not 0 < self.average_length < math.inf:
             raise InvalidArgumentError(
                 f"{self.name}: average_length={shown(self.average_length)}", "give a number above 0"
             )
@@ -239,15 +239,6 @@ def _check_names(owner: str, what: str, given: object, least: int, most: int) ->
                 f"{owner}: {what}: the name {shown(name)}",
                 "use a letter, then letters, digits, '_', '.' and '-'",
             )
-
-
-def _is_positive(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0
-    )
 
 
 def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[str, str] | None]:

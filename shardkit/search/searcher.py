@@ -25,7 +25,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypedDict
 
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import is_number, shown
 from shardkit.operations.commands import Argument, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.search.documents import (
@@ -279,8 +279,7 @@ def _weighted(
     if not weights:
         raise InvalidArgumentError(f"{schema.name}: sort={{}}", "give a weight by name")
     for name, weight in [*weights.items(), ("default", default)]:
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not math.isfinite(weight):
+        if not is_number(weight) or not math.isfinite(weight):
             raise InvalidArgumentError(
                 f"{schema.name}: {name}={shown(weight)}", "give a finite number"
             )

@@ -11,13 +11,11 @@ damage without a note: data that a server lost, or that was changed by hand.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardkit import log_records
-from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Command, To
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
@@ -25,6 +23,7 @@ from shardkit.social.delivery import DELETE, DONE, POST, Delivery
 from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
 from shardkit.social.models import MICRO, ReconcileResult, stored_ids
 from shardkit.social.relations import READERS_FETCH, Relations, counters_of, remove_note
+from shardkit.structures.base.arguments import LONGEST_WAIT, check_seconds
 
 logger = logging.getLogger("shardkit.social")
 
@@ -56,10 +55,7 @@ class PendingRepair:
     def notes(self, older_than: float, *, claim: bool) -> Operation[list[PendingNote]]:
         """Return the notes older than an age in seconds; ``claim`` makes them new for others."""
         layout = self.layout
-        if not math.isfinite(older_than):
-            raise InvalidArgumentError(
-                f"{layout.name}: older_than={older_than}", "give a finite number of seconds"
-            )
+        check_seconds(layout.name, "older_than", older_than, -LONGEST_WAIT, LONGEST_WAIT)
         places: list[tuple[To, str]] = [
             (layout.users, layout.of_part("pending", part)) for part in range(layout.parts)
         ]

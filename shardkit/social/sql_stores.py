@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shardkit.errors import ClosedError, InvalidArgumentError, extra
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.operation import pages
 from shardkit.social.status_cache import AT_ONCE, LARGEST, Fields, StatusCursor, table_rows
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import LONGEST_WAIT, check_integer, check_seconds
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -185,9 +185,15 @@ class SQLiteStatusStore(TableStatusStore):
         self._idle: list[sqlite3.Connection] = []
         self._pid = os.getpid()
         self._closed = False
-        with self._cursor() as cursor:
-            cursor.execute("PRAGMA journal_mode = WAL")
-            self._create(cursor)
+        try:
+            with self._cursor() as cursor:
+                cursor.execute("PRAGMA journal_mode = WAL")
+                self._create(cursor)
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"path={shown(str(path))} cannot be used: {error}",
+                "give the path of a store's file, or of a new one",
+            ) from error
 
     def close(self) -> None:
         """Close idle connections now, and used ones when their calls end."""
@@ -281,13 +287,15 @@ class PostgreSQLStatusStore(TableStatusStore):
         self, dsn: str, table: str = "statuses", *, connections: int = 8, timeout: Seconds = 30.0
     ) -> None:
         super().__init__(table)
+        check_integer("statuses", "connections", connections, 1, 10_000)
+        timeout = check_seconds("statuses", "timeout", timeout, 0, LONGEST_WAIT)
         with extra("postgresql", "stores in PostgreSQL"):
             pool_class = importlib.import_module("psycopg_pool").ConnectionPool
         self._pool: ConnectionPool[Any] = pool_class(
             dsn,
-            min_size=min(1, connections),
+            min_size=1,
             max_size=connections,
-            timeout=in_seconds(timeout),
+            timeout=timeout,
             open=True,
             check=pool_class.check_connection,
         )

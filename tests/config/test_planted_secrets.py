@@ -159,7 +159,12 @@ def test_no_secret_of_an_address_is_shown(
     assert SECRET not in said + caplog.text
 
 
-logins = st.builds("{}{}:{}@{}".format, schemes, st.sampled_from(["", "u"]), secrets, hosts)
+logins = st.one_of(
+    st.builds("{}{}:{}@{}".format, schemes, st.sampled_from(["", "u"]), secrets, hosts),
+    st.sampled_from(["-p", "-p=", "--pass=", "h#", "redis://h#", "h?password=", "PASSWORD: "]).map(
+        lambda before: before + SECRET
+    ),
+)
 
 
 @patient
@@ -186,12 +191,15 @@ def test_no_secret_of_an_address_in_the_place_of_a_name_is_shown(login: str) -> 
                 call(kit)
             except ShardKitError as error:
                 said += about(error)
-    for args in ([login], ["worker"], ["clients"], ["exec", "--on"], ["files"], ["apply"]):
-        said += command(*args, *([] if args == [login] else [login]))
+    words = ([], ["worker"], ["clients"], ["exec", "--on"], ["files"], ["apply"], ["check", "--"])
+    for args in words:
+        said += command(*args, login)
     assert SECRET not in said
 
 
-@pytest.mark.parametrize("typed", ["h;password={}", "h&password={}", "{}@h:1", "redis:/h#{}"])
+@pytest.mark.parametrize(
+    "typed", ["h;password={}", "h&password={}", "{}@h:1", "redis:/h#{}", "-p{}"]
+)
 def test_what_is_no_address_is_shown_without_what_may_be_a_password(typed: str) -> None:
     url = typed.format(SECRET)
     said = command("status", "--config", url) + command("clients", url)

@@ -262,11 +262,11 @@ class Conversion:
                 )
 
     @classmethod
-    def parse(cls, text: str) -> Conversion:
+    def parse(cls, text: str | bytes) -> Conversion:
         """Read what `to_json` has written; another text is an InvalidArgumentError."""
         try:
             return cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidArgumentError(
                 f"the plan cannot be read: {error}", "write one: shardkit advise --output"
             ) from error

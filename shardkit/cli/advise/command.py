@@ -39,7 +39,7 @@ from shardkit.cli.output import BAD, DIM, GOOD, STRONG, WARN, Output, Styled, Ta
 from shardkit.cli.progress import progress
 from shardkit.cli.text import percent, printable, size
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
+from shardkit.config.entry import Entry, read_regular
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.url import cluster_of, each_url
 from shardkit.errors import InvalidArgumentError, counted
@@ -426,7 +426,7 @@ def convert_command(
     the command follows all changes: stop writing the keys, press Enter, and switch to the
     structure. If it is interrupted, run it again: what is equal is only read.
     """
-    conversion = Conversion.parse(plan.read_text(encoding="utf-8"))
+    conversion = Conversion.parse(read_regular(plan))
     told = threading.Event()
 
     def wait_for_enter() -> None:

@@ -18,6 +18,7 @@ from shardkit.cli.options import StructureOptions, command, group
 from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
+from shardkit.config.entry import open_regular
 from shardkit.errors import counted
 from shardkit.geo import readers
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
@@ -182,7 +183,7 @@ class _TrackedLines:
 
     def __iter__(self) -> Iterator[bytes]:
         progress, what = self._progress, f"reading {self._file.name}"
-        with self._file.open("rb") as raw:
+        with open_regular(self._file) as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if self._file.suffix == ".gz" else raw
             lines = iter(partial(file.readline, readers.LONGEST_LINE), b"")
             for number, line in enumerate(lines):

@@ -27,6 +27,7 @@ from shardkit.cli.options import ShardOptions, command, config_server, group, op
 from shardkit.cli.output import BAD, Column, Output, Styled, Table, identifier, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import one_line, reason, size
+from shardkit.config.entry import read_password
 from shardkit.errors import ConfigError, counted
 from shardkit.kit.config_client import config_client
 
@@ -437,7 +438,7 @@ def rotate_command(
 
 def _new_password(path: Path | None, *, required: bool) -> str | None:
     if path is not None:
-        return path.read_text(encoding="utf-8").removesuffix("\n")
+        return read_password(str(path), "--password-file")
     password = os.environ.get(NEW_PASSWORD)
     if password is None and required:
         password = str(click.prompt("New password", hide_input=True, err=True))

@@ -18,8 +18,9 @@ from celery.result import GroupResult, allow_join_result
 from celery.utils.functional import _regen
 
 from shardkit import log_records
-from shardkit.integrations.kits import open_kit, parse_url, without_secrets
+from shardkit.integrations.kits import open_kit, parse_url
 from shardkit.kit.kit import ShardKit
+from shardkit.operations.arguments import without_secrets
 from shardkit.operations.commands import Argument, Command, Key
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
@@ -159,7 +160,7 @@ class ShardKitBackend(KeyValueStoreBackend):
     # ---- Celery's own
 
     def as_uri(self, include_password: bool = False) -> str:
-        return self.url if include_password else without_secrets(self.url)
+        return self.url if include_password else without_secrets(self.url.partition("?")[0])
 
     def __reduce__(self, args: Any = (), kwargs: Any = None) -> Any:
         return super().__reduce__(

@@ -34,8 +34,8 @@ from kombu.utils.json import dumps, loads
 import shardkit
 from shardkit import log_records
 from shardkit.errors import ClosedError, ConfigServerError, InvalidArgumentError, ShardErrors
-from shardkit.integrations.kits import open_kit, parse_url, without_secrets
-from shardkit.operations.arguments import shown
+from shardkit.integrations.kits import open_kit, parse_url
+from shardkit.operations.arguments import shown, without_secrets
 from shardkit.operations.commands import Argument
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.lanes import Job, Lanes
@@ -395,7 +395,7 @@ class Transport(virtual.Transport):
         return shardkit.__version__
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        return uri if include_password else without_secrets(uri)
+        return uri if include_password else without_secrets(uri.partition("?")[0])
 
     def wake(self, event: Any) -> None:
         """Have the worker's loop handle a message or an error. Any thread may call it."""

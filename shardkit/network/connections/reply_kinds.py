@@ -30,7 +30,8 @@ def _is_list(reply: object) -> bool:
     return isinstance(reply, list | dict | set)
 
 
-def _are_texts(reply: object) -> bool:
+def are_texts(reply: object) -> bool:
+    """Return whether a reply is a list of texts; None is one that is not there."""
     return isinstance(reply, list) and all(map(_is_text, reply))
 
 
@@ -46,7 +47,7 @@ _PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
 _SHAPES: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("INFO", "CLIENT LIST", "TYPE"), lambda reply: isinstance(reply, bytes | str)),
     **dict.fromkeys(("GET", "HGET"), _is_text),
-    **dict.fromkeys(("MGET", "HMGET", "KEYS", "LRANGE", "TIME"), _are_texts),
+    **dict.fromkeys(("MGET", "HMGET", "KEYS", "LRANGE", "TIME"), are_texts),
     **dict.fromkeys(("CONFIG GET", "HGETALL", "ZRANGE", "ROLE", "SLOWLOG GET"), _is_list),
     **dict.fromkeys(_PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),

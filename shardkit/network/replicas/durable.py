@@ -30,6 +30,7 @@ from typing import Any, Self
 
 from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
 from shardkit.events import CommandsFinished, CommandsSent, ConnectionClosed, Event, subscribe
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Partial, Pause, Shard
 from shardkit.operations.deadlines import DeadlineBlock, earliest, extend
 from shardkit.operations.operation import Operation
@@ -63,7 +64,7 @@ class DurableBlock:
         ):
             if not fits:
                 raise InvalidArgumentError(
-                    f"durable: {name}={value!r:.80}", "give replicas=1, fsync=True, timeout=2.0"
+                    f"durable: {name}={shown(value)}", "give replicas=1, fsync=True, timeout=2.0"
                 )
         if not replicas and not fsync:
             raise InvalidArgumentError("durable: neither replicas nor fsync", "ask for one of them")

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import ConnectionError, InvalidResponse, RedisError, TimeoutError
 
 from shardkit import log_records
 from shardkit.config.component import (
@@ -42,12 +42,13 @@ from shardkit.config.component import (
     reading,
     shards_key,
 )
-from shardkit.config.entry import Entry
+from shardkit.config.entry import Entry, read_regular
 from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap, unreadable
 from shardkit.config.store import HISTORY_KEY
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, RetiredError
 from shardkit.network.connections.databases import ClientDatabase, Steps, connection_name
+from shardkit.network.connections.reply_kinds import are_texts
 from shardkit.network.topology.feed import ChangeFeed
 from shardkit.network.topology.saved import SavedEntries
 from shardkit.operations.commands import Shard
@@ -288,10 +289,10 @@ class ConfigServer(Source):
         def attempt(name: str | None) -> Any:
             client = self.client()
             if name is None:
-                return client.mget(keys)
+                return _texts(keys, client.mget(keys))
             with client.pipeline(transaction=False) as pipe:
                 pipe.client_setname(name).mget(keys)
-                return _second(pipe.execute(raise_on_error=False))
+                return _texts(keys, _second(pipe.execute(raise_on_error=False)))
 
         return run_steps(self._attempts(), attempt)
 
@@ -301,10 +302,10 @@ class ConfigServer(Source):
         async def attempt(name: str | None) -> Any:
             client = self.aclient()
             if name is None:
-                return await client.mget(keys)
+                return _texts(keys, await client.mget(keys))
             async with client.pipeline(transaction=False) as pipe:
                 pipe.client_setname(name).mget(keys)
-                return _second(await pipe.execute(raise_on_error=False))
+                return _texts(keys, _second(await pipe.execute(raise_on_error=False)))
 
         return await arun_steps(self._attempts(), attempt)
 
@@ -392,6 +393,13 @@ def _require_references(component: Component, known: Component | None) -> None:
             entry.resolved(entry_key(*shard))
 
 
+def _texts(keys: list[str], reply: Any) -> Values:
+    """Return what MGET replied, if it is a text or nothing for each key."""
+    if not are_texts(reply) or len(reply) != len(keys):
+        raise InvalidResponse(f"the reply to MGET cannot be used: {reply!r:.60}")
+    return reply
+
+
 def _second(replies: list[Any]) -> Values:
     """Return the second reply; the first may have been refused."""
     values: Values | Exception = replies[1]
@@ -432,7 +440,7 @@ class MapFile(Source):
         """Read the file, unless its content is known; return why it cannot be used."""
         self._digest, before = b"", self._digest
         try:
-            data = self._path.read_bytes()
+            data = read_regular(self._path)
             self._digest = hashlib.sha256(data).digest()
             if self._digest == before:
                 return self._seen[1]
@@ -450,8 +458,9 @@ class MapFile(Source):
     def _stamp(self) -> tuple[int, ...]:
         try:
             stat = self._path.stat()
-        except OSError as error:
-            raise unreadable(str(self._path), str(error.strerror)) from None
+        except (OSError, ValueError) as error:  # a null byte in it
+            why = getattr(error, "strerror", "it is no path")
+            raise unreadable(str(self._path), why) from None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:

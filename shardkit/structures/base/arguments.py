@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TypedDict, TypeVar, cast
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
-from shardkit.operations.arguments import SINGLE, Seconds, in_seconds, shown
+from shardkit.operations.arguments import SINGLE, Seconds, in_seconds, is_number, shown
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import Partition, part_count, partition
 
@@ -57,8 +57,7 @@ def check_integer(owner: str, field: str, value: int, lowest: int, highest: int)
 def check_seconds(owner: str, field: str, value: Seconds, least: float, most: float) -> float:
     """Return an argument in seconds, checked."""
     value = in_seconds(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= value <= most:
+    if not is_number(value) or not least <= value <= most:
         raise InvalidArgumentError(
             f"{owner}: {field}={shown(value)}", f"give seconds, {least:g} to {most:,.0f}"
         )

@@ -24,6 +24,7 @@ from shardkit.errors import InvalidArgumentError, StructureError, extra
 from shardkit.operations.commands import Command, To
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import LEASE
 from shardkit.structures.codecs.plain import (
@@ -118,8 +119,7 @@ class Tokens:
     name = "tokens"
 
     def __init__(self, size: int = 16_384, growth: int = GROWTH) -> None:
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 1 << 20:
-            raise InvalidArgumentError(f"Tokens(size={size!r})", "give an integer, 1 to 1,048,576")
+        check_integer("Tokens", "size", size, 1, 1 << 20)
         self.size = size
         self.growth = check_growth("Tokens", growth)
 
@@ -147,11 +147,8 @@ class Zstd:
     def __init__(self, level: int = 3, size: int = 112_640) -> None:
         with extra("codecs", "values compressed by zstd"):
             self._zstd = _zstd()
-        if level not in range(1, 23) or size not in range(1024, 1 << 27):
-            raise InvalidArgumentError(
-                f"Zstd(level={level!r}, size={size!r})",
-                "give a level of 1 to 22, and a dictionary's size of 1,024 bytes or more",
-            )
+        check_integer("Zstd", "level", level, 1, 22)
+        check_integer("Zstd", "size", size, 1024, 1 << 27)
         self.level = level
         self.size = size
 

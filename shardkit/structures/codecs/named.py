@@ -11,6 +11,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, overload
 
+from shardkit.config.problem import mask
 from shardkit.errors import InvalidArgumentError, extra
 from shardkit.operations.arguments import shown
 from shardkit.structures.codecs.compression import Compressed, Packing, Tokens, Zstd
@@ -185,7 +186,7 @@ def codec(given: str | Codec[Any] | None) -> Codec[Any]:
     elif all(hasattr(given, name) for name in ("name", "integers", "encode", "decode")):
         return given
     raise InvalidArgumentError(
-        f"codec={shown(given)}",
+        f"codec={shown(mask('host', given))}",
         f"give None, one of {', '.join(_INNER)}, {', '.join(_PACKINGS)}, "
         f"{', '.join(COMPRESSORS)}, or two joined "
         "(tokens-text), or a Codec",

@@ -234,7 +234,7 @@ def most_made(stored: int, growth: int = GROWTH) -> int:
 def check_growth(codec: str, growth: int) -> int:
     """Return ``growth=`` of a codec, if it is one."""
     if not isinstance(growth, int) or isinstance(growth, bool) or growth < 1:
-        raise InvalidArgumentError(f"{codec}: growth={growth!r}", "give an integer, 1 or more")
+        raise InvalidArgumentError(f"{codec}: growth={shown(growth)}", "give an integer, 1 or more")
     return growth
 
 

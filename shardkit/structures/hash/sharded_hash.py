@@ -26,8 +26,9 @@ from itertools import chain
 from math import isfinite
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
+from shardkit.config.problem import mask
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, StructureError
-from shardkit.operations.arguments import rows_of, shown
+from shardkit.operations.arguments import is_number, rows_of, shown
 from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import (
     Deferred,
@@ -126,7 +127,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         check_integer(name, "part_size", numbered, 1, MOST_MEMBERS)
         if partition not in ("digits", "crc32"):
             raise InvalidArgumentError(
-                f"{name}: partition={shown(partition)}", "give digits or crc32"
+                f"{name}: partition={shown(mask('host', partition))}", "give digits or crc32"
             )
         self.part_size = numbered if partition == "digits" else hashed
         rest: FixedLayout | GrowingLayout
@@ -291,7 +292,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             InvalidArgumentError: the amount is not finite, or the codec has a form of its own.
             ShardErrors: the field does not hold a number.
         """
-        if not isfinite(amount):
+        if not is_number(amount) or not isfinite(amount):
             raise InvalidArgumentError(
                 f"{self.name}: field {shown(key)}: amount={shown(amount)}", "give a finite number"
             )

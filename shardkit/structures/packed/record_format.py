@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
+from shardkit.structures.base.arguments import check_integer
 
 Value: TypeAlias = int | float | bytes | str | None
 
@@ -100,6 +101,7 @@ class Unsigned(Integer):
     """An integer from 0."""
 
     def __init__(self, bits: int) -> None:
+        check_integer("Unsigned", "bits", bits, 1, 63)
         super().__init__("u", bits, 0)
 
     def decode(self, code: int) -> int:
@@ -113,6 +115,7 @@ class Signed(Integer):
     signed = True
 
     def __init__(self, bits: int) -> None:
+        check_integer("Signed", "bits", bits, 2, 64)
         super().__init__("i", bits, -(1 << (bits - 1)))
 
 
@@ -123,6 +126,8 @@ class Float(FieldType):
     groupable = False  # equal numbers may have different bits
 
     def __init__(self, bits: int) -> None:
+        if bits not in (16, 32, 64):
+            raise InvalidArgumentError(f"Float: bits={shown(bits)}", "give 16, 32 or 64")
         self._format = struct.Struct({16: ">e", 32: ">f", 64: ">d"}[bits])
         largest = {16: 65504.0, 32: 3.4028234663852886e38, 64: 1.7976931348623157e308}[bits]
         super().__init__(
@@ -151,6 +156,7 @@ class FixedBytes(FieldType):
     """A fixed number of bytes."""
 
     def __init__(self, size: int) -> None:
+        check_integer("FixedBytes", "size", size, 1, MAX_BYTES)
         super().__init__(f"bytes{size}", 8 * size, f"{size} bytes")
         self._size = size
 
@@ -172,6 +178,7 @@ class Degrees(FieldType):
     """
 
     def __init__(self, name: str, bits: int) -> None:
+        check_integer("Degrees", "bits", bits, 2, 32)
         self._limit = 90 if name == "lat" else 180
         expects = f"degrees, {-self._limit} to {self._limit}, or None"
         super().__init__(f"{name}{bits}", bits, expects)

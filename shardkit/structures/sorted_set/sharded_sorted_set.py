@@ -20,7 +20,7 @@ from math import isnan
 from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, counted
-from shardkit.operations.arguments import rows_of, shown
+from shardkit.operations.arguments import is_number, rows_of, shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
@@ -67,14 +67,8 @@ CastScore: TypeAlias = Callable[[float], Any]
 
 def check_score(owner: str, field: str, value: object) -> float:
     """Return a score as a float."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            score = float(value)
-        except OverflowError:
-            pass
-        else:
-            if not isnan(score):
-                return score
+    if is_number(value):
+        return float(value)
     raise InvalidArgumentError(f"{owner}: {field}={shown(value)}", "give a number, not NaN")
 
 
