@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -29,10 +28,10 @@ def tables() -> str:
     rules = {name: rule for name, (_, rule) in json.loads(text)["commands"].items()}
     single = {name for name, rule in rules.items() if rule.isdigit()}
     single -= {name for name in single if why_not(name)[0] == NOT_MERGED_TRANSACTION}
-    left = rules.keys() - single - SPLIT.keys() - OF_ALL.keys()
-    refused: dict[str, list[str]] = {f"{why}; {how}": [] for why, how in NOT_MERGED.values()}
-    for name in left:
-        refused["; ".join(why_not(name))].append(name)
+    refused = [
+        f"| {', '.join(f'`{each}`' for each in patterns.split())} | {why}; {how} |"
+        for patterns, (why, how) in NOT_MERGED.items()
+    ]
     return "\n".join(
         [
             "\n## Split over shards\n",
@@ -40,8 +39,11 @@ def tables() -> str:
             "\n## Sent to all shards by `router.all`\n",
             *_rows("the reply is", _by_doc(OF_ALL)),
             "\n## Neither split nor merged\n",
-            "With keys on different shards, or without a key, these are refused.\n",
-            *_rows("because", refused),
+            "With keys on different shards, or without a key, these are refused; "
+            "the first row that fits shows why.\n",
+            "| commands | because |",
+            "|---|---|",
+            *refused,
             "\n## Routed by one key\n",
             f"All other known commands, {len(single)} in number.\n",
         ]
@@ -64,17 +66,7 @@ def _rows(title: str, groups: Mapping[str, list[str]]) -> list[str]:
 
 
 def _names(names: Any) -> str:
-    """Name each command, or of more than three of one family (`FT.…`, `ACL …`) the family."""
-    families: dict[str, list[str]] = {}
-    for name in sorted(names):
-        prefix = re.match(r"\w+[. ](?=.)", name)
-        families.setdefault(f"{prefix[0].strip(' ')} …" if prefix else name, []).append(name)
-    return ", ".join(
-        f"`{family.replace('. …', '.…')}` ({len(members)} commands)"
-        if len(members) > 3
-        else ", ".join(f"`{name}`" for name in members)
-        for family, members in families.items()
-    )
+    return ", ".join(f"`{name}`" for name in sorted(names))
 
 
 if __name__ == "__main__":
