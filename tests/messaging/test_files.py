@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, keys_of
+from faces import Exchanges, Face, Time, answer, clocked, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit
@@ -194,7 +194,7 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: Any) -> 
         server.at += seconds
         local.at += seconds
         exchanges.append(len(step))
-        step = steps.send(kit.driver._run_step(step))
+        step = steps.send(answer(kit, step))
         assert isinstance(step, shardkit.operations.Page)
         step = next(steps)
     assert [*exchanges, len(step)] == [16, 16, 16, 17, 16, 13]  # chunks, and once the lease
@@ -202,9 +202,9 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: Any) -> 
     other = files.take("logs", "x")  # it reads on from its beginning, and removes it
     assert b"".join(files.read(other)) == TEXT
     files.done(other)
-    step = steps.send(kit.driver._run_step(step))  # chunks are gone: whose is the file?
+    step = steps.send(answer(kit, step))  # chunks are gone: whose is the file?
     with pytest.raises(FileLeaseLostError, match="may have leased it; set a longer lease than"):
-        steps.send(kit.driver._run_step(step))
+        steps.send(answer(kit, step))
 
 
 def test_a_lease_is_a_minute_if_nobody_says_another(kit: ShardKit) -> None:
@@ -451,7 +451,7 @@ def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: Sh
             while True:
                 if chance.random() < 0.03:
                     raise KeyboardInterrupt
-                step = steps.send(kit.driver._run_step(step))
+                step = steps.send(answer(kit, step))
         except StopIteration as found:
             return found.value
 
