@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ import redis
 
 import shardkit
 from shardkit import ServerClock, ShardKit, ShardMap
-from shardkit.operations.operation import Page
+from shardkit.operations import Page
 
 # How many times as long as on a quiet machine the suite waits.
 PATIENCE = float(os.environ.get("PATIENCE", "1"))
@@ -215,6 +216,22 @@ def own_client(kit: Any, component: str, number: int | None = None) -> Any:
     """
     get = kit.clients.get if isinstance(kit, ShardKit) else kit.clients.aget
     return get(kit.topology.last_known(component), number, raw=False)
+
+
+def answer(kit: ShardKit, step: Any) -> Any:
+    """Carry out one step of an operation."""
+
+    def one() -> Any:
+        return (yield step)
+
+    return kit.driver.run(one())
+
+
+def free_port() -> int:
+    """A port of this machine at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
 
 
 def keys_of(kit: ShardKit, component: str) -> set[str]:

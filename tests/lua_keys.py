@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from shardkit.operations.commands import Script
+from shardkit.operations import Script
 from shardkit.operations.lua import script
 
 # By script, or by the folder of all of them.

@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from faces import free_port
+
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
-from shardkit.local.server import free_port
 
 
 class SecureServer:

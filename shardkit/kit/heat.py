@@ -186,6 +186,7 @@ class HeatCounter:
         return time.monotonic() - self._began
 
     def _run(self) -> None:
+        self._began = time.monotonic()  # a busy machine starts threads late
         while not self._stop.is_set():
             if not any(each() for each in self._sources) and self._seconds() > INTERVAL:
                 return

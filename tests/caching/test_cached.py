@@ -23,7 +23,7 @@ from faces import Face, eventually, faced
 import shardkit
 from shardkit import InvalidArgumentError, ShardErrors, ShardMap
 from shardkit.errors import CoordinationError
-from shardkit.local import LocalServer, LocalServers
+from shardkit.local import LocalServers
 from shardkit.testing import MemoryServers
 
 
@@ -503,11 +503,3 @@ def test_the_default_kit_is_opened_by_the_first_call(
         assert [load("a"), load("a")] == [1, 1]
     finally:
         shardkit.configure()
-
-
-def test_a_server_alone(own_server: LocalServer, own_map: ShardMap, computing: Computing) -> None:
-    with shardkit.connect(own_map) as kit:
-        load = cached(Face(kit, None), computing, "own")
-        assert [load("a"), load("a"), load("b")] == [1, 1, 2]
-        with own_server.client() as client:
-            assert 0 < client.pttl(load.key("a")) <= 60_000

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from shardkit import Entry
 from shardkit.config.component import (
     MAX_SHARDS,
     Component,
     check_name,
     check_shards,
-    entry_key,
-    shards_key,
 )
-from shardkit.config.entry import Entry
 from shardkit.errors import InvalidEntryError, MissingEntryError, ShardCountError
-from shardkit.operations.commands import Shard
-from shardkit.routing.placement import placement
+from shardkit.operations import Shard
 
 ENTRY = Entry({"host": "a"})
 SHARDS = tuple(Entry({"host": "a", "db": n}) for n in range(1, 5))
 
 UNSHARDED = Component("hits", ENTRY)
 SHARDED = Component("unique", None, SHARDS)
-BOTH = Component("both", ENTRY, SHARDS, "slot", 3)
-
-
-def test_keys_name_the_component_and_the_shard() -> None:
-    assert entry_key("unique") == "config:redis:unique"
-    assert entry_key("unique", 7) == "config:redis:unique:7"
-    assert shards_key("unique") == "config:shards:unique"
 
 
 @pytest.mark.parametrize("name", ["unique", "a", "A.b-c_d", "7", "a:b", "a:1b", "1:a", "a:b:c"])
@@ -62,21 +50,6 @@ def test_names_that_cannot_be_used_are_shown_as_they_are(said: str, name: object
 @given(st.one_of(st.text(), st.integers(), st.binary()))
 def test_any_name_can_be_used_or_is_refused_in_words_that_can_be_printed(name: object) -> None:
     assert all(str(problem).encode() for problem in check_name(name, "map"))
-
-
-@given(st.one_of(st.text(), st.binary(), st.integers()))
-def test_a_key_lives_on_the_shard_where_it_is_placed(key: str | bytes | int) -> None:
-    assert UNSHARDED.shard_of(key) == Shard("hits", None)
-    assert SHARDED.shard_of(key) == Shard("unique", placement("crc32", 4)(key))
-    assert BOTH.shard_of(key) == Shard("both", placement("slot", 4)(key))
-
-
-def test_every_shard_has_its_entry() -> None:
-    assert SHARDED.all_shards() == [Shard("unique", n) for n in range(4)]
-    assert [SHARDED.entry_of(shard) for shard in SHARDED.all_shards()] == list(SHARDS)
-    assert UNSHARDED.all_shards() == [Shard("hits")]
-    assert UNSHARDED.entry_of(Shard("hits")) is ENTRY
-    assert BOTH.entry_of(Shard("both")) is ENTRY
 
 
 @pytest.mark.parametrize(
@@ -111,22 +84,6 @@ def test_another_count_of_shards_is_refused() -> None:
 def test_a_cluster_shards_itself_and_serves_callers_of_any_count() -> None:
     cluster = Component("archive", Entry({"cluster": True}))
     assert [cluster.require_shards(count) for count in (None, 1, 4, 256)] == [None] * 4
-
-
-def test_components_are_compared_by_what_they_say_epochs_aside() -> None:
-    again = tuple(Entry(entry.fields) for entry in SHARDS)
-    assert BOTH.same_as(Component("both", Entry({"host": "a"}), again, "slot", 9))
-    assert not BOTH.same_as(None)
-    assert not BOTH.same_as(Component("both", None, SHARDS, "slot"))
-    assert not BOTH.same_as(Component("both", ENTRY, SHARDS[:3], "slot"))
-    assert not BOTH.same_as(Component("both", ENTRY, SHARDS, "crc32"))
-
-
-def test_a_repr_shows_no_secret() -> None:
-    component = Component(
-        "a", Entry({"password": "hunter2"}), (Entry({"url": "redis://:hunter2@h"}),)
-    )
-    assert "hunter2" not in repr(component)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +127,3 @@ def test_counts_that_cannot_be_used_are_refused_with_their_key(said: str, value:
         check_shards(value, "config:shards:a")
     assert caught.value.remedy
     assert "hunter2" not in str(caught.value)
-
-
-def test_a_component_pickles_and_goes_to_spawned_workers() -> None:
-    component = Component("c", Entry({"db": 1}), (Entry({}), Entry({"db": 2})), "rendezvous", 7)
-    for found in (pickle.loads(pickle.dumps(component)), copy.deepcopy(component)):
-        assert found.same_as(component)
-        assert found.epoch == 7
-        assert [found.place(f"k{n}") for n in range(50)] == [
-            component.place(f"k{n}") for n in range(50)
-        ]

@@ -45,7 +45,16 @@ schemes = st.sampled_from(
 hosts = st.sampled_from(
     ["h", "h:1", "[::1]:1", "a,b:2", "/s.sock", "", "h/1", "h/m/2", "h:p", "127.0.0.1:LIVE"]
 )
-names = ["password", "ssl_password", "sentinel_password", "pasword", "Password", "pass", "pw"]
+names = [
+    "password",
+    "ssl_password",
+    "ssl_ca_data",
+    "sentinel_password",
+    "pasword",
+    "Password",
+    "pass",
+    "pw",
+]
 queries = st.builds(
     "?{}={}{}".format, st.sampled_from(names), secrets, st.sampled_from(["", "&db=1"])
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from hypothesis import given, settings, strategies as st
 from resources import bounded
 
 import shardkit
-from shardkit.config import shard_map as shard_maps
+from shardkit import Entry, ShardMap
 from shardkit.config.component import MAX_SHARDS
-from shardkit.config.entry import Entry
-from shardkit.config.shard_map import ShardMap, load_yaml
+from shardkit.config.shard_map import load_yaml
 from shardkit.errors import ConfigError, InvalidEntryError
 
 ROOT = Path(__file__).parents[2]
@@ -115,23 +113,6 @@ def test_the_maps_that_come_with_it_can_be_used(path: Path) -> None:
     assert parsed.source == str(path)
     assert parsed.config_server is not None
     assert same(parsed, ShardMap.parse(parsed.to_yaml()))
-
-
-def test_the_laptop_map_is_enough_for_the_demo() -> None:
-    parsed = ShardMap.load(ROOT / "configs" / "local.yaml")
-    assert parsed.config_server is not None
-    assert parsed.config_server.address == "127.0.0.1:7100/0"
-    counts = {name: len(component.shards) for name, component in parsed.components.items()}
-    assert counts == {"unique": 16, "hits": 0, "timelines": 8, "followers": 16}
-    everything = [
-        each.address
-        for component in parsed.components.values()
-        for each in (*component.shards, *filter(None, [component.entry]))
-    ]
-    assert set(Counter(everything).values()) == {1}  # no two share a database
-    servers = {address.rpartition("/")[0] for address in everything}
-    assert servers == {f"127.0.0.1:{port}" for port in (7101, 7102, 7103, 7104)}
-    assert max(int(address.rpartition("/")[2]) for address in everything) < 16
 
 
 def test_the_production_map_has_something_of_everything() -> None:
@@ -328,16 +309,6 @@ def test_an_entry_that_contradicts_its_defaults_is_found(fields: str, problem: s
     assert ShardMap.parse(f"components: {{u: {{entry: {fields}}}}}").components["u"].entry
     text = f"defaults: {{cluster: true}}\ncomponents: {{u: {{entry: {fields}}}}}"
     assert problems(text) == [f"map.yaml: components.u.entry: {problem}"]
-
-
-def test_both_loaders_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyYAML may be built with libyaml or not."""
-    text = "base: &base {a: 1}\nmore: {<<: *base, day: 2020-01-01}\ntwice: 1\ntwice: [2]\n"
-    fast = load_yaml(text, "map.yaml")
-    monkeypatch.setattr(shard_maps, "_FastLoader", shard_maps._Loader)
-    slow = load_yaml(text, "map.yaml")
-    assert fast == slow == {"base": {"a": 1}, "more": {"a": 1, "day": "2020-01-01"}, "twice": [2]}
-    assert (fast.lines, fast.twice) == (slow.lines, slow.twice)
 
 
 @pytest.mark.parametrize("text", ["components: " + "[" * 100_000, "{a: " * 50_000, "- " * 50_000])
@@ -680,13 +651,6 @@ def test_any_map_is_one_or_an_error_that_can_be_printed(described: dict[str, Any
         assert same(parsed, ShardMap.parse(parsed.to_yaml()))
 
 
-def test_yaml_keeps_the_lines_of_keys() -> None:
-    loaded = load_yaml("a: 1\nb:\n  c: 2\n  c: 3\n", "map")
-    assert loaded == {"a": 1, "b": {"c": 3}}
-    assert loaded.lines == {"a": 1, "b": 2}
-    assert loaded["b"].twice == [("c", 4)]
-
-
 def test_a_map_pickles() -> None:
     component = "{entry: {password: p}, shards: [{db: 1}, {db: 1}]}"
     shard_map = ShardMap.parse(f"config_server: {{db: 9}}\ncomponents: {{c: {component}}}")
@@ -694,14 +658,3 @@ def test_a_map_pickles() -> None:
     found = pickle.loads(pickle.dumps(shard_map))
     assert found.to_yaml() == shard_map.to_yaml()
     assert (found.config_server, found.warnings) == (shard_map.config_server, shard_map.warnings)
-
-
-def test_a_map_of_thousands_of_shards_is_parsed_by_libyaml() -> None:
-    lines = [f"      - {{host: 10.0.{n // 250}.{n % 250}, port: 6379}}" for n in range(2000)]
-    text = "\n".join(["components:", "  data:", "    shards:", *lines])
-    if hasattr(yaml, "CParser"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(yaml.SafeLoader, "get_event", None)
-            patch.setattr(yaml.SafeLoader, "peek_event", None)
-            assert len(ShardMap.parse(text).components["data"].shards) == 2000
-    assert len(ShardMap.parse(text).components["data"].shards) == 2000

@@ -17,10 +17,9 @@ from hypothesis import given, settings, strategies as st
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from shardkit import Entry, ShardMap
 from shardkit.config import store
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
-from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import (
     EPOCH_KEY,
     ComponentChange,
@@ -178,21 +177,6 @@ def test_many_shards_are_read_back(plain: redis.Redis) -> None:
 # Epochs
 
 
-def test_a_push_raises_the_epochs_of_what_it_changes_only(client: redis.Redis) -> None:
-    def epochs() -> tuple[int, int, int]:
-        read = read_components(client)
-        return read["a"].epoch, read["b"].epoch, int(client.get(EPOCH_KEY))  # type: ignore[arg-type]
-
-    both = "{{a: {{shards: [{{host: {}}}]}}, b: {{shards: [{{host: {}}}]}}}}"
-    push(client, shard_map(both.format("x", "x")))
-    assert epochs() == (1, 1, 1)
-    changes = push(client, shard_map(both.format("y", "x")))
-    assert epochs() == (2, 1, 2)
-    assert [(change.component, change.epoch) for change in changes] == [("a", 2), ("b", 0)]
-    push(client, shard_map(both.format("y", "y")))
-    assert epochs() == (2, 2, 3)
-
-
 def test_a_push_that_changes_nothing_writes_nothing(plain: redis.Redis) -> None:
     push(plain, TWO)
     plain.set("config:redis:unique:3", ' {"db" : 2,  "host": "\\u0062"}')  # written differently
@@ -336,21 +320,6 @@ def test_a_map_of_nothing_changes_nothing_and_leads_the_epoch_on(plain: redis.Re
     assert read_components(plain).keys() == TWO.components.keys()
     gone = push(plain, nothing, prune=True, has_data=no)
     assert kinds(gone) == {"hits": "removed", "unique": "removed"}
-
-
-@pytest.mark.parametrize("allowed", [{"has_data": no}, {"has_data": yes, "force": True}])
-def test_other_components_are_removed_if_empty_or_by_force(
-    client: redis.Redis, allowed: dict[str, Any]
-) -> None:
-    push(client, TWO)
-    new = shard_map("{new: {entry: {}}}")
-    for has_data in (yes, None):
-        with pytest.raises(PushRefusedError, match="'hits' holds data, and the push would remove"):
-            push(client, new, prune=True, has_data=has_data)
-    changes = push(client, new, prune=True, **allowed)
-    assert kinds(changes) == {"hits": "removed", "unique": "removed", "new": "added"}
-    assert sorted(read_components(client)) == ["new"]
-    assert client.dbsize() == 4 + 2  # and the epochs of the removals
 
 
 # What is broken

@@ -44,14 +44,6 @@ def waiters(lock: Any, count: int, face: Face | None = None) -> bool:
     return of_lock(lambda: len(lock.inspect().waiters) == count)
 
 
-def steal(kit: ShardKit, component: str, name: str) -> None:
-    """Have the holds of a lock end now, as if their time were over."""
-    key = f"{name}:holders"
-    client = holder(kit, component, key) if component != "one" else kit.client("one")
-    for member in client.zrange(key, 0, -1):
-        client.zadd(key, {member: 1})
-
-
 # ---- one at a time
 
 
@@ -75,30 +67,6 @@ def test_one_holds_it_and_tokens_increase(face: Face, component: str) -> None:
         tokens.append(hold.token)
     assert tokens == sorted(set(tokens))
     assert run(face.kit.lock("y", component=component).acquire(blocking_timeout=0))
-
-
-def test_a_late_release_takes_nothing_from_the_next_holder(kit: Any) -> None:
-    first, second = (kit.lock("x", component="one", renew=False) for _ in range(2))
-    late = first.acquire()
-    steal(kit, "one", "lock:{x}")
-    held = second.acquire(blocking_timeout=0)
-    assert held.token > late.token
-    assert first.extend(hold=late) is False
-    assert late.lost
-    assert first.release(late) is False
-    assert second.held(held)
-    assert second.release(held)
-    with pytest.raises(NotHolderError, match="not held by the running"):
-        second.release()
-
-
-def test_a_time_below_a_second_is_kept_to_the_millisecond(kit: Any) -> None:
-    lock = kit.lock("x", component="one", renew=False)
-    hold = lock.acquire(ttl=0.2)
-    assert 0 < lock.inspect().holders[0].ends_in <= 0.2
-    assert 0 < hold.remaining <= 0.2
-    assert lock.extend(0.7)
-    assert 0.5 < lock.inspect().holders[0].ends_in <= 0.7
 
 
 def test_a_thread_releases_its_own_hold_only(kit: ShardKit) -> None:
@@ -257,28 +225,6 @@ def test_who_came_first_has_it_first(face: Face, kit: ShardKit, component: str) 
         assert len(seen.inspect().waiters) == 5 - n
 
 
-@pytest.mark.parametrize(("patience", "overtaken"), [(60_000_000, True), (0, False)])
-def test_what_is_not_fair_is_had_by_who_asks_while_others_may_be_overtaken(
-    kit: ShardKit, patience: int, overtaken: bool
-) -> None:
-    lock = kit.lock("x", component="one", fair=False)
-
-    def wait_as_another() -> Any:
-        args = ("w", "x", 10_000_000, 1, "waiter", "-", 60_000_000, 0, 0, patience)
-        [reply] = yield [lock._call("acquire", *args)]
-        return reply[0]
-
-    with lock:
-        assert lock._driver.run(wait_as_another()) == 0
-    assert (
-        kit.lock("x", component="one").acquire(blocking_timeout=0) is None
-    )  # who is fair overtakes nobody
-    assert (lock.acquire(blocking_timeout=0) is not None) is overtaken
-    if overtaken:
-        lock.release()
-    assert lock._driver.run(wait_as_another()) > 0
-
-
 def test_all_have_what_is_not_fair_one_at_a_time(face: Face) -> None:
     inside, most, done = 0, 0, 0
     lock = face.kit.lock("x", component="one", fair=False, blocking_timeout=60)
@@ -375,21 +321,6 @@ def test_a_killed_holder_is_in_the_way_until_its_time_is_over(
             assert held.token > token
 
 
-def test_a_wake_up_that_is_lost_costs_a_moment_only(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing_comes(*_: Any) -> None:
-        threading.Event().wait(0.02)  # as a read that nobody writes to
-
-    monkeypatch.setattr(wakeups.Subscription, "_read", nothing_comes)
-    monkeypatch.setattr("shardkit.coordination.holdable.ASKS_AGAIN", 0.2)
-    lock = kit.lock("x", component="one")
-    with lock:
-        acquired = Face(kit, None).start(kit.lock("x", component="one").acquire)
-        assert waiters(lock, 1)
-    assert acquired()
-
-
 def test_waiters_whose_connections_are_cut_get_it_all_the_same(kit: ShardKit) -> None:
     lock = kit.lock("x", component="one")
     client: Any = kit.client("one")
@@ -448,30 +379,6 @@ def test_who_waits_behind_one_that_does_not_come_asks_no_more_often_for_that(
     assert lock.acquire(blocking_timeout=0.5) is None
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] < 10
     assert lock.inspect().holders == []
-
-
-def test_who_lost_its_place_and_has_it_back_gets_what_is_free_before_those_behind_it(
-    kit: ShardKit,
-) -> None:
-    lock, client = kit.lock("x", component="one"), kit.client("one")
-
-    def ask(who: str, place: int = 0) -> Any:
-        ask = lock._call("acquire", who, "x", 10**7, 1, "-", "-", 10**7, place, 0, 0)
-        return kit.driver.run(_sent(ask))
-
-    hold = lock.acquire()
-    assert [ask("first")[3], ask("second")[3]] == [1, 2]
-    client.zrem("lock:{x}:waiters", "first")
-    assert lock.release(hold)  # the second polls, and has not asked yet
-    token, _, _, place = ask("first", place=1)
-    assert token > 0
-    assert place == 0
-    assert [ask("second")[index] for index in (0, 3)] == [0, 2]
-
-
-def _sent(command: Any) -> Any:
-    [reply] = yield [command]
-    return reply
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -556,16 +463,6 @@ def test_what_has_ended_is_renewed_no_more(face: Face) -> None:
     assert face.run(face.kit.driver.run(hold.renew())) is None
     assert not face.run(lock.locked())
     assert not told
-
-
-def test_of_a_hold_that_is_broken_nothing_is_kept(face: Face, kit: ShardKit) -> None:
-    lock = face.kit.lock("x", component="one", renew=False)
-    assert face.run(lock.acquire())
-    client: Any = kit.client("one")
-    [details] = [key for key in client.scan_iter() if client.type(key) == b"hash" and b"x}:" in key]
-    assert client.hlen(details) == 1
-    assert face.run(lock.break_holds("for a test")) == 1
-    assert not client.exists(details)
 
 
 def test_what_is_renewed_outlasts_its_time_and_what_is_dropped_does_not(kit: ShardKit) -> None:
@@ -717,17 +614,6 @@ def test_what_cannot_be_guarded_is_named(face: Face) -> None:
     assert run(face.kit.key_sharded("many").exists("a", "b")) == 0
 
 
-@pytest.mark.parametrize("remember", [None, 60])
-def test_a_token_is_remembered_for_as_long_as_was_said(
-    face: Face, kit: ShardKit, remember: float | None
-) -> None:
-    hold = face.run(face.kit.lock("x", component="many").acquire())
-    guard = hold.guard("one", remember=remember)
-    assert face.run(guard.execute(("SET", "a", 1))) == [b"OK"]
-    left = kit.client("one").pttl("lock:x:fence")
-    assert left == -1 if remember is None else 50_000 < left <= 60_000
-
-
 # ---- wherever it lives
 
 
@@ -862,27 +748,6 @@ def test_what_is_stored_is_checked(kit: ShardKit) -> None:
     client.set("lock:{x}", "text")
     with pytest.raises(DamagedDataError, match="a STRING"):
         lock.acquire()
-
-
-def test_a_writer_whose_details_are_lost_still_excludes_readers(face: Face, kit: ShardKit) -> None:
-    def shelf() -> Any:
-        return face.kit.read_write_lock("shelf", component="one", renew=False)
-
-    client: Any = kit.client("one")
-    lost = (
-        lambda: client.delete("rwlock:{shelf}:details"),
-        lambda: client.hdel("rwlock:{shelf}:details", *client.hkeys("rwlock:{shelf}:details")),
-    )
-    for lose in lost:
-        hold = face.run(shelf().write.acquire())
-        lose()
-        assert face.run(shelf().read.acquire(blocking_timeout=0)) is None
-        assert face.run(shelf().write.acquire(blocking_timeout=0)) is None
-        face.run(shelf().write.break_holds("a test"))
-        del hold
-        shared = face.run(shelf().read.acquire(blocking_timeout=0))
-        assert shared
-        face.run(shelf().read.break_holds("a test"))
 
 
 def test_a_repr_says_what_it_is(kit: ShardKit) -> None:

@@ -14,7 +14,7 @@ from faces import Face, faced, holder
 from redis.exceptions import NoPermissionError
 
 import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     CommandsRefused,
     DamagedDataError,
@@ -76,15 +76,6 @@ def test_several_locks_are_told_when_one_is_lost(kit: ShardKit) -> None:
     for names in ([], ["a", "a"]):
         with pytest.raises(InvalidArgumentError, match="each once"):
             kit.multi_lock(names, component="many")
-
-
-async def test_within_several_locks_their_holds_are_known(
-    kit: ShardKit, akit: AsyncShardKit
-) -> None:
-    with kit.multi_lock(["b", "a"], component="many") as holds:
-        assert [each.name for each in holds] == ["a", "b"]
-    async with akit.multi_lock(["b", "a"], component="many") as held:
-        assert [each.name for each in held] == ["a", "b"]
 
 
 def test_a_hold_of_another_lock_is_refused_and_stays_held(face: Face) -> None:

@@ -7,19 +7,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from coordination_helpers import forked, with_jumping_clocks
-from faces import ALL_CASES, Exchanges, Face, eventually, holder
+from faces import ALL_CASES, Exchanges, Face, answer, eventually, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.coordination import Account, Leg, TransferResult
-from shardkit.coordination.transfers import _log_of
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardKitError
 from shardkit.operations import Operation, Pause
 
@@ -102,29 +100,15 @@ def test_what_is_sent_again_of_a_transfer_takes_nothing_twice(kit: ShardKit) -> 
     bank = kit.transfers("bank", component="many")
     assert bank.issue(Leg("a", {"gold": 10}))
     steps = bank.deferred.transfer(*move("a", "b", 1))
-    step, answer = next(steps), None
+    step, reply = next(steps), None
     with pytest.raises(StopIteration) as ended:  # noqa: PT012
         while True:
             for _ in range(2):  # as after an answer that was lost
-                answer = kit.driver._run_step(step)
-            step = steps.send(answer)
+                reply = answer(kit, step)
+            step = steps.send(reply)
     assert ended.value.value == TransferResult(True)
     a, b = bank.read("a", "b")
     assert (a.balances, b.balances, a.in_flight, b.in_flight) == ({"gold": 9}, {"gold": 1}, {}, {})
-
-
-def test_what_cannot_be_finished_does_not_keep_others_from_it(kit: ShardKit) -> None:
-    bank = kit.transfers("bank", component="many", grace=0.01)
-    assert bank.issue(Leg("a", {"gold": 10}))
-    legs = {leg.account: bank._leg_text(leg) for leg in move("a", "b", 1)}
-    for id_ in ("t0", "t1", "t2"):
-        assert Exchanges(Face(kit, None), bank._in_steps(id_, legs)).stop_after(2)
-    log = f"bank:log:{{{_log_of('t1')}}}"
-    holder(kit, "many", log).hset(log, "t1", "pending nonsense")
-    time.sleep(0.02)  # until the grace is over, in which they are not disturbed
-    with pytest.raises(DamagedDataError, match="t1=pending nonsense"):
-        bank.recover()
-    assert list(bank.read("a")[0].in_flight) == ["t1"]
 
 
 def test_of_two_who_recover_at_once_one_counts_what_was_undone(face: Face) -> None:
@@ -166,28 +150,6 @@ def test_a_transfer_on_one_server_settles_what_is_in_its_way(face: Face, kit: Sh
     a, b = face.run(bank.read("a", "b"))
     assert (a.balances, a.fields) == ({"gold": 4}, {})
     assert (b.balances, b.fields) == ({"gold": 6}, {"level": "3"})
-
-
-def test_threads_that_move_at_random_lose_nothing_and_sums_are_right_meanwhile(
-    kit: ShardKit,
-) -> None:
-    bank = kit.transfers("bank", component="many")
-    assert all(bank.issue(Leg(name, {"gold": 100})) for name in NAMES)
-
-    def work(seed: int) -> int:
-        chance, done = Random(seed), 0
-        for _ in range(40):
-            source, target = chance.sample(NAMES, 2)
-            done += bool(bank.transfer(*move(source, target, chance.randint(1, 150))))
-        return done
-
-    with ThreadPoolExecutor() as pool:
-        workers = [pool.submit(work, n) for n in range(3)]
-        pairs = bank.total(NAMES[:1])
-        assert 0 <= pairs.get("gold", 0) <= 800
-        assert all(worker.result(60) for worker in workers)
-    assert bank.total(NAMES) == {"gold": 800}
-    assert all(account.in_flight == {} for account in bank.read(*NAMES))
 
 
 WORK = """

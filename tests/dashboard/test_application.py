@@ -46,6 +46,7 @@ def answer(client: TestClient, path: str) -> Any:
 
 
 def test_the_overview_has_all_servers_and_components(shown: Shown, client: TestClient) -> None:
+    until(lambda: answer(client, "/api/overview")["totals"]["at"])
     overview = answer(client, "/api/overview")
     assert [each["state"] for each in overview["servers"]] == ["up"] * 3
     components = {each["name"]: each for each in overview["components"]}

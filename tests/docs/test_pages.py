@@ -23,7 +23,6 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faces import eventually, free_port
 
 import shardkit
 from shardkit.kit.kit import KitOpening
-from shardkit.local.server import comes_true, free_port
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -173,9 +172,7 @@ class Reader:
         assert self.servers.wait(20) in (0, 130), self.terminal.read_text()
 
     def await_in_terminal(self, text: str) -> None:
-        assert comes_true(lambda: text in self.terminal.read_text(), time.monotonic() + 20), (
-            self.terminal.read_text()
-        )
+        assert eventually(lambda: text in self.terminal.read_text()), self.terminal.read_text()
 
     def where(self, page_says: str | None) -> str:
         """Return the config server, or the map if that is what a page connects to."""
@@ -272,7 +269,7 @@ def lose_a_server(reader: Reader) -> None:
             reader.press_ctrl_c()
             reader.up()
         assert reader.types("shardkit check")[0] == 0
-        assert comes_true(lambda: timelines.zcard("home:1") == 0, time.monotonic() + 20)
+        assert eventually(lambda: timelines.zcard("home:1") == 0)
 
 
 def test_commands_of_the_first_page_fit_a_terminal_of_80_columns(reader: Reader) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import faces
 import pytest
+from faces import free_port
 
 from shardkit import ShardMap
 from shardkit.local import LocalServers
-from shardkit.local.server import free_port
 
 client = pytest.importorskip("websockets.sync.client")
 pytest.importorskip("uvicorn")

@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 import yaml
-from faces import eventually
+from faces import eventually, free_port
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.cli.app import app as command_line
 from shardkit.local import LocalServers
-from shardkit.local.server import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "web" / "deploy"

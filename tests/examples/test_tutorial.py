@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from shardkit.local.server import free_port
+from faces import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

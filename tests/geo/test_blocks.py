@@ -23,7 +23,7 @@ from shardkit.geo.blocks import (
     blocks,
     search,
 )
-from shardkit.geo.readers import IPV4, IPV6, SKIPPED_KEPT, ImportInput, address_number
+from shardkit.geo.readers import IPV4, IPV6, SKIPPED_KEPT, ImportInput
 
 Stored = dict[tuple[int, int, int], bytes]
 
@@ -78,32 +78,6 @@ def test_every_address_is_in_the_narrowest_of_its_ranges(
         assert local.find(ip_address(address)) == wanted
 
 
-def test_a_block_is_as_the_module_shows_it() -> None:
-    intake = ImportInput(
-        [IpRange.of("192.168.0.0/24", city=city(7)), IpRange.of("192.168.1.0/25", city=city(9))]
-    )
-    assert [number for number, _ in intake.cities()] == [0, 1]
-    [block] = blocks([(first, last, 7 + 2 * n) for first, last, n in intake.ranges()])
-    assert block.content.hex() == "000000000180010700000009000000ffffffff"
-    assert LEVELS[block.level].suffix(block.bucket) == "4:c0a8"
-
-
-def test_the_pieces_of_an_ipv6_range_are_in_the_highest_levels() -> None:
-    made = stored(
-        [(address_number("2001:db8::"), address_number("2001:db9:0:ffff:ffff:ffff:ffff:ffff"), 5)]
-    )
-    assert [LEVELS[level].suffix(bucket) for level, bucket, _ in made] == ["6:2001", "6:20010db9"]
-    everything = stored([(IPV6, 2 * IPV6 - 1, 5)])
-    assert len(everything) == 65_536
-    assert {level for level, _, _ in everything} == {1}
-
-
-def test_ranges_over_many_buckets_are_in_each() -> None:
-    made = stored([(0, 2**32 - 1, 1)])
-    assert len(made) == 65_536
-    assert set(made.values()) == {bytes.fromhex("00000001000000")}
-
-
 def test_a_full_bucket_is_kept_in_pages() -> None:
     """The worst that there is of IPv4: every address in another city than the one before."""
     made = stored([(n, n, n % 7) for n in range(65_536)])
@@ -115,13 +89,6 @@ def test_a_full_bucket_is_kept_in_pages() -> None:
         n % 7 for n in (0, 4095, 4096, 65_535)
     ]
     assert find(made, 65_536) is None
-
-
-def test_gaps_in_pages_are_gaps() -> None:
-    made = stored([(n, n, 1) for n in range(100, 65_536, 2)])
-    assert [find(made, n) for n in (0, 99, 100, 101, 8290, 8291, 65_534, 65_535)] == [
-        *(None, None, 1, None, 1, None, 1, None)
-    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"\2", b"\0\0", b"\0" * 9, b"garbage"])

@@ -67,13 +67,6 @@ def test_a_second_file_of_a_day_adds_and_a_repeated_one_does_not(
         assert face.run(totals.top("country", DAY)) == [(City("", "", "Germany"), count)]
 
 
-def test_other_totals_count_the_same_file_for_themselves(face: Face, copy: LocalCities) -> None:
-    tally = counted(copy, f"1.0.0.1 {DAY} 1 1")
-    one, other = (face.kit.city_totals(name, component="many") for name in ("one", "other"))
-    assert [face.run(each.add("a", tally)) for each in (one, other)] == [True, True]
-    assert face.run(other.top("country", DAY)) == [(City("", "", "Germany"), 1)]
-
-
 def test_a_day_that_was_missed_is_added_by_a_repeat(
     face: Face, copy: LocalCities, totals: Any
 ) -> None:

@@ -35,16 +35,6 @@ def generations(kit: ShardKit, component: str, name: str = "ip2city") -> set[str
     return {key.split(":")[1] for key in keys if key != f"{name}:generations"}
 
 
-def test_an_import_replaces_everything(face: Face) -> None:
-    ip = face.kit.ip_to_city(component="many")
-    first = face.run(ip.import_from(OLD))
-    second = face.run(ip.import_from(NEW))
-    assert second.generation > first.generation
-    found = face.run(ip.find_many(["1.0.0.1", "2001:db8::1", "5.0.0.1"]))
-    assert found == [OSLO, None, LIMA]
-    assert face.run(ip.info()).number == second.generation
-
-
 def test_the_old_data_expires_and_everything_can_be_deleted(face: Face, kit: ShardKit) -> None:
     ip = face.kit.ip_to_city(component="both")
     old = face.run(ip.import_from(OLD)).generation
@@ -64,23 +54,6 @@ def holder_of(kit: ShardKit, component: str, key: str) -> Any:
     clients = [kit.client(component, n) for n in range(len(found.shards))]
     clients += [kit.client(component)] if found.entry is not None else []
     return next(client for client in clients if client.exists(key))
-
-
-def test_the_blocks_of_an_import_may_be_sent_again(kit: ShardKit) -> None:
-    sets: list[Any] = []
-
-    def recorded() -> Any:
-        steps = kit.ip_to_city(component="many").deferred.import_from(NEW)
-        replies = None
-        with suppress(StopIteration):
-            while True:
-                batch = steps.send(replies)
-                sets.extend(command for command in batch if command.args[0] == "SET")
-                replies = yield batch
-
-    kit.driver.run(recorded())
-    assert len(sets) > 2
-    assert all(command.idempotent for command in sets)
 
 
 def breaking(items: list[Item], after: int = 1) -> Iterator[Item]:
@@ -219,32 +192,6 @@ def test_an_import_that_is_killed_while_it_is_abandoned_is_removed_by_the_next(
     assert generations(kit, "many")
     done = ip.import_from(NEW).generation
     assert generations(kit, "many") == {str(done)}
-
-
-def test_a_generations_number_does_not_come_again_when_the_entry_lost_its_data(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ip = kit.ip_to_city(component="both")
-    number = ip.import_from(OLD).generation
-    kit.client("both").delete("ip2city:generations")
-    # A minute later, as it would be.
-    kit.client("both").hset("ip2city:generations", "last", number)
-    assert ip.import_from(NEW).generation > number > 3_000_000
-
-
-def test_blocks_are_written_in_portions(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
-    ip = face.kit.ip_to_city(component="many")
-    items = [IpRange(n << 16, (n << 16) + 9, (BONN, OSLO)[n % 2]) for n in range(30)]
-    seen: list[tuple[str, int]] = []
-    done = face.run(ip.import_from(items, progress=lambda *what: seen.append(what)))
-    assert done.blocks == 30
-    assert seen == [("cities", 2), *(("blocks", n) for n in (7, 14, 21, 28, 30))]
-    addresses = [f"0.{n}.0.9" for n in range(31)]
-    wanted = [*((BONN, OSLO)[n % 2] for n in range(30)), None]
-    assert face.run(ip.find_many(addresses)) == wanted
-    assert face.run(ip.local()).find_many(addresses) == wanted
-    assert face.run(ip.delete()) is True
 
 
 def test_data_that_lost_its_last_list_is_not_loaded_as_if_it_were_whole(

@@ -24,8 +24,7 @@ from geo_helpers import (
 from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.geo import City, IpRange, SkippedLine, block_store
-from shardkit.geo.block_store import portions
-from shardkit.geo.blocks import ENTRIES_A_PAGE, Block
+from shardkit.geo.blocks import ENTRIES_A_PAGE
 from shardkit.geo.ip_to_city import CACHED_CITIES
 from shardkit.geo.readers import Item
 
@@ -172,12 +171,6 @@ def test_cities_may_come_first_and_be_named_by_their_ids(face: Face, ip: Any) ->
     assert face.run(ip.find("1.0.1.1")) is None
 
 
-def test_any_text_is_a_name(face: Face, ip: Any) -> None:
-    place = City('Sant Julià de Lòria "x"', "北京", "", "an id")
-    face.run(ip.import_from([IpRange.of("1.0.0.0/24", city=place)]))
-    assert face.run(ip.find("1.0.0.1")) == place
-
-
 def test_a_local_copy_is_loaded_again_only_if_there_is_new_data(face: Face, ip: Any) -> None:
     face.run(ip.import_from(ranges(("1.0.0.0/24", BONN))))
     copy = face.run(ip.local())
@@ -189,16 +182,6 @@ def test_a_local_copy_is_loaded_again_only_if_there_is_new_data(face: Face, ip: 
     assert pickle.loads(pickle.dumps(new)).find("1.0.0.1") == OSLO
     assert 0 < new.memory() < 700_000
     assert len(new) == 1
-
-
-def test_structures_of_other_names_do_not_mix(face: Face) -> None:
-    one, other = (face.kit.ip_to_city(name, component="few") for name in ("one", "other"))
-    face.run(one.import_from(ranges(("1.0.0.0/24", BONN))))
-    face.run(other.import_from(ranges(("1.0.0.0/24", OSLO))))
-    assert face.run(one.delete())
-    assert face.run(other.find("1.0.0.1")) == OSLO
-    with pytest.raises(StructureError, match="one: no ranges were imported yet"):
-        face.run(one.find("1.0.0.1"))
 
 
 def test_a_look_up_is_one_exchange_and_asks_for_the_generation_once_a_second(
@@ -368,15 +351,6 @@ def test_a_list_that_was_not_written_so_is_named_rather_than_its_blocks(
         face.run(ip.local())
     assert next(iter(face.list(ip.check()))).key == key
     assert face.run(ip.delete()) is True
-
-
-def test_a_portion_ends_where_blocks_are_many_or_large() -> None:
-    block = Block(0, 0, 0, b"x")
-    count = block_store.BLOCKS_AT_ONCE
-    assert [len(each) for each in portions([block] * (count + 1))] == [count, 1]
-    assert [len(each) for each in portions([block] * count)] == [count], "no empty one follows"
-    large = block._replace(content=b"x" * (block_store.BYTES_AT_ONCE - 1))
-    assert [len(each) for each in portions([large, block, block])] == [2, 1]
 
 
 def test_a_removal_elsewhere_is_noticed_and_a_reader_gives_up_after_some_changes(

@@ -25,7 +25,7 @@ from shardkit.geo import (
     jsonl,
     mmdb,
 )
-from shardkit.geo.readers import Item, _from_record
+from shardkit.geo.readers import Item
 
 BONN = City("Bonn", "NW", "DE", 7)
 
@@ -40,25 +40,6 @@ def split(items: Iterable[Item]) -> tuple[list[Any], list[str]]:
         else:
             used.append(item._replace(line=0, source="") if isinstance(item, IpRange) else item)
     return used, skipped
-
-
-def test_columns_are_found_by_number_or_by_name() -> None:
-    lines = ["id,from,to", "7,1.0.0.0,1.0.0.255"]
-    by_number = split(csv_ranges(lines, first=1, last=2, id=0))
-    by_name = split(csv_ranges(lines, first="from", last="to", id="id"))
-    assert by_number[0] == by_name[0] == [IpRange.of("1.0.0.0", "1.0.0.255", city=7)]
-    assert by_number[1] == ["1: 'from' is not an IP address"]
-    assert by_name[1] == ["1: is the heading"]
-
-
-@pytest.mark.parametrize(
-    ("first", "last"), [("16777216", "16777471"), ("1.0.0.0", "1.0.0.255"), ("1.0.0.0/24", "")]
-)
-def test_starts_are_dotted_integers_or_networks(first: str, last: str) -> None:
-    assert split(csv_ranges([f"{first},{last},7"], id=2)) == (
-        [IpRange.of("1.0.0.0/24", city=7)],
-        [],
-    )
 
 
 def test_a_line_that_cannot_be_split_is_skipped_among_ranges_and_cities() -> None:
@@ -312,12 +293,6 @@ def test_a_maxmind_database_in_a_language(database: Path, language: str, named: 
     assert places["1.0.5.0/24"] == City("Bonn", "NW", "DE")
     assert any("1.0.4.0/24: names no city" in reason for reason in skipped)
     assert sum(r.last - r.first + 1 for r in used if r.first < 2**32) == 256 + 512 + 256
-
-
-@pytest.mark.parametrize("record", [None, [1], "Bonn"])
-def test_a_record_of_a_database_that_is_no_object_names_no_city(record: Any) -> None:
-    with pytest.raises(ValueError, match="names no city"):
-        _from_record(record, "en")
 
 
 def test_what_is_no_maxmind_database_is_refused(tmp_path: Path) -> None:

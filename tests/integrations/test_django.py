@@ -92,7 +92,7 @@ def test_values_live_on_the_shards_of_their_keys(monkeypatch: pytest.MonkeyPatch
     data = {f"key{n}": {"n": n} for n in range(100)}
     assert found.set_many(data, timeout=60) == []
     assert found.get_many([*data, "missing"]) == data
-    kit = shardkit.kit.kit.default_kit()
+    kit = shardkit.default_kit()
     counts = [kit.client("many", n).dbsize() for n in range(16)]
     assert sum(count > 0 for count in counts) == 16
     assert 50 < (found.ttl("key1") or 0) <= 60
@@ -153,7 +153,7 @@ def test_values_are_serialized_and_compressed_as_with_django_redis(
     assert found.set_many(data) == []
     assert found.get_many(data) == data
     assert [found.get(key, "missing") for key in data] == [*data.values()]
-    client: Any = shardkit.kit.kit.default_kit().client
+    client: Any = shardkit.default_kit().client
     size = max(client("few", n).strlen("cache::1:long") for n in range(4))
     assert (0 < size < 200) is bool(compressor)
     for number in (7, 2**53, 2**63 - 2, 2**63 - 1, 2**70, -(2**63)):

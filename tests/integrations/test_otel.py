@@ -25,7 +25,7 @@ from shardkit import ShardMap, events
 from shardkit.errors import ShardErrors
 from shardkit.integrations import otel, prometheus
 from shardkit.local import LocalServer
-from shardkit.testing.fakes.servers import MemoryConnector
+from shardkit.testing import MemoryServers
 
 
 class Telemetry:
@@ -348,18 +348,18 @@ async def test_how_long_commands_waited_for_a_shared_connection_is_a_histogram(
 
 
 def test_a_breaker_is_a_gauge() -> None:
-    memory = MemoryConnector()
     text = "{components: {a: {entry: {port: 1, breaker: {failures: 1, min_seconds: 0}}}}}"
+    memory = MemoryServers(ShardMap.parse(text))
     server = {"server": "localhost:1/0"}
     with (
         counted() as registry,
-        shardkit.connect(ShardMap.parse(text), connector=memory) as kit,
+        shardkit.connect(memory.shard_map, connector=memory) as kit,
     ):
-        memory.server("localhost:1").down()
+        memory.server_of("a").down()
         with pytest.raises(ShardErrors, match=r"1 shard failed \(a\)"):
             kit.hash("h", component="a").hget(7)
         assert registry.get_sample_value("shardkit_breaker_open", server) == 1
-        memory.server("localhost:1").up()
+        memory.server_of("a").up()
         [breaker] = kit.breakers.all()
         breaker.close()
         assert registry.get_sample_value("shardkit_breaker_open", server) == 0

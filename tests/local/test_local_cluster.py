@@ -10,7 +10,6 @@ from redis.exceptions import AuthenticationError
 
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.local.server import start_all
 
 
 def test_three_masters_hold_all_keys_between_them(binary: Path) -> None:
@@ -80,7 +79,8 @@ def test_a_start_that_was_broken_off_can_be_repeated(
         cluster.await_ready(time.monotonic())  # all the time that there was
 
     cluster = LocalCluster(data_dir=tmp_path)
-    start_all(cluster.nodes)
+    for node in cluster.nodes:
+        node.start()
     with cluster.nodes[0].client() as client:
         client.execute_command("CLUSTER SET-CONFIG-EPOCH", 1)
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 5460)

@@ -6,7 +6,6 @@ import pytest
 
 from shardkit import ShardMap
 from shardkit.errors import ConfigError, LocalServerError
-from shardkit.local import LocalServers
 from shardkit.local.servers import CompleteEnvironment, ServerPlan
 
 
@@ -42,12 +41,6 @@ def test_entries_share_a_server_with_as_many_databases_as_they_need(
     assert {address: server.databases for address, server in servers.items()} == {
         (host, 6379): count for host, count in databases.items()
     }
-
-
-def test_the_config_server_may_be_a_data_server_too() -> None:
-    top = "config_server: {host: a, port: 7000}"
-    assert len(plan("  unique: {entry: {host: a, port: 7000, db: 1}}", top=top).servers) == 1
-    assert len(plan("  unique: {entry: {host: a, port: 7001}}", top=top).servers) == 2
 
 
 def test_replicas_copy_the_master_of_their_entry() -> None:
@@ -157,14 +150,6 @@ def test_moved_entries_lose_their_place_and_tls_and_keep_the_rest() -> None:
             "sentinels": [["127.0.0.1", 1005], ["127.0.0.1", 1006]],
         },
     }
-
-
-def test_most_of_the_sentinels_must_agree() -> None:
-    for count, quorum in ((1, 1), (2, 2), (3, 2), (4, 3), (5, 3)):
-        sentinels = [["s", 26379 + n] for n in range(count)]
-        described = {"sentinel": {"service": "main", "sentinels": sentinels}}
-        planned = LocalServers(ShardMap.parse(str({"components": {"a": {"entry": described}}})))
-        assert [each._quorums for each in planned._sentinels] == [{"main": quorum}] * count
 
 
 def test_services_share_the_sentinels_that_both_name() -> None:

@@ -204,21 +204,6 @@ with LocalServers(shard_map, ports="free") as started:
     assert parent.process.stderr.read() == ""
 
 
-def test_a_multiprocessing_child_does_not_stop_its_parents_servers(run: Any) -> None:
-    parent = run("""
-import multiprocessing
-with LocalServers(shard_map, ports="free") as started:
-    tell(started.servers)
-    process = multiprocessing.get_context("fork").Process(target=started.stop)
-    process.start()
-    process.join()
-    with started.servers[0].client() as client:
-        say(answered=client.ping(), code=process.exitcode)
-""")
-    assert parent.read() == {"answered": True, "code": 0}
-    assert parent.process.wait() == 0
-
-
 def test_a_forked_child_that_lives_on_does_not_keep_the_servers(run: Any) -> None:
     parent = run("""
 with LocalServers(shard_map, ports="free") as started:

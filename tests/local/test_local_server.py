@@ -48,20 +48,6 @@ def test_a_server_answers_on_a_free_port_and_is_gone_afterwards(binary: Path) ->
     assert not directory.exists()
 
 
-def test_a_server_ends_when_the_block_raises() -> None:
-    pids = []
-
-    def fail() -> None:
-        with LocalServer() as local:
-            pids.append(local.pid)
-            raise KeyError("meant")
-
-    with pytest.raises(KeyError, match="meant"):
-        fail()
-    assert pids
-    assert not alive(pids[0])
-
-
 def test_a_server_that_was_only_forgotten_ends_when_it_is_collected() -> None:
     local = LocalServer().start()
     pid, directory = local.pid, local.directory

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import redis
-from faces import alive
+from faces import alive, free_port
 
 from shardkit import Entry, ShardMap
 from shardkit.errors import LocalServerError, MissingEntryError
 from shardkit.local import LocalServer, LocalServers
-from shardkit.local.server import free_port
 
 PLAIN = """
 config_server: {host: config.internal}
@@ -89,19 +88,6 @@ def test_a_map_runs_on_free_ports_and_its_entries_say_where(binary: Path) -> Non
     assert [(done, total) for _, done, total in seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_the_components_of_the_new_map_are_those_of_the_old() -> None:
-    shard_map = ShardMap.parse(PLAIN, "map.yaml")
-    with LocalServers(shard_map, ports="free") as servers:
-        moved = servers.shard_map
-        assert list(moved.components) == list(shard_map.components)
-        for name, component in shard_map.components.items():
-            assert len(moved.components[name].shards) == len(component.shards)
-            assert moved.components[name].placement == component.placement
-        assert (
-            ShardMap.parse(moved.to_yaml()).components["unique"].same_as(moved.components["unique"])
-        )
-
-
 def test_given_ports_are_the_maps() -> None:
     ports = [free_port() for _ in range(2)]
     shard_map = ShardMap.parse(
@@ -175,13 +161,3 @@ def test_servers_are_used_after_they_are_started() -> None:
         with pytest.raises(LocalServerError, match="run already"):
             servers.start()
         assert all(server.running for server in servers.servers)
-
-
-def test_one_server_of_a_map_can_crash_and_come_back() -> None:
-    with LocalServers(ShardMap.parse(PLAIN), ports="free") as servers:
-        victim = servers.server_of("unique", 1)
-        entry = servers.shard_map.components["unique"].shards[1]
-        victim.kill()
-        victim.restart()
-        with client(entry) as connected:
-            assert connected.ping()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from dataclasses import dataclass
 from random import Random
@@ -219,43 +218,6 @@ def test_random_histories_agree_with_a_model(face: Face, kit: ShardKit) -> None:
 
 def ids(messages: list[Message]) -> list[tuple[int, Any]]:
     return [(message.id, message.body) for message in messages]
-
-
-def test_parallel_fetches_joins_and_leaves_lose_nothing(kit: Any) -> None:
-    chats = kit.chats(component="few")
-    chat = chats.create("anna", ["ben"])
-    got: list[int] = []
-    done = threading.Event()
-
-    def fetch() -> None:
-        last = 0
-        while not (done.is_set() and chats.unread("ben")[chat] == 0):
-            for found in chats.fetch("ben", 3):
-                assert [message.id for message in found.messages] == sorted(
-                    message.id for message in found.messages
-                )
-                if chats.acknowledge(chat, "ben", found.messages[-1]):
-                    got.append(found.messages[-1].id)
-                [position] = [m.position for m in chats.members(chat) if m.user == "ben"]
-                assert position >= last
-                last = position
-
-    def come_and_go() -> None:
-        while not done.is_set():
-            chats.join(chat, "cleo")
-            chats.leave(chat, "cleo")
-
-    threads = [threading.Thread(target=run) for run in (fetch, fetch, come_and_go)]
-    for thread in threads:
-        thread.start()
-    ids = [chats.send(chat, "anna", n) for n in range(200)]
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert ids == list(range(1, 201))
-    assert max(got) == 200
-    assert len(got) == len(set(got))
-    assert not list(chats.check(chat))
 
 
 def test_what_is_damaged_is_named_and_can_be_skipped(kit: Any) -> None:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, keys_of
+from faces import Exchanges, Face, Time, answer, clocked, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit
@@ -29,7 +29,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     UnreadableFileError,
 )
-from shardkit.messaging import FilePosition, Files, RecordTally, Total, tagged
+from shardkit.messaging import FilePosition, Files
 from shardkit.messaging.decoding import FileDecoder
 
 LINES = [b"line %d %d" % (n, n * 7919) for n in range(5000)]
@@ -95,35 +95,6 @@ def _all(face: Face, files: Any, reader: str) -> Any:
             await files.done(file)
 
     return awaiting() if face.runner else blocking()
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-def test_several_processes_of_a_reader_share_the_lines_of_a_file(
-    face: Face, tmp_path: Path, compressed: bool
-) -> None:
-    content = TEXT + b"the last line has no line feed"
-    members = b"".join(gzip.compress(content[n : n + 9000]) for n in range(0, len(content), 9000))
-    path = tmp_path / ("a.log.gz" if compressed else "a.log")
-    path.write_bytes(members + bytes(100) if compressed else content)
-    files, totals = face.kit.files(component="few"), face.kit.totals(component="few")
-    face.run(files.create("logs", ["x"], chunk_size=1000))
-    for _ in range(2):  # the second time they are there
-        parts = face.list(files.publish_parts("logs", path, part_size=20_000))
-        assert [part.name for part in parts] == [f"{path.name}#{n}" for n in range(len(parts))]
-        assert len(parts) == 1 + len(content) // 20_015
-    leased = [face.run(files.take("logs", "x")) for _ in parts]
-    seen = []
-    for file in random.Random(3).sample(leased, len(leased)):
-        lines = face.list(files.lines(file))
-        seen.append((file.number, lines))
-        tally = RecordTally(lambda line: line[:6], lambda key: [Total("d", "word", key.decode())])
-        tally.add(lines)
-        assert face.run(totals.flush(file.name, tally))
-        assert not face.run(totals.flush(file.name, tally))
-        face.run(files.done(file))
-    assert [line for _, lines in sorted(seen) for line in lines] == content.split(b"\n")
-    counted = sum(count for _, count in face.list(totals.all("d", "word")))
-    assert counted == len(LINES) + 1
 
 
 def test_parts_end_with_lines_and_nothing_of_what_is_truncated_is_published(
@@ -213,22 +184,6 @@ def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> 
     assert face.run(files.status("logs")).held == 0
 
 
-def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: Any) -> None:
-    files = kit.files(component="many")
-    files.create("logs", [str(n) for n in range(10)], chunk_size=1000)
-    for name in ("x", "x:done", "1:0"):  # names of files never meet other keys
-        files.publish("logs", io.BytesIO(TEXT[:5000]), name=name)
-    for n in range(10):
-        assert len(chunks_of(kit)) == 15
-        for _ in range(3):
-            file = files.take("logs", str(n))
-            assert b"".join(files.read(file)) == TEXT[:5000]
-            files.done(file)
-        assert files.take("logs", str(n)) is None
-    assert not chunks_of(kit)
-    assert files.status("logs").held == 0
-
-
 def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: Any) -> None:
     server, local = Time(), Time()
     files = published(clocked(kit, now=server, monotonic=local), "few")
@@ -239,7 +194,7 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: Any) -> 
         server.at += seconds
         local.at += seconds
         exchanges.append(len(step))
-        step = steps.send(kit.driver._run_step(step))
+        step = steps.send(answer(kit, step))
         assert isinstance(step, shardkit.operations.Page)
         step = next(steps)
     assert [*exchanges, len(step)] == [16, 16, 16, 17, 16, 13]  # chunks, and once the lease
@@ -247,9 +202,9 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: Any) -> 
     other = files.take("logs", "x")  # it reads on from its beginning, and removes it
     assert b"".join(files.read(other)) == TEXT
     files.done(other)
-    step = steps.send(kit.driver._run_step(step))  # chunks are gone: whose is the file?
+    step = steps.send(answer(kit, step))  # chunks are gone: whose is the file?
     with pytest.raises(FileLeaseLostError, match="may have leased it; set a longer lease than"):
-        steps.send(kit.driver._run_step(step))
+        steps.send(answer(kit, step))
 
 
 def test_a_lease_is_a_minute_if_nobody_says_another(kit: ShardKit) -> None:
@@ -496,7 +451,7 @@ def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: Sh
             while True:
                 if chance.random() < 0.03:
                     raise KeyboardInterrupt
-                step = steps.send(kit.driver._run_step(step))
+                step = steps.send(answer(kit, step))
         except StopIteration as found:
             return found.value
 
@@ -659,51 +614,6 @@ def test_a_channel_is_deleted_with_the_chunks_that_a_killed_reader_was_to_remove
     assert chunks_of(kit)
     assert files.delete("logs")
     assert not keys_of(kit, "many")
-
-
-def test_a_reader_of_all_waits_on_when_the_longest_wait_is_over(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tagged, "RETRY_AFTER", 0.2)  # seconds, in which nothing happens
-    looks, waits = 0, False
-
-    def passing() -> float:
-        """Let a year pass between any two looks at the time."""
-        nonlocal looks, waits
-        looks += 1
-        if waits and looks > 8:
-            waits = False
-            publisher.publish("logs", io.BytesIO(b"late"), name="a")
-        return 4e7 * looks
-
-    publisher = kit.files(component="one")
-    publisher.create("logs", ["x"], chunk_size=1000)
-    files, waits = clocked(kit, monotonic=passing).files(component="one"), True
-    assert next(iter(files.take_all("logs", "x"))).name == "a"
-
-
-def test_what_is_not_yet_there_is_not_given_out_to_who_has_read_all_before_it(
-    kit: ShardKit,
-) -> None:
-    clock = Time()
-    files = clocked(kit, now=clock).files(component="many")
-    files.create("logs", ["x"], chunk_size=1000)
-    steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
-    step: Any = next(steps)
-    file = None
-    while file is None:  # until the first chunks are there
-        step = steps.send(kit.driver._run_step(step))
-        file = files.take("logs", "x")
-    chunks = file._chunks
-    assert 0 < chunks * 1000 < len(TEXT)
-    file.position = FilePosition(chunks * 1000, 0, "plain")
-    files.release(file)
-    assert files.take("logs", "x") is None
-    while file is None or file._chunks == chunks:
-        step = steps.send(kit.driver._run_step(step))
-        file = files.take("logs", "x") or file
-    assert file._chunks > chunks
-    steps.close()
 
 
 def test_a_channel_whose_key_is_of_another_type_is_named_and_nothing_else(kit: ShardKit) -> None:

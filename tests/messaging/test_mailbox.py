@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, Time, clocked, drawn, holder, keys_of
+from faces import Face, Time, clocked, drawn, holder
 from messaging_helpers import bodies
 
 from shardkit import AsyncShardKit, ShardKit
@@ -97,28 +96,6 @@ def test_a_mailbox_that_is_full_of_bytes_drops_or_refuses(face: Face) -> None:
     assert face.run(refusing.send_many([("anna", "b", n) for n in range(3)])) == [1, 2, None]
 
 
-def test_mailboxes_are_spread_over_all_shards_and_one_exchange_sends_to_many(kit: ShardKit) -> None:
-    mail = kit.mailboxes(component="many")
-    owners = [f"user:{n}" for n in range(200)]
-    assert mail.send_many([(owner, "root", "hello") for owner in owners]) == [1] * 200
-    assert mail.unread_many(owners) == [1] * 200
-    used = {kit.component("many").shard_of(f"mailbox:{{{owner}}}").number for owner in owners}
-    assert len(used) == 16
-    assert len([key for key in keys_of(kit, "many") if key.endswith("}")]) == 200
-
-
-def test_who_waits_is_woken_by_the_message(face: Face, kit: ShardKit) -> None:
-    mail, client = face.kit.mailboxes(component="one"), kit.client("one")
-    waiting = face.start(lambda: mail.fetch("anna", timeout=30))
-    assert face.eventually(lambda: client.scard("mailbox:{anna}:waiters"))
-    began = time.monotonic()
-    kit.mailboxes(component="one").send("anna", "ben", "now")
-    assert bodies(waiting()) == ["now"]
-    assert time.monotonic() - began < 8  # it looks again by itself only after ten seconds
-    assert face.run(mail.fetch("anna", timeout=0.05)) == []
-    assert not client.exists("mailbox:{anna}:waiters")
-
-
 def test_who_does_not_wait_asks_once_and_registers_nowhere(kit: ShardKit) -> None:
     steps = kit.mailboxes(component="one").deferred.fetch("anna")
     reply = kit.driver.link.send(next(steps))
@@ -175,24 +152,6 @@ async def test_cancelling_a_reader_loses_no_message(akit: AsyncShardKit) -> None
     assert taken + len(rest) == 40
 
 
-def test_parallel_readers_never_get_one_message_at_a_time(kit: ShardKit) -> None:
-    mail = kit.mailboxes(component="one")
-    mail.send_many([("anna", "ben", n) for n in range(400)])
-    got: list[int] = []
-
-    def read() -> None:
-        while found := mail.fetch("anna", 3):
-            got.extend(bodies(found))
-            mail.acknowledge("anna", found)
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(got) == list(range(400))
-
-
 def test_what_is_damaged_is_named_and_blocks_nobody(kit: ShardKit) -> None:
     mail = kit.mailboxes(component="many")
     mail.send_many([("anna", "ben", n) for n in range(3)])
@@ -247,29 +206,6 @@ def test_bad_arguments_are_named(kit: ShardKit) -> None:
         with pytest.raises(InvalidArgumentError, match=r"mailbox|name="):
             call()
     assert isinstance(mail, Mailboxes)
-
-
-@pytest.mark.parametrize("part", ["", ":leased", ":state", ":waiters"])
-def test_a_mailbox_whose_key_is_of_another_type_is_named_and_nothing_else(
-    part: str, kit: ShardKit
-) -> None:
-    mail = kit.mailboxes(component="one")
-    mail.send("anna", "ben", 1)
-    key, client = f"mailbox:{{anna}}{part}", kit.client("one")
-    assert key in mail._keys("anna")
-    client.delete(key)
-    client.set(key, "x")
-    [found] = mail.check("anna")
-    assert (found.key, found.repair) == (key, "delete the key")
-
-
-def test_a_last_id_that_is_no_number_is_named(kit: ShardKit) -> None:
-    mail = kit.mailboxes(component="one")
-    mail.send("anna", "ben", 1)
-    kit.client("one").hset("mailbox:{anna}:state", "last", "many")
-    [found] = mail.check("anna")
-    assert (found.key, found.found) == ("mailbox:{anna}:state", "last=many")
-    assert "clear" in found.repair
 
 
 @pytest.mark.parametrize(

@@ -124,21 +124,6 @@ def test_log_lines_are_counted_by_day_and_place(kit: ShardKit) -> None:
     assert totals.top("2015-05-17", "city", 1) == [('["Bonn","NRW","Germany"]', 2)]
 
 
-def test_workers_of_one_process_share_nothing_and_a_later_one_adds_to_what_is_there(
-    kit: ShardKit,
-) -> None:
-    """Two workers of a day: neither counts what the other read, nor overwrites its totals."""
-    totals = kit.totals(component="few")
-    halves = [lines_of(4), lines_of(5)]
-    tallies = [counted([]), counted([])]
-    for n in range(0, len(halves[0]), 500):  # both are under way at once
-        for tally, lines in zip(tallies, halves, strict=True):
-            tally.add(lines[n : n + 500])
-    for n, tally in enumerate(tallies):
-        assert totals.flush(f"worker{n}", tally)
-        assert stored(Face(kit, None), totals) == expected(*halves[: n + 1])
-
-
 def test_only_so_many_cities_of_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.messaging.totals._MOST_KNOWN", 2)
     asked = []

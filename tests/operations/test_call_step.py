@@ -57,11 +57,6 @@ async def test_the_event_loop_goes_on_while_a_function_blocks() -> None:
     assert await task is True
 
 
-async def test_a_blocking_kits_function_runs_in_the_callers_thread() -> None:
-    found = await Run(blocks=True).one(calling(threading.get_ident))
-    assert found == threading.get_ident()
-
-
 async def test_calls_of_one_turn_run_at_the_same_time_on_the_awaiting_face() -> None:
     meeting = threading.Barrier(3, timeout=30)
     found = await Run(blocks=False).together(*[calling(meeting.wait) for _ in range(3)])

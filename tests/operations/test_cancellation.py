@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from faces import clocked
+from operation_helpers import BlockingDriver
 
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.operations.drivers import BlockingDriver
 
 
 @types.coroutine
@@ -195,21 +195,6 @@ async def test_a_file_whose_taking_was_cancelled_is_free(akit: AsyncShardKit) ->
         file = taken or await files.take("c", "r")
         assert file.attempts == 1
         await files.release(file)
-
-
-async def test_what_was_popped_together_is_put_back(akit: AsyncShardKit) -> None:
-    def lists() -> list[Any]:
-        return [akit.list(name, component="few") for name in "ab"]
-
-    for each in lists():
-        await each.rpush(*range(8))
-    async for popped in each_cancelled(
-        lambda: akit.together(*(each.deferred.lpop(3) for each in lists()))
-    ):
-        assert [await each.llen() for each in lists()] == ([8, 8] if popped is None else [5, 5])
-        if popped is not None:
-            for each in lists():
-                await each.lpush(*range(3))
 
 
 class InterruptedLink:

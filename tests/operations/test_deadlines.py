@@ -25,7 +25,6 @@ from shardkit import ShardErrors, ShardFailure, ShardUnavailable
 from shardkit.errors import ConfigServerError, DeadlineExceeded, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations import Batch, Operation, Partial, Pause, Replies, Shard
-from shardkit.operations.deadlines import current, earliest, within
 
 PATIENT = 5.0 * PATIENCE  # what nobody has to wait for
 
@@ -273,18 +272,6 @@ async def test_blocking_extends_only_an_entrys_deadline(kind: str, own_server: L
         ):
             with at_most(0.2), face.kit.deadline(0.2), pytest.raises(TimeoutError, match="deadl"):
                 await face.client_call("one", *call)
-
-
-def test_what_holds_inside_ends_with_it_and_the_one_outside_holds_again() -> None:
-    with within(outer := earliest(60)):
-        assert current.get() is outer is not None
-        with within(None):
-            assert current.get() is None
-        with suppress(KeyError), within(inner := earliest(1)):
-            assert current.get() is inner is not outer
-            raise KeyError
-        assert current.get() is outer
-    assert current.get() is None
 
 
 def test_the_earliest_nested_block_holds(silent: ScriptedServer, own_server: LocalServer) -> None:

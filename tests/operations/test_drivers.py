@@ -6,7 +6,7 @@ import gc
 from typing import Any
 
 import pytest
-from operation_helpers import Run, ScriptedLink, failure, say, steps, tolerant
+from operation_helpers import BlockingDriver, Run, ScriptedLink, failure, say, steps, tolerant
 
 from shardkit.errors import (
     ConfigError,
@@ -24,7 +24,6 @@ from shardkit.operations import (
     Stream,
     Transaction,
 )
-from shardkit.operations.drivers import BlockingDriver
 
 # ---- one operation
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,15 +17,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, Time, clocked, eventually, faced
+from faces import Face, Time, answer, clocked, eventually, faced
 from queue_helpers import server_of
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
-from shardkit.operations import Batch, Command, Pause, Replies
-from shardkit.operations.drivers import AwaitingDriver
-from shardkit.queues import NewTask, QueueCounts, TaskQueues, claim
+from shardkit.operations import Pause, Replies
+from shardkit.queues import NewTask, QueueCounts, claim
 
 Waiting = list[Callable[[], Any]]  # what waits for the results of takes
 
@@ -119,7 +117,7 @@ def steps_of(kit: ShardKit, steps: Any) -> tuple[list[float], Any]:
                 waits.append(step[0].block)
                 step = steps.send(Replies([None]))
             else:
-                step = steps.send(kit.driver._run_step(step))
+                step = steps.send(answer(kit, step))
             assert len(waits) < 100
     except StopIteration as done:
         return waits, done.value
@@ -134,13 +132,6 @@ def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
     assert waits[:2] == [0.01, 0.015]
     assert max(waits) == 0.1
     assert sum(waits) == pytest.approx(1)
-
-
-def test_a_wait_is_no_longer_than_until_something_is_due(kit: ShardKit) -> None:
-    tasks = clocked(kit, now=lambda: 1e9).queues(component="many")
-    tasks.enqueue("q", "x", delay=0.25)
-    waits, _ = steps_of(kit, tasks.deferred.take("q", timeout=0.4))
-    assert waits == pytest.approx([0.15, 0.15, 0.1])
 
 
 @pytest.mark.parametrize("delay", [0.005, 0.03, 0.1, 0.1015, 0.25, 1.2])
@@ -159,7 +150,7 @@ def test_a_task_comes_when_it_is_due_though_servers_end_blocks_late(
         if isinstance(step, list) and step[0].block is not None:
             clock.at += step[0].block + 0.1
             return Replies([None])
-        return kit.driver._run_step(step)
+        return answer(kit, step)
 
     steps: Any = tasks.deferred.take("q")
     looks = 0
@@ -186,47 +177,6 @@ def test_what_others_push_is_found_within_a_slice(
 
 
 # ---- many at a time
-
-
-def test_many_producers_pollers_and_workers_do_each_task_once(kit: ShardKit) -> None:
-    tasks = kit.queues(component="many")
-    done: list[list[int]] = [[] for _ in range(4)]
-    ended = threading.Event()
-
-    def produce(n: int) -> None:
-        random = Random(n)
-        for value in range(n, 600, 2):
-            delay = random.choice([0, 0, random.random() / 20])
-            tasks.enqueue(random.choice(["a", "b"]), "x", [value], delay=delay)
-
-    def poll() -> None:
-        while not ended.is_set():
-            tasks.move_due("a")
-            tasks.move_due("b")
-            ended.wait(0.002)
-
-    def work(n: int) -> None:
-        queues = ["b", "a"] if n % 2 else "a" if n else ["a", "b"]
-        while not ended.is_set():
-            task = tasks.take(queues, timeout=0.05)
-            if task is not None:
-                assert task.attempts == 1
-                done[n].append(task.args[0])
-                assert tasks.acknowledge(task)
-
-    with ThreadPoolExecutor(10) as pool:
-        workers = [pool.submit(work, n) for n in range(4)]
-        pollers = [pool.submit(poll) for _ in range(2)]
-        try:
-            for producer in [pool.submit(produce, n) for n in range(2)]:
-                producer.result(60)
-            assert eventually(lambda: sum(map(len, done)) >= 600)
-        finally:
-            ended.set()
-        for each in (*workers, *pollers):
-            each.result(30)
-    assert sorted(value for values in done for value in values) == [*range(600)]
-    assert tasks.counts("a") == tasks.counts("b") == QueueCounts(0, 0, 0, 0)
 
 
 # ---- faults
@@ -264,51 +214,6 @@ async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
         while (task := await tasks.take(queue, timeout=0)) is not None:
             taken.append(task.args[0])
     assert Counter(taken) == Counter(range(queued))
-
-
-class Gate:
-    """A link on which replies are held up after the server has done its work."""
-
-    def __init__(self, link: Any) -> None:
-        self.link = link
-        self.done = asyncio.Event()
-        self.open = asyncio.Event()
-
-    def start(self, batch: Batch) -> None:
-        """Leave all to `send`."""
-
-    async def send(self, batch: Batch) -> Replies:
-        replies: Replies = await self.link.send(batch)
-        taking = isinstance(batch[0], Command) and batch[0].name == "queues/take"
-        if taking and replies[0][0]:  # it has a task
-            self.done.set()
-            await self.open.wait()
-        return replies
-
-    async def locate(self, request: Any) -> Any:
-        return await self.link.locate(request)
-
-    async def pause(self, seconds: float) -> None:
-        await self.link.pause(seconds)
-
-
-@pytest.mark.parametrize("queues", ["q", ["a", "b", "c", "d", "q"]])
-async def test_what_a_cancelled_take_had_is_put_back_where_it_was(akit: Any, queues: Any) -> None:
-    tasks = akit.queues(component="many")
-    await tasks.enqueue_many("q", [NewTask("first"), NewTask("second")])
-    gate = Gate(akit.driver.link)
-    gated = TaskQueues(AwaitingDriver(gate), "many")
-    take = asyncio.ensure_future(gated.take(queues))  # type: ignore[arg-type]
-    await gate.done.wait()
-    assert await tasks.counts("q") == QueueCounts(1, 0, 1, 0)
-    take.cancel()
-    await asyncio.sleep(0)
-    gate.open.set()
-    with pytest.raises(asyncio.CancelledError):
-        await take
-    assert await tasks.counts("q") == QueueCounts(2, 0, 0, 0)
-    task = await tasks.take("q", timeout=0)
-    assert (task.name, task.attempts) == ("first", 1)
 
 
 def die_with_token(kit: ShardKit) -> None:

@@ -284,19 +284,6 @@ def test_a_worker_is_stopped_when_it_has_finished_what_it_works_on(
     assert tasks.counts("q") == QueueCounts(1, 0, 0, 0)
 
 
-async def test_an_async_worker_does_what_comes_while_it_waits(
-    akit: AsyncShardKit, kit: ShardKit
-) -> None:
-    worker = AsyncWorker(akit.queues(component="many"), "q")
-    worker.register("last", worker.stop)
-    running = asyncio.ensure_future(worker.run())
-    waits: Any = server_of(kit, "many", "q").info
-    assert await asyncio.to_thread(eventually, lambda: waits("clients")["blocked_clients"])
-    await worker.tasks.enqueue("q", "last")
-    async with asyncio.timeout(30):
-        assert await running == WorkerSummary(done=1)
-
-
 async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
     akit: Any,
 ) -> None:

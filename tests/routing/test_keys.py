@@ -45,15 +45,6 @@ def test_bytes_are_themselves_however_they_are_held(key: bytes) -> None:
     assert key_bytes(key) == key_bytes(bytearray(key)) == key_bytes(memoryview(key)) == key
 
 
-def test_text_is_not_normalised() -> None:
-    assert key_bytes("\u00e9") != key_bytes("e\u0301")
-
-
-@given(st.one_of(st.text(), st.binary(), st.integers()))
-def test_a_key_is_hashed_as_the_bytes_that_redis_py_sends(key: str | bytes | int) -> None:
-    assert key_bytes(key) == redis.Redis().get_encoder().encode(key)
-
-
 def test_a_member_of_a_text_enumeration_is_the_text_that_redis_py_sends() -> None:
     assert key_bytes(Colour.RED) == redis.Redis().get_encoder().encode(Colour.RED) == b"red"
     assert key_bytes(Level.HIGH) == b"3"
@@ -108,15 +99,6 @@ def test_an_integer_that_python_does_not_write_is_no_key(number: int) -> None:
 )
 def test_only_the_first_tag_is_hashed(key: bytes, hashed: bytes) -> None:
     assert hash_tag(key) == hashed
-
-
-@given(
-    st.binary().filter(lambda key: b"{" not in key),
-    st.binary(min_size=1).filter(lambda tag: b"}" not in tag),
-    st.binary(),
-)
-def test_keys_with_one_tag_are_hashed_alike(before: bytes, tag: bytes, after: bytes) -> None:
-    assert hash_tag(before + b"{" + tag + b"}" + after) == tag
 
 
 @given(ids, ids)

@@ -13,6 +13,7 @@ from faces import Face
 from shardkit.operations import Batch, Replies
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import BlockResult, FollowResult, MuteResult
+from shardkit.social.keys import USER as USER  # no other way names the keys of timelines
 
 PLACES = {"many": 16, "few": 4, "one": 3}
 ACTIONS = "post delete follow unfollow block unblock mute unmute list off"
@@ -233,6 +234,11 @@ def stopping(
     other = copy.copy(network)
     other._driver = BlockingDriver(StoppingLink(network._driver.link, turn, instead, often=often))
     return other
+
+
+def stopped(network: Any) -> bool:
+    """Whether such a network has come to that exchange."""
+    return bool(network._driver.link.stopped)
 
 
 def cut(network: Any, last: int, every: int = 0) -> Any:

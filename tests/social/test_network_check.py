@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from faces import Face, holder
-from social_helpers import opened, populate
+from social_helpers import USER, opened, populate
 
 from shardkit import DamagedDataError, ShardKit
-from shardkit.social.keys import USER
 from shardkit.social.relations import PART_FIELDS
 from shardkit.structures.base import parameters
 

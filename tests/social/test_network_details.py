@@ -9,8 +9,6 @@ from faces import Face, holder
 from social_helpers import opened, populate
 
 from shardkit import ShardKit
-from shardkit.social.delivery import MARK, FanOutJob
-from shardkit.social.relations import mode_change_note, remove_note
 
 
 @pytest.fixture
@@ -68,57 +66,3 @@ def test_crossing_the_limit_ends_in_the_mode_with_all_readers_marked(
         key = network.layout.pulled(uid)
         assert not holder(kit, "many", key).exists(key)
     assert run(network.pending(0)) == []
-
-
-def test_an_older_change_of_the_mode_ends_nothing(face: Face, network: Any, kit: ShardKit) -> None:
-    run, users = face.run, populate(face, network, users=2, lists=0).users
-    layout = network.layout
-    user, pending = layout.owned("user", users[0]), layout.near("pending", users[0])
-    note = mode_change_note(users[0])
-    client = holder(kit, "many", user)
-    client.hset(user, mapping={":mode": "marking", ":version": "9"})
-    client.zadd(pending, {note: 9})
-    for version in ("8", "10"):
-        job = FanOutJob.begin(MARK, users[0], layout.relation_parts, note, version=version)
-        run(network.resume_fan_out(*job))
-        assert client.hget(user, ":mode") == b"marking"
-        assert client.zscore(pending, note) == 9
-    job = FanOutJob.begin(MARK, users[0], layout.relation_parts, note, version="9")
-    run(network.resume_fan_out(*job))
-    assert client.hget(user, ":mode") == b"pull"
-    assert client.zscore(pending, note) is None
-
-
-@pytest.mark.parametrize(
-    ("what", "version", "left", "changed"),
-    [
-        ("mark", 10, 100, 0),  # a later one is there
-        ("mark", 100, 100, 0),
-        ("mark", 101, 101, 0),  # moved on, but not new
-        ("unmark", 10, 100, 0),
-        ("unmark", 100, 100, 0),
-        ("unmark", 101, None, 1),
-    ],
-)
-def test_marks_go_by_the_version_of_the_change(
-    face: Face, kit: ShardKit, what: str, version: int, left: int | None, changed: int
-) -> None:
-    network = opened(face)
-    layout = network.layout
-    marked, empty = layout.pulled(7), layout.pulled(11)
-    clients = [holder(kit, "many", key) for key in (marked, empty)]
-    clients[0].zadd(marked, {"5": 100})
-    change, run = getattr(network._timelines, what), face.kit.driver.run
-    assert face.run(run(change([marked], 5, version))) == changed
-    assert clients[0].zscore(marked, "5") == left
-    assert face.run(run(change([empty], 5, version))) == (what == "mark")
-    assert clients[1].zscore(empty, "5") == (version if what == "mark" else None)
-
-
-def test_a_note_that_was_renewed_is_not_removed(kit: ShardKit) -> None:
-    layout = opened(Face(kit, None)).layout
-    key = layout.of_relations("pending", 0)
-    kit.client("many", 0).zadd(key, {"user:1:2": 10})
-    for version, settled in ((9, 0), (11, 0), (10, 1), (10, 0)):
-        call = remove_note(layout.relations(0), key, "user:1:2", version)
-        assert kit.driver.link.send([call]) == [settled]

@@ -9,11 +9,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import faced
-from social_helpers import SITUATIONS, Model, Snapshot, compare, opened, prepared, seen, stopping
+from faces import answer, faced
+from social_helpers import (
+    SITUATIONS,
+    USER,
+    Model,
+    Snapshot,
+    compare,
+    opened,
+    prepared,
+    seen,
+    stopped,
+    stopping,
+)
 
-from shardkit import ShardMap
-from shardkit.social.keys import USER
+from shardkit import ShardKit, ShardMap
 
 
 def author(model: Model) -> int:
@@ -115,19 +125,19 @@ def test_an_operation_that_another_one_overtakes(
             slow = stopping(network, turn, overtake)
             OPERATIONS[first](slow, model)
             if first == "post":  # a copy may bring one back, until it is seen
-                no_entry_without_status(network, model)
+                no_entry_without_status(face.kit, network, model)
             network.post(author(model), "after")
             compare(face, network, seen(face, network, model.users, model.lists), pages=False)
-            if not slow._driver.link.stopped:
+            if not stopped(slow):
                 break
             turn += 1
         assert turn >= 3
 
 
-def no_entry_without_status(network: Any, model: Model) -> None:
+def no_entry_without_status(kit: ShardKit, network: Any, model: Model) -> None:
     """No timeline keeps what was deleted: before pages are read, which would remove it."""
-    link, layout = network._driver.link, network.layout
+    layout = network.layout
     for uid in model.users:
         for key in (layout.timeline(USER, uid), layout.profile(uid)):
-            [entries] = link.send([layout.at_timeline(key, "ZRANGE", key, 0, -1)])
+            [entries] = answer(kit, [layout.at_timeline(key, "ZRANGE", key, 0, -1)])
             assert None not in network.get_statuses([int(entry) for entry in entries])

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from faces import Face, holder
-from social_helpers import compare, opened, populate, seen
+from social_helpers import USER, compare, opened, populate, seen
 
 from shardkit import ShardKit
 from shardkit.errors import NewerFormatError
 from shardkit.queues import AsyncWorker, QueueCounts, Worker
 from shardkit.social import SQLiteStatusStore
-from shardkit.social.keys import USER
 
 
 def worker_of(face: Face, queues: Any, network: Any) -> Any:

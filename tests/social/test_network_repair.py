@@ -6,14 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from faces import Face, faced, holder
-from social_helpers import compare, opened, populate, seen, stopping
+from faces import Face, answer, faced, holder
+from social_helpers import USER, compare, opened, populate, seen, stopping
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError
 from shardkit.operations import Command
 from shardkit.social import repair
-from shardkit.social.keys import USER
 
 
 def record(kit: Any, network: Any, kind: str, id_: int) -> tuple[Any, str]:
@@ -98,11 +97,11 @@ def test_a_post_or_deletion_on_its_way_is_counted_once(shard_map: ShardMap) -> N
             lambda: deferred.delete_status(ada, kept.pop()),
         ):
             for stop in range(6):
-                steps, link = begun(), network._driver.link
+                steps = begun()
                 try:
                     step = next(steps)
                     for _ in range(stop):
-                        step = steps.send(link.send(step))
+                        step = steps.send(answer(face.kit, step))
                 except StopIteration:
                     pass
                 before = network.get_user(ada).posts
@@ -318,7 +317,7 @@ def test_a_refill_leaves_out_whose_posts_are_fetched(face: Face, kit: ShardKit) 
 # ---- deletions
 
 
-def exchanges(network: Any, call: Any) -> int:
+def exchanges(kit: ShardKit, call: Any) -> int:
     """How many scripts and reads of followers and homes a deferred call takes."""
     steps, count = call, 0
     try:
@@ -326,7 +325,7 @@ def exchanges(network: Any, call: Any) -> int:
         while True:
             if isinstance(step, list):
                 count += sum(b"followers:" in _key(each) or b"home:" in _key(each) for each in step)
-            step = steps.send(network._driver._run_step(step))
+            step = steps.send(answer(kit, step))
     except StopIteration:
         return count
 
@@ -344,15 +343,15 @@ def test_deleting_what_readers_fetch_visits_none_of_them(shard_map: ShardMap) ->
         for uid in users[1:9]:
             network.follow(uid, users[0])
         fetched = [network.post(users[0], f"fetched {n}") for n in range(3)]
-        assert exchanges(network, network.deferred.delete_status(users[0], fetched[0])) == 0
-        assert exchanges(network, network.deferred.delete_status(users[0], pushed)) > 0
+        assert exchanges(face.kit, network.deferred.delete_status(users[0], fetched[0])) == 0
+        assert exchanges(face.kit, network.deferred.delete_status(users[0], pushed)) > 0
         compare(face, network, seen(face, network, users, []))
         for uid in users[1:7]:  # pushed again: what was fetched is copied to the homes
             network.unfollow(uid, users[0])
-        assert exchanges(network, network.deferred.delete_status(users[0], fetched[1])) > 0
+        assert exchanges(face.kit, network.deferred.delete_status(users[0], fetched[1])) > 0
         for uid in users[1:7]:  # fetched again, in another version
             network.follow(uid, users[0])
-        assert exchanges(network, network.deferred.delete_status(users[0], fetched[2])) > 0
+        assert exchanges(face.kit, network.deferred.delete_status(users[0], fetched[2])) > 0
         assert network.get_user(users[0]).posts == 0
         compare(face, network, seen(face, network, users, []))
 

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 from faces import Face, faced, keys_of
-from social_helpers import compare, drain, opened, populate, seen
+from social_helpers import USER, compare, drain, opened, populate, seen
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
-from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor, delivery
-from shardkit.social.delivery import MARK, FanOutJob
-from shardkit.social.keys import USER
-from shardkit.social.relations import mode_change_note
+from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor
 
 
 @pytest.fixture
@@ -190,14 +187,8 @@ def test_every_method_compares_the_parameters(face: Face, network: Any) -> None:
             face.run(getattr(opened(face, parts=8), name)(*args))
 
 
-@pytest.mark.parametrize("task", ["backfill", "fan-out"])
-def test_a_task_that_comes_first_stores_the_parameters(face: Face, network: Any, task: str) -> None:
-    if task == "backfill":
-        face.run(network.backfill("user", 1))
-    else:
-        note = mode_change_note(1)
-        job = FanOutJob.begin(MARK, 1, network.layout.relation_parts, note, version="9")
-        face.run(network.resume_fan_out(*job))
+def test_a_task_that_comes_first_stores_the_parameters(face: Face, network: Any) -> None:
+    face.run(network.backfill("user", 1))
     with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
         face.run(opened(face, parts=8).get_user(7))
 
@@ -215,21 +206,6 @@ def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face:
     drain(face, queues, network)
     home = run(network.home(users[0], limit=100))
     assert [status.id for status in home] == posts[:0:-1]
-
-
-def test_without_a_queue_a_refill_from_many_profiles_is_done_in_the_call(
-    face: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery, "PROFILES_AT_ONCE", 3)
-    network = opened(face, "one", fan_out_limit=0)
-    run, users = face.run, populate(face, network, users=9, lists=0).users
-    for uid in users[1:]:
-        run(network.follow(users[0], uid))
-    posts = [run(network.post(uid, "x")) for uid in users[1:]]
-    home = network.layout.timeline(USER, users[0])
-    run(face.kit.driver.run(_at(network, home, "DEL")))
-    run(network.backfill("user", users[0]))
-    assert [status.id for status in run(network.home(users[0]))] == posts[::-1]
 
 
 def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network: Any) -> None:
@@ -320,10 +296,6 @@ def test_a_mark_that_came_late_is_removed_by_reconcile(face: Face) -> None:
     run(network.reconcile(users[1]))
     assert run(link.send([layout.at_timeline(key, "EXISTS", key)])) == [0]
     assert [each.id for each in run(network.home(users[1]))] == [status]
-
-
-def _at(network: Any, key: str, name: str, *args: int) -> Any:
-    yield [network.layout.at_timeline(key, name, key, *args)]
 
 
 def test_a_result_is_true_if_the_call_changed_something() -> None:

@@ -19,19 +19,16 @@ from shardkit import (
     AsyncShardKit,
     IdPairShardedConnection,
     KeyShardedConnection,
+    LuaScript,
     ShardKit,
 )
-from shardkit.ads.ads import Ad, Ads, Served
-from shardkit.completion.address_book import AddressBook
-from shardkit.completion.contacts import RecentContacts
-from shardkit.geo.block_store import LocalCities
-from shardkit.geo.ip_to_city import Imported, IpToCity
-from shardkit.geo.readers import City
-from shardkit.job_search.job_search import JobSearch
-from shardkit.kit.lua_script import LuaScript
+from shardkit.ads import Ad, Ads, Served
+from shardkit.completion import AddressBook, RecentContacts
+from shardkit.geo import City, Imported, IpToCity, LocalCities
+from shardkit.job_search import JobSearch
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.network.connections.clients import AsyncClient, Client
-from shardkit.operations.operation import (
+from shardkit.operations import (
     Awaiting,
     Blocking,
     Deferred,
@@ -43,18 +40,20 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.queues import AsyncWorker, DeadTask, Task, TaskQueues, Worker
-from shardkit.search.documents import Document, Hit, Results
-from shardkit.search.index import SearchIndex
+from shardkit.search import Document, Hit, Results, SearchIndex
 from shardkit.social import FollowResult, SocialNetwork, TimelinePage, User
+from shardkit.structures import (
+    Location,
+    LocationCounts,
+    PackedRecords,
+    RecordGroup,
+    ScoreRanges,
+    ShardedList,
+    ShardedSet,
+    ShardedSortedSet,
+    UniqueVisitors,
+)
 from shardkit.structures.codecs.named import TEXT
-from shardkit.structures.list.sharded_list import ShardedList
-from shardkit.structures.packed.aggregates import RecordGroup
-from shardkit.structures.packed.locations import Location, LocationCounts
-from shardkit.structures.packed.records import PackedRecords
-from shardkit.structures.set.sharded_set import ShardedSet
-from shardkit.structures.sorted_set.merged_ranges import ScoreRanges
-from shardkit.structures.sorted_set.sharded_sorted_set import ShardedSortedSet
-from shardkit.structures.unique.visitors import UniqueVisitors
 
 # ---- structures of a kit that blocks
 
