@@ -483,9 +483,7 @@ class AsyncClosable(ConnectionState):
             await self.disconnect(nowait=True)
             raise
 
-    async def pause(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
+    pause = staticmethod(asyncio.sleep)
 
     async def _send_in_time(self, pieces: Any) -> None:
         """Send commands.

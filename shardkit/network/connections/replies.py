@@ -236,11 +236,6 @@ class ReplyParser:
         may_block: whether the next reply is that of a command that may block.
     """
 
-    __slots__ = (
-        *("_mid_batch", "_seconds", "gets_decoded", "gets_raw", "headers"),
-        *("max_bytes", "may_block", "poll", "reader", "refused", "unusable"),
-    )
-
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)
         self.refused = self.unusable = self.may_block = self._mid_batch = False
