@@ -9,7 +9,8 @@
 Requests made in one turn of the loop leave in one write, those for another database with SELECT in
 front. Replies come back in order; that of a cancelled task is dropped. An idle connection goes back
 to redis-py's pool. One that failed, or was silent for the socket timeout, is closed, and requests
-in flight on it fail; unwritten ones use the next connection.
+in flight on it fail; unwritten ones use the next connection. A request that needs a confirmed
+SELECT has a connection of its own, and what follows for its database waits for it.
 
 While more than 64 KB of one reply have come, and more are to come, requests take another *lane*: a
 further connection with the same rules. A request of more than 1 MB has a lane of its own. Reads
