@@ -114,7 +114,7 @@ class PackedCommands(list[Any]):
         whole, commands, size = b"".join(pieces), list[Any](), 0
         reader = hiredis.Reader(notEnoughData=cls)
         reader.feed(whole)
-        with suppress(hiredis.ProtocolError):
+        with suppress(hiredis.ProtocolError, TypeError):
             while _is_command(command := reader.gets()):
                 commands.append(tuple(command))
                 size += len(hiredis.pack_command(commands[-1]))
