@@ -80,8 +80,6 @@ class ServerReplacedError(ConnectionError):
 
 
 EXCHANGE_TIMEOUT = 60.0
-
-
 _AT_ONCE = 16  # commands of an opening whose replies are read at once
 
 

@@ -140,8 +140,6 @@ class Receiver:
     One reading brings at most `READ_BYTES` more than the connection allows.
     """
 
-    __slots__ = ("_deadline", "_parser", "_size", "_socket", "_started", "_usual")
-
     def __init__(
         self, parser: ReplyParser, sock: Any, deadline: Deadline | None, size: int = 0
     ) -> None:
