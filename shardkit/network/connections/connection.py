@@ -90,7 +90,7 @@ class Closable(ConnectionState):
         """Close the connection."""
         if self.released:
             return
-        if self.pid != process.pid:  # type: ignore[attr-defined]  # the parent may hold the lock
+        if self.pid != process.pid:  # the parent may hold the lock
             super().disconnect(*args, **kwargs)
             return
         with self._closing:

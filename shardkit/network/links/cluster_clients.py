@@ -339,7 +339,7 @@ class _Pipeline:
                     yield partial(self.sleep, pause)
                     yield partial(learn_slots, self.client)
                 with self.client.watching(*commands or [("EXEC",)]):
-                    value = yield call if found is None else lambda found=found: found
+                    value = yield partial(_made, found, call)
                 break
             except MOVING as error:
                 if self.watched is not None:
@@ -453,6 +453,10 @@ class _Pipeline:
                 raise error
             values.append(error)
         return values
+
+
+def _made(found: Any, call: Callable[[], Any]) -> Any:
+    return call() if found is None else found
 
 
 def _is_plain(args: Sequence[Any], options: Mapping[str, Any]) -> bool:

@@ -768,7 +768,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 self._waiting -= request.unwritten
                 if request.databases is not None:
                     request.give_back(unopened)
-                elif (failure := unopened[request.database]) is not None:  # type: ignore[index]
+                elif (failure := unopened[request.database]) is not None:
                     request.fail(failure, sent=False)
                 else:
                     self._divert(request, fenced=True)
