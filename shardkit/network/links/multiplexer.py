@@ -587,7 +587,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if elsewhere and not request.sent and not elsewhere.keys().isdisjoint(request.targets):
                 queued.popleft()
                 waiting -= request.unwritten
-                self._divert(request, follows=True)
+                self._divert(request, after=True)
                 continue
             if request.databases is not None:
                 if not (request.sent or connection.opened.issuperset(request.databases)):
@@ -649,9 +649,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             connection.entering(database)
         return bool(form != CONFIRMED)
 
-    def _divert(
-        self, request: QueuedRequest, *, fenced: bool = False, follows: bool = False
-    ) -> None:
+    def _divert(self, request: QueuedRequest, *, fenced: bool = False, after: bool = False) -> None:
         """Send a request over a connection of its own, or after those of its database there.
 
         Requests for several databases go back to their sender, who sends these one by one.
@@ -661,7 +659,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return
         assert request.database is not None
         request.sent = False  # or it was refused, and not executed
-        request.confirms = not follows
+        request.confirms = not after
         waiting = self._elsewhere.setdefault(request.database, deque())
         waiting.append(request)
         if len(waiting) == 1:
