@@ -12,10 +12,6 @@ They use redis-py's documented extension points, ``connection_class`` and ``conn
 `shardkit.network.connections.redis_private` has everything else that they need of redis-py.
 """
 
-from shardkit.network.connections.connection import extended_timeout
-from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.connector import Connector
-from shardkit.network.connections.redis_private import INCOMPLETE
-from shardkit.network.connections.replies import READ_BYTES
 
-__all__ = ["INCOMPLETE", "READ_BYTES", "Connector", "extended_timeout", "timeout_for"]
+__all__ = ["Connector"]

@@ -90,7 +90,7 @@ class Closable(ConnectionState):
         """Close the connection."""
         if self.released:
             return
-        if self.pid != process.pid:  # type: ignore[attr-defined]  # the parent may hold the lock
+        if self.pid != process.pid:  # the parent may hold the lock
             super().disconnect(*args, **kwargs)
             return
         with self._closing:
@@ -483,9 +483,7 @@ class AsyncClosable(ConnectionState):
             await self.disconnect(nowait=True)
             raise
 
-    async def pause(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
+    pause = staticmethod(asyncio.sleep)
 
     async def _send_in_time(self, pieces: Any) -> None:
         """Send commands.

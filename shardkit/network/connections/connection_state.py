@@ -80,8 +80,6 @@ class ServerReplacedError(ConnectionError):
 
 
 EXCHANGE_TIMEOUT = 60.0
-
-
 _AT_ONCE = 16  # commands of an opening whose replies are read at once
 
 
@@ -274,13 +272,9 @@ class ConnectionState(Reconnects):
         elif does & WHOLE:
             self.own = self.own and self.ends
 
-    def entering(self, database: ClientDatabase) -> bytes:
-        """Return what goes in front of commands for an opened database: SELECT, or nothing."""
-        self.entered = database
-        if self.selected == database.number:
-            return b""
-        self.selected = database.number
-        return database.select
+    def entering(self, database: ClientDatabase) -> None:
+        """Note that an opened database is selected, or will be by what is being sent."""
+        self.entered, self.selected = database, database.number
 
     def select(self, database: ClientDatabase) -> Steps[Exception | None]:
         """Select an opened database, for certain; return the server's error if it refuses."""

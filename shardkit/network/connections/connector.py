@@ -74,7 +74,6 @@ _OF_CLUSTER_CLIENTS = (
     *("protocol", "decode_responses", "encoding", "encoding_errors", "max_connections"),
 )
 
-
 C = TypeVar("C", bound=Any)
 
 registered_scripts: Recent[str, Script] = Recent()

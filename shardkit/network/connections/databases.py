@@ -46,7 +46,6 @@ FENCE_WAIT = 10.0  # seconds that a connection waits for a fence to be removed
 WAITING, READING = "shardkit:waiting/", "shardkit:reading/"
 _FENCE_STEP = 0.02
 
-
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
 """Yields calls of a connection of either face, and is sent what they return."""
@@ -61,11 +60,6 @@ class DatabaseMovedError(ConnectionError):
 @cache
 def _host() -> str:
     return re.sub(r"[^!-~]|[@/]", "-", platform.node()) or "localhost"
-
-
-@cache
-def _packed_select(number: int) -> bytes:
-    return hiredis.pack_command(("SELECT", number))  # type: ignore[arg-type, no-any-return]
 
 
 def lets_readers_pass(fence: bytes) -> bool:
@@ -114,7 +108,7 @@ class ClientDatabase:
         self.label = label
         self.witness = witness
         self.reads = reads
-        self.select = _packed_select(number)
+        self.select: bytes = hiredis.pack_command(("SELECT", number))  # type: ignore[arg-type]
         # Whether the entry has changed: connections that have opened it are closed on release.
         self.left = False
         self.login: Any = None  # the credentials of new connections from then on

@@ -114,8 +114,8 @@ class PackedCommands(list[Any]):
         whole, commands, size = b"".join(pieces), list[Any](), 0
         reader = hiredis.Reader(notEnoughData=cls)
         reader.feed(whole)
-        with suppress(hiredis.ProtocolError):
-            while _is_command(command := reader.gets()):
+        with suppress(hiredis.ProtocolError, IndexError, TypeError):
+            while isinstance(command := reader.gets(), list) and type(command[0]) is bytes:
                 commands.append(tuple(command))
                 size += len(hiredis.pack_command(commands[-1]))
         if not commands or size != len(whole):  # half a command, an inline one, or no usual form
@@ -192,7 +192,3 @@ def _text(word: Any) -> str:
     if isinstance(word, bytes | bytearray | memoryview):
         word = bytes(word).decode("latin-1")
     return str(word).upper()
-
-
-def _is_command(parsed: Any) -> bool:
-    return type(parsed) is list and bool(parsed) and type(parsed[0]) is bytes

@@ -65,7 +65,6 @@ POLL_SECONDS = 1.0  # between a waiting caller's checks for connections that wer
 MOST_CONNECTIONS = 100  # as in redis-py's pools
 _NOT_OF_CONNECTIONS = ("cache", "cache_config", "cache_factory", "maint_notifications_config")
 
-
 watchers: list[Callable[[CallPolicy, float, float], object]] = []
 """Called when a connection is released, with its server's policy, and the seconds for which its
 user waited for it and used it."""
@@ -87,7 +86,6 @@ class Connections:
     """
 
     sweep = _Sweep()  # of all blocking pools
-    lent: MutableSet[Any] = set()  # noqa: RUF012 - none before the first of its own
 
     def __init__(self) -> None:
         self.after_fork()
@@ -96,11 +94,11 @@ class Connections:
 
     def after_fork(self) -> None:
         """Forget the parent's connections and lock, which its threads may have held."""
-        for connection in list(self.lent):  # whose users may still be there
+        for connection in list(getattr(self, "lent", ())):  # whose users may still be there
             connection.leave_to_parent()
         self.guard: Any = threading.RLock()  # of the collections; one thread may take it twice
         self.idle: list[Any] = []
-        self.lent = weakref.WeakSet()
+        self.lent: MutableSet[Any] = weakref.WeakSet()
         self.waiting: deque[Any] = deque()
 
     def __iter__(self) -> Iterator[Any]:

@@ -115,7 +115,10 @@ class _FollowsEntry:
                 if self._switch_to((yield partial(self._find, True))) is pool:
                     raise
                 continue
-            if self._lend(connection, pool):
+            self._lent[connection] = pool
+            if pool.master is None:  # those that Sentinels find notice by themselves
+                connection.follower = weakref.ref(self)
+            if pool is self._pool:
                 return connection
             yield partial(self.release, connection)  # the entry has just changed
 
@@ -149,23 +152,13 @@ class _FollowsEntry:
 
     @run_by_face
     def disconnect(self, inuse_connections: bool = True) -> Steps[None]:
-        for pool in self._pools():
+        for pool in dict.fromkeys([self._pool, *self._lent.values()]):
             yield partial(pool.disconnect, inuse_connections)
-
-    def _lend(self, connection: Any, pool: Any) -> bool:
-        """Note which pool lends a connection; return whether it leads to the current address."""
-        self._lent[connection] = pool
-        if pool.master is None:  # those that Sentinels find notice by themselves
-            connection.follower = weakref.ref(self)
-        return pool is self._pool
 
     def after_fork(self) -> None:
         """Forget the parent's connections and lock, which its threads may have held."""
         self._switch = threading.Lock()
         self._lent.clear()
-
-    def _pools(self) -> list[Any]:
-        return list(dict.fromkeys([self._pool, *self._lent.values()]))
 
 
 def _pauses(connection: Any) -> Iterator[float]:

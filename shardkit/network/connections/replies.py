@@ -140,8 +140,6 @@ class Receiver:
     One reading brings at most `READ_BYTES` more than the connection allows.
     """
 
-    __slots__ = ("_deadline", "_parser", "_size", "_socket", "_started", "_usual")
-
     def __init__(
         self, parser: ReplyParser, sock: Any, deadline: Deadline | None, size: int = 0
     ) -> None:
@@ -235,11 +233,6 @@ class ReplyParser:
         unusable: whether an error means that this server must not be used (any more).
         may_block: whether the next reply is that of a command that may block.
     """
-
-    __slots__ = (
-        *("_mid_batch", "_seconds", "gets_decoded", "gets_raw", "headers"),
-        *("max_bytes", "may_block", "poll", "reader", "refused", "unusable"),
-    )
 
     def __init__(self, connection: Any, sock: Any) -> None:
         self.poll = _poller(sock)

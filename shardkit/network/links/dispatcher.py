@@ -239,15 +239,19 @@ class Attempt:
         for event in self.told:
             event.group = self.told
         for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
-            settled(
-                told,
-                part.error,
-                maybe_executed=part.sent,
-                refused=part.refused,
-                refusal=part.refusal,
-                ended=part.ended,
-                written=part.written,
-            )
+            part.settle(told)
+
+    def settle(self, told: CommandsSent) -> None:
+        """Emit the event of its end, given that of its beginning."""
+        settled(
+            told,
+            self.error,
+            maybe_executed=self.sent,
+            refused=self.refused,
+            refusal=self.refusal,
+            ended=self.ended,
+            written=self.written,
+        )
 
 
 def turns_of(attempts: Sequence[Attempt]) -> list[list[Attempt]]:

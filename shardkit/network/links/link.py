@@ -42,9 +42,9 @@ from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import CommandsSent, handlers, settled
-from shardkit.network.connections import timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
+from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
 from shardkit.network.connections.endpoints import Endpoint
@@ -289,8 +289,7 @@ class BlockingLink(Link):
         attempt.error, attempt.sent = error, error is None or error.maybe_executed
         attempt.replies, attempt.refused = replies, error is None
         if told is not None:
-            refused, refusal = attempt.refused, attempt.refusal
-            settled(told, error, maybe_executed=attempt.sent, refused=refused, refusal=refusal)
+            attempt.settle(told)
         return attempt
 
     def server_of(self, to: To, key: Key) -> Hashable:
@@ -452,12 +451,6 @@ def _readable(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
 
 class Exchange:
     """An attempt at one server over one connection: writes chunks and reads their replies."""
-
-    __slots__ = (
-        *("_attempt", "_chunks", "_databases", "_expected", "_read", "_refused", "_replies"),
-        *("_written", "attempts", "block", "connection", "deadline", "due", "fenced", "form"),
-        *("helped", "must_connect", "pool", "raw", "timeout_changed", "until"),
-    )
 
     def __init__(self, attempt: Attempt, raw: bool) -> None:
         request = attempt.server_request
@@ -795,14 +788,7 @@ class AwaitingLink(Link):
             return received
         attempt = await _attempt(batch, started)
         if told is not None:
-            settled(
-                told,
-                attempt.error,
-                maybe_executed=attempt.sent,
-                refused=attempt.error is None,
-                refusal=attempt.refusal,
-                written=attempt.written,
-            )
+            attempt.settle(told)
         topology, clients = topology or self._topology, clients or self._clients
         return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 

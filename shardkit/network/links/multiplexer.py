@@ -9,7 +9,8 @@
 Requests made in one turn of the loop leave in one write, those for another database with SELECT in
 front. Replies come back in order; that of a cancelled task is dropped. An idle connection goes back
 to redis-py's pool. One that failed, or was silent for the socket timeout, is closed, and requests
-in flight on it fail; unwritten ones use the next connection.
+in flight on it fail; unwritten ones use the next connection. A request that needs a confirmed
+SELECT has a connection of its own, and what follows for its database waits for it.
 
 While more than 64 KB of one reply have come, and more are to come, requests take another *lane*: a
 further connection with the same rules. A request of more than 1 MB has a lane of its own. Reads
@@ -39,7 +40,7 @@ from hiredis import PushNotification
 from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
 
 from shardkit.events import handlers
-from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
+from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
@@ -54,7 +55,8 @@ from shardkit.network.connections.framing import (
     refusals,
 )
 from shardkit.network.connections.policy import CallPolicy, overloaded
-from shardkit.network.connections.redis_private import postpone_health_check
+from shardkit.network.connections.redis_private import INCOMPLETE, postpone_health_check
+from shardkit.network.connections.replies import READ_BYTES
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 from shardkit.operations.commands import Replies, Reply
 from shardkit.operations.deadlines import LONG_ENOUGH, Deadline
@@ -133,6 +135,7 @@ class QueuedRequest:
     form = PLAIN  # how it reached its database; see `framing`
     behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
     unselected = False  # whether its SELECT was not executed
+    confirms = False  # whether it needs a connection of its own, behind a confirmed SELECT
     is_copy = False  # of a request that is in flight on another lane
     given: Sequence[Chunk] = ()  # what is sent, if it is in several chunks
     # Of a request for several databases, whose data has SELECT in front of each.
@@ -584,7 +587,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if elsewhere and not request.sent and not elsewhere.keys().isdisjoint(request.targets):
                 queued.popleft()
                 waiting -= request.unwritten
-                self._divert(request)
+                self._divert(request, after=True)
                 continue
             if request.databases is not None:
                 if not (request.sent or connection.opened.issuperset(request.databases)):
@@ -646,8 +649,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             connection.entering(database)
         return bool(form != CONFIRMED)
 
-    def _divert(self, request: QueuedRequest, *, fenced: bool = False) -> None:
-        """Send a request over a connection of its own, behind others of its database there.
+    def _divert(self, request: QueuedRequest, *, fenced: bool = False, after: bool = False) -> None:
+        """Send a request over a connection of its own, or after those of its database there.
 
         Requests for several databases go back to their sender, who sends these one by one.
         """
@@ -656,6 +659,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return
         assert request.database is not None
         request.sent = False  # or it was refused, and not executed
+        request.confirms = not after
         waiting = self._elsewhere.setdefault(request.database, deque())
         waiting.append(request)
         if len(waiting) == 1:
@@ -669,14 +673,20 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     ) -> None:
         """Send requests in order, behind a confirmed SELECT, and once the database's fence is gone.
 
-        Whoever waits at a fence has a connection for that.
+        Whoever waits at a fence has a connection for that. What follows is queued again.
         """
         try:
             async with nullcontext() if fenced else self._turns:
-                while waiting:
+                while waiting and waiting[0].confirms:
                     await self._send_over_another(database, waiting)
         finally:
             del self._elsewhere[database]
+        if waiting:
+            self._waiting += sum(request.unwritten for request in waiting)
+            if self._queued and self._queued[0].sent:  # the rest of it comes first
+                waiting.appendleft(self._queued.popleft())
+            self._queued.extendleft(reversed(waiting))
+            self._write_soon()
 
     async def _send_over_another(
         self, database: ClientDatabase, waiting: deque[QueuedRequest]
@@ -687,8 +697,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             connection = await self.source.acquire()
             connection.database = database
             await connection.enter()
-            while waiting:
-                request = waiting[0]
+            while waiting and (request := waiting[0]).confirms:
                 if not request.future.done():  # its deadline has passed, or it was cancelled
                     concerned = deque([request])
                     chunks = request.given or [Chunk(request.data, request.count)]
@@ -757,7 +766,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 self._waiting -= request.unwritten
                 if request.databases is not None:
                     request.give_back(unopened)
-                elif (failure := unopened[request.database]) is not None:  # type: ignore[index]
+                elif (failure := unopened[request.database]) is not None:
                     request.fail(failure, sent=False)
                 else:
                     self._divert(request, fenced=True)

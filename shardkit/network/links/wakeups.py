@@ -38,7 +38,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from shardkit.errors import ShardKitError
-from shardkit.network.connections import extended_timeout
+from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.databases import Steps
 from shardkit.network.links.multiplexer import give_back
 from shardkit.network.links.server_request import ATTEMPT_ERRORS

@@ -194,6 +194,6 @@ async def test_no_value_reaches_another_database(kind: str) -> None:
         for n in range(SHARDS):
             with server.client(db=n) as there:
                 calls.met += [(n, there.get(key)) for key in there.keys("k*")]
-    assert calls.done > 50 * SECONDS
+    assert calls.done > 10 * SECONDS
     wrong = [(n, value) for n, value in calls.met if value.split(b":")[0] != b"%d" % n]
     assert [each for each in wrong if each[1] not in calls.strayed] == [], f"{SEED=}"

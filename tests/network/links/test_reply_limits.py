@@ -24,8 +24,7 @@ from scripted_server import ScriptedServer, bulk, scripted
 import shardkit
 from shardkit import DeadlineExceeded, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.network.connections import INCOMPLETE
-from shardkit.network.connections.redis_private import postpone_health_check
+from shardkit.network.connections.redis_private import INCOMPLETE, postpone_health_check
 from shardkit.network.connections.replies import HeaderCheck
 from shardkit.operations.commands import Command, Shard
 

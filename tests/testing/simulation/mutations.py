@@ -379,9 +379,9 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     ),
     "slots-asked-without-asking": ("ServerRequest._packed", "(_ASKING + data, n + 1)", "(data, n)"),
     "sentinels-replaced-master-is-kept": (
-        "_Common.release_nowait",
-        "if master is not None and",
-        "if False and",
+        "ConnectionState.is_replaced",
+        "self.master is not None and",
+        "False and",
     ),
     "sentinels-changing-master-is-named": ("_Manager.masters", "and view.address not in left", ""),
     "sentinels-outdated-ones-count": ("_Manager.masters", "view.epoch == latest", "True"),
