@@ -167,13 +167,6 @@ def test_on_an_empty_server_there_is_nothing(client: redis.Redis) -> None:
     assert "push" in caught.value.remedy
 
 
-def test_many_shards_are_read_back(plain: redis.Redis) -> None:
-    push(plain, unique(1500))
-    for component in (read_components(plain)["unique"], read_component(plain, "unique")):
-        assert component is not None
-        assert [entry.fields["db"] for entry in component.shards] == list(range(1, 1501))
-
-
 # Epochs
 
 
@@ -266,15 +259,6 @@ def test_nothing_is_written_if_anything_is_refused(plain: redis.Redis) -> None:
     assert "'c'" not in str(caught.value)
     assert asked == {"a": 1, "b": 1, "c": 1}
     assert stored(plain) == before
-
-
-def test_entries_may_come_go_and_move_under_data(plain: redis.Redis) -> None:
-    push(plain, shard_map("{u: {shards: [{host: a}]}}"))
-    push(plain, shard_map("{u: {entry: {host: a}, shards: [{host: a}]}}"), has_data=yes)
-    [change] = push(plain, shard_map("{u: {shards: [{host: b}]}}"), has_data=yes)
-    assert (change.kind, change.moved, change.epoch) == ("changed", 0, 3)
-    component = read_components(plain)["u"]
-    assert (component.entry, component.epoch) == (None, 3)
 
 
 def test_an_error_of_asking_for_data_pushes_nothing(plain: redis.Redis) -> None:
@@ -544,12 +528,6 @@ def test_a_diff_is_taken_over_a_sample_of_synthetic_keys_unless_there_is_another
     assert change.sampled == 3
     [change] = diff(before, after, {"other": [1]})
     assert change.sampled == 10_000
-
-
-def test_every_key_moves_between_an_unsharded_and_a_sharded_component() -> None:
-    unsharded = shard_map("{unique: {entry: {host: a}}}").components
-    [change] = diff(unsharded, unique(1).components)
-    assert change.moved == change.sampled
 
 
 def test_a_diff_shows_no_secret() -> None:

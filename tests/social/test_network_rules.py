@@ -10,7 +10,7 @@ from social_helpers import USER, compare, drain, opened, populate, seen
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
-from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor, delivery
+from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor
 
 
 @pytest.fixture
@@ -208,19 +208,16 @@ def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face:
     assert [status.id for status in home] == posts[:0:-1]
 
 
-def test_without_a_queue_a_refill_from_many_profiles_is_done_in_the_call(
-    face: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery, "PROFILES_AT_ONCE", 3)
-    network = opened(face, "one", fan_out_limit=0)
-    run, users = face.run, populate(face, network, users=9, lists=0).users
+def test_without_a_queue_a_refill_from_many_profiles_is_done_in_the_call(face: Face) -> None:
+    network = opened(face, "one", fan_out_limit=0, home_limit=100)
+    run, users = face.run, populate(face, network, users=72, lists=0).users
     for uid in users[1:]:
         run(network.follow(users[0], uid))
     posts = [run(network.post(uid, "x")) for uid in users[1:]]
     home = network.layout.timeline(USER, users[0])
     run(face.kit.driver.run(_at(network, home, "DEL")))
     run(network.backfill("user", users[0]))
-    assert [status.id for status in run(network.home(users[0]))] == posts[::-1]
+    assert [each.id for each in run(network.home(users[0], limit=100))] == posts[::-1]
 
 
 def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network: Any) -> None:
