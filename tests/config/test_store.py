@@ -306,6 +306,21 @@ def test_a_map_of_nothing_changes_nothing_and_leads_the_epoch_on(plain: redis.Re
     assert kinds(gone) == {"hits": "removed", "unique": "removed"}
 
 
+@pytest.mark.parametrize("allowed", [{"has_data": no}, {"has_data": yes, "force": True}])
+def test_other_components_are_removed_if_empty_or_by_force(
+    client: redis.Redis, allowed: dict[str, Any]
+) -> None:
+    push(client, TWO)
+    new = shard_map("{new: {entry: {}}}")
+    for has_data in (yes, None):
+        with pytest.raises(PushRefusedError, match="'hits' holds data, and the push would remove"):
+            push(client, new, prune=True, has_data=has_data)
+    changes = push(client, new, prune=True, **allowed)
+    assert kinds(changes) == {"hits": "removed", "unique": "removed", "new": "added"}
+    assert sorted(read_components(client)) == ["new"]
+    assert client.dbsize() == 4 + 2  # and the epochs of the removals
+
+
 # What is broken
 
 
