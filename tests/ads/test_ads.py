@@ -144,19 +144,6 @@ def test_many_ads_are_removed_with_their_counts(face: Face) -> None:
         face.run(ads.remove_many("11"))
 
 
-@pytest.mark.parametrize("component", ["one", "few"])
-def test_deleted_ads_leave_nothing_but_targets(kit: ShardKit, component: str) -> None:
-    ads = kit.ads(component=component, parts=COMPONENTS[component])
-    ads.index_many((f"ad {n}", BERLIN, f"red green word{n}", "cpc", 1) for n in range(300))
-    for _ in range(5):
-        target, ad = ads.target(BERLIN, "red green")  # type: ignore[misc]
-        ads.record_click(target, ad)
-    assert ads.delete() == 300
-    assert {key.split(":")[2] for key in keys_of(kit, component)} == {"target"}
-    assert ads.index("ad", BERLIN, "red", "cpc", 1) is True
-    assert ads.get("ad").views == 0  # type: ignore[union-attr]
-
-
 # ---- clicks
 
 
@@ -288,23 +275,6 @@ def test_other_parameters_are_refused(kit: ShardKit) -> None:
 
 
 # ---- where it is
-
-
-def test_keys_have_the_tag_of_their_part_and_no_bytes_literals(kit: ShardKit) -> None:
-    """The book writes keys like ``type:b'cpc':views:``."""
-    ads = kit.ads(component="few", parts=4)
-    ads.index_many((f"ad {n}", BERLIN, "red", ("cpc", "cpa")[n % 2], n) for n in range(20))
-    served = ads.target(BERLIN, "red")
-    assert served is not None
-    ads.record_click(served.target, served.ad, action=True)
-    for key in keys_of(kit, "few") - {"ads:meta"}:
-        assert key.startswith("{ads:")
-        assert "b'" not in key
-    assert ad_keys(kit, "few", "types") == ["types"]
-    assert ad_keys(kit, "few", "ad:") == [f"ad:{served.ad}"]
-    assert len(ad_keys(kit, "few", "bonus:")) == 1
-    ads.remove(served.ad)
-    assert ad_keys(kit, "few", "ad:") == ad_keys(kit, "few", "bonus:") == []
 
 
 def test_targeting_is_one_exchange_with_all_parts_and_one_with_that_of_the_ad(

@@ -296,18 +296,6 @@ def test_everything_that_is_wrong_is_found_at_once() -> None:
     assert [problem.field for problem in caught.value.problems] == ["hots", "port", "replicas"]
 
 
-def test_nothing_nested_is_followed_into_the_deep() -> None:
-    deep: Any = {}
-    for _ in range(100_000):
-        deep = {"replicas": [deep]}
-    with pytest.raises(InvalidEntryError, match="not for a replica"):
-        Entry(deep)
-    endless: dict[str, Any] = {"host": []}
-    endless["host"].append(endless)
-    with pytest.raises(InvalidEntryError, match="host = a list"):
-        Entry(endless)
-
-
 def test_the_page_describes_every_field() -> None:
     _, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- fields -->")
     table = rest.partition("\n\n")[0]

@@ -23,7 +23,6 @@ import shardkit
 from shardkit import Entry, ShardKitError, ShardMap
 from shardkit.cli.app import app
 from shardkit.config.store import diff
-from shardkit.config.url import mask_url
 from shardkit.dashboard import FleetWatch, application
 from shardkit.dashboard.app import VIEWS
 from shardkit.errors import InvalidEntryError
@@ -258,20 +257,6 @@ def test_a_slash_in_a_password_shows_none_of_it(scheme: str) -> None:
     with pytest.raises(ShardKitError) as raised:
         shardkit.connect(f"{scheme}://u:/{SECRET}@h")
     assert SECRET not in about(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis+cluster://app:secret@a:1,b:2", "redis+cluster://app:***@a:1,b:2"),
-        ("rediss+cluster://a:1", "rediss+cluster://a:1"),
-        ("redis://app:secret@a,b:6380/0", "redis://app:***@a,b:6380/0"),
-        ("redis://a:secret,b", "redis://***"),
-        ("redis+clusterr://app:secret@a", "***"),
-    ],
-)
-def test_addresses_of_several_servers_are_shown_without_passwords(url: str, shown: str) -> None:
-    assert mask_url(url) == shown
 
 
 @pytest.mark.parametrize("typed", ["u:{}@h:1", "redis://u:{}@h:1", "[::1%{}@h]:1"])

@@ -22,20 +22,6 @@ from shardkit.errors import ConfigError, InvalidEntryError
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2"
 
-DESIGN = """
-config_server: {host: config.internal, port: 6379}
-defaults: {socket_timeout: 2, password: "${REDIS_PASSWORD}"}
-components:
-  unique:
-    entry: {host: a.internal}
-    shards: [{host: a.internal, db: 1}, {host: b.internal, db: 1}]
-    placement: crc32
-  timelines:
-    shards: {count: 256, over: [{host: a.internal, db: 2}, {host: b.internal, db: 2}]}
-  archive:
-    entry: {cluster: true, host: c.internal}
-"""
-
 
 def addresses(shard_map: ShardMap, name: str) -> list[str]:
     return [entry.address for entry in shard_map.components[name].shards]
@@ -86,24 +72,6 @@ def same(one: ShardMap, two: ShardMap) -> bool:
     return one.components.keys() == two.components.keys() and all(
         component.same_as(two.components[name]) for name, component in one.components.items()
     )
-
-
-def test_a_map_describes_components() -> None:
-    parsed = ShardMap.parse(DESIGN)
-    assert parsed.config_server is not None
-    assert parsed.config_server.address == "config.internal:6379/0"
-    assert list(parsed.components) == ["unique", "timelines", "archive"]
-    assert addresses(parsed, "unique") == ["a.internal:6379/1", "b.internal:6379/1"]
-    assert len(parsed.components["timelines"].shards) == 256
-    archive = parsed.components["archive"]
-    assert archive.entry is not None
-    assert archive.entry.fields == {
-        "cluster": True,
-        "host": "c.internal",
-        "socket_timeout": 2,
-        "password": "${REDIS_PASSWORD}",
-    }
-    assert parsed.warnings == ()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)

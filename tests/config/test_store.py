@@ -167,13 +167,6 @@ def test_on_an_empty_server_there_is_nothing(client: redis.Redis) -> None:
     assert "push" in caught.value.remedy
 
 
-def test_many_shards_are_read_back(plain: redis.Redis) -> None:
-    push(plain, unique(1500))
-    for component in (read_components(plain)["unique"], read_component(plain, "unique")):
-        assert component is not None
-        assert [entry.fields["db"] for entry in component.shards] == list(range(1, 1501))
-
-
 # Epochs
 
 
@@ -268,15 +261,6 @@ def test_nothing_is_written_if_anything_is_refused(plain: redis.Redis) -> None:
     assert stored(plain) == before
 
 
-def test_entries_may_come_go_and_move_under_data(plain: redis.Redis) -> None:
-    push(plain, shard_map("{u: {shards: [{host: a}]}}"))
-    push(plain, shard_map("{u: {entry: {host: a}, shards: [{host: a}]}}"), has_data=yes)
-    [change] = push(plain, shard_map("{u: {shards: [{host: b}]}}"), has_data=yes)
-    assert (change.kind, change.moved, change.epoch) == ("changed", 0, 3)
-    component = read_components(plain)["u"]
-    assert (component.entry, component.epoch) == (None, 3)
-
-
 def test_an_error_of_asking_for_data_pushes_nothing(plain: redis.Redis) -> None:
     push(plain, unique(4))
     before = stored(plain)
@@ -320,6 +304,21 @@ def test_a_map_of_nothing_changes_nothing_and_leads_the_epoch_on(plain: redis.Re
     assert read_components(plain).keys() == TWO.components.keys()
     gone = push(plain, nothing, prune=True, has_data=no)
     assert kinds(gone) == {"hits": "removed", "unique": "removed"}
+
+
+@pytest.mark.parametrize("allowed", [{"has_data": no}, {"has_data": yes, "force": True}])
+def test_other_components_are_removed_if_empty_or_by_force(
+    client: redis.Redis, allowed: dict[str, Any]
+) -> None:
+    push(client, TWO)
+    new = shard_map("{new: {entry: {}}}")
+    for has_data in (yes, None):
+        with pytest.raises(PushRefusedError, match="'hits' holds data, and the push would remove"):
+            push(client, new, prune=True, has_data=has_data)
+    changes = push(client, new, prune=True, **allowed)
+    assert kinds(changes) == {"hits": "removed", "unique": "removed", "new": "added"}
+    assert sorted(read_components(client)) == ["new"]
+    assert client.dbsize() == 4 + 2  # and the epochs of the removals
 
 
 # What is broken
@@ -544,12 +543,6 @@ def test_a_diff_is_taken_over_a_sample_of_synthetic_keys_unless_there_is_another
     assert change.sampled == 3
     [change] = diff(before, after, {"other": [1]})
     assert change.sampled == 10_000
-
-
-def test_every_key_moves_between_an_unsharded_and_a_sharded_component() -> None:
-    unsharded = shard_map("{unique: {entry: {host: a}}}").components
-    [change] = diff(unsharded, unique(1).components)
-    assert change.moved == change.sampled
 
 
 def test_a_diff_shows_no_secret() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from coordination_helpers import line, processes, say
-from faces import Exchanges, Face, eventually, faced, holder
+from faces import PATIENCE, Exchanges, Face, eventually, faced, holder
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -255,9 +255,9 @@ def test_all_have_what_is_not_fair_one_at_a_time(face: Face) -> None:
 
 def test_a_hold_for_a_shorter_time_is_renewed_before_the_longer_ones(face: Face) -> None:
     first = face.run(face.kit.lock("x", component="one", ttl=600).acquire())
-    short = face.run(face.kit.lock("y", component="one", ttl=0.3).acquire())
-    assert face.eventually(lambda: short.remaining < 0.2)
-    assert face.eventually(lambda: short.remaining > 0.2)
+    short = face.run(face.kit.lock("y", component="one", ttl=0.3 * PATIENCE).acquire())
+    assert face.eventually(lambda: short.remaining < 0.2 * PATIENCE)
+    assert face.eventually(lambda: short.remaining > 0.2 * PATIENCE)
     assert not first.lost
 
 

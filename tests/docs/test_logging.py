@@ -18,7 +18,6 @@ from faces import eventually
 import shardkit
 from shardkit import ShardMap, events
 from shardkit.local import LocalServer
-from shardkit.log_records import Once
 
 PACKAGE = Path(shardkit.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "logging.md"
@@ -176,11 +175,3 @@ def test_events_are_logged_with_their_fields(caplog: pytest.LogCaptureFixture) -
     [sent] = [each for each in found if each["kind"] == "CommandsFinished"]
     assert sent["name"] == "SET"
     assert sent["shard"] == "shop"
-
-
-def test_one_of_many_threads_logs() -> None:
-    once = Once()
-    with ThreadPoolExecutor(16) as threads:
-        firsts = list(threads.map(lambda _: once.first("a", 1), range(16)))
-    assert firsts.count(True) == 1
-    assert ("a", 1) in once

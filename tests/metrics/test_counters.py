@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, holder, keys_of
+from faces import Exchanges, Face, Time, clocked, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -113,17 +113,6 @@ def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: F
     now.at = NOON + 86400
     assert face.run(counters.clean()) == Cleaned(250, 250)
     assert face.list(counters.known()) == []
-
-
-def test_a_registered_counter_without_data_is_unregistered(kit: ShardKit) -> None:
-    now = Time(NOON)
-    counters = clocked(kit, now=now).counters(component="few")
-    counters.add("lost")
-    key = counters._of(group_of("lost"), "lost")
-    holder(kit, "few", key).delete(key)
-    now.at += 10**9
-    assert counters.clean() == Cleaned(0, 1)
-    assert keys_of(kit, "few") == set()
 
 
 def test_cleaning_goes_on_until_it_is_told_to_stop(kit: ShardKit) -> None:

@@ -104,17 +104,6 @@ def test_a_count_that_cannot_be_is_named(times: float, kit: ShardKit) -> None:
         logs.common("x")
 
 
-def test_messages_beyond_the_most_are_counted_together(
-    kit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardkit.metrics.logs.MOST_MESSAGES", 2)
-    logs = kit.logs(component="few")
-    for text in "abcda":
-        logs.log("x", text)
-    found = logs.common("x", limit=3)
-    assert dict(found.counts) == {"a": 2, "b": 1, "(others)": 2}
-
-
 @pytest.mark.parametrize(
     ("given", "name"),
     [(10, "debug"), (25, "info"), (5, "debug"), (99, "critical"), ("Fatal", "critical")],

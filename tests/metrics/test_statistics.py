@@ -98,16 +98,6 @@ def test_large_values_deviate_by_what_they_differ(face: Face, offset: float) -> 
     assert found.deviation == pytest.approx(statistics.stdev(everything), rel=1e-6)
 
 
-def test_values_of_an_earlier_release_deviate_too(kit: Any) -> None:
-    values = kit.statistics(component="few")
-    values.update("x", "y", 5)
-    key = values._key("x", "y", "current")
-    holder(kit, "few", key).hset(key, mapping={"count": 2, "sum": 7, "sumsq": 29, "p35": 1})
-    values.update("x", "y", 9)
-    found = values.get("x", "y")
-    assert found.deviation == pytest.approx(statistics.stdev([5, 2, 9]))
-
-
 def test_extreme_values_keep_exact_sums_and_bounded_buckets(kit: Any) -> None:
     values = kit.statistics(component="few")
     for value in (0, 1e-300, 1e-13, 1e150, -1e150):

@@ -197,6 +197,21 @@ async def test_a_file_whose_taking_was_cancelled_is_free(akit: AsyncShardKit) ->
         await files.release(file)
 
 
+async def test_what_was_popped_together_is_put_back(akit: AsyncShardKit) -> None:
+    def lists() -> list[Any]:
+        return [akit.list(name, component="few") for name in "ab"]
+
+    for each in lists():
+        await each.rpush(*range(8))
+    async for popped in each_cancelled(
+        lambda: akit.together(*(each.deferred.lpop(3) for each in lists()))
+    ):
+        assert [await each.llen() for each in lists()] == ([8, 8] if popped is None else [5, 5])
+        if popped is not None:
+            for each in lists():
+                await each.lpush(*range(3))
+
+
 class InterruptedLink:
     """A link whose caller is interrupted once, before or after a step."""
 

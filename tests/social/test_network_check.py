@@ -12,13 +12,10 @@ from faces import Face, holder
 from social_helpers import USER, opened, populate
 
 from shardkit import DamagedDataError, ShardKit
-from shardkit.social.relations import PART_FIELDS
-from shardkit.structures.base import parameters
 
 
 @pytest.fixture
-def network(face: Face, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
+def network(face: Face) -> Any:
     network = opened(face)
     model = populate(face, network, users=5, lists=2)
     ada, bo, *others = model.users
@@ -186,7 +183,7 @@ def test_a_count_that_a_change_under_way_explains_is_no_damage(
 ) -> None:
     layout, part = network.layout, network.layout.part(network.friend, network.ada)
     key, pending = layout.owned("user", network.ada), layout.of_relations("pending", part)
-    having(kit, key).hset(key, f"{PART_FIELDS['followers']}{part}", "9 77")
+    having(kit, key).hset(key, f":f{part}", "9 77")
     assert [found.key for found in face.list(network.check())] == [key]
     kit.client("many", part).zadd(pending, {f"user:{network.friend}:{network.ada}": 9})
     assert key not in [found.key for found in face.list(network.check())]

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from faces import Face, answer, faced, holder
+from faces import Exchanges, Face, answer, faced, holder
 from social_helpers import USER, compare, opened, populate, seen, stopping
 
 from shardkit import ShardKit, ShardMap
@@ -296,8 +296,9 @@ def test_a_trimmed_timeline_is_complete_after_a_relation_ended(
         assert run(network.unfollow_from_list(each, others[1]))
         timeline, owner = network.list_timeline, each
     else:  # the unfollow ended after its script
-        change = network._relations.change("unfollow", USER, ada, others[1])
-        run(face.kit.driver.run(change))
+        stopped = Exchanges(face, network.deferred.unfollow(ada, others[1]))
+        assert stopped.until("social/relate")
+        assert stopped.stop_after(0)  # the script ran, and nothing after it
         assert run(network.repair(0)) == 1
     assert [status.id for status in run(timeline(owner, limit=100))] == left
 

@@ -208,6 +208,18 @@ def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face:
     assert [status.id for status in home] == posts[:0:-1]
 
 
+def test_without_a_queue_a_refill_from_many_profiles_is_done_in_the_call(face: Face) -> None:
+    network = opened(face, "one", fan_out_limit=0, home_limit=100)
+    run, users = face.run, populate(face, network, users=72, lists=0).users
+    for uid in users[1:]:
+        run(network.follow(users[0], uid))
+    posts = [run(network.post(uid, "x")) for uid in users[1:]]
+    home = network.layout.timeline(USER, users[0])
+    run(face.kit.driver.run(_at(network, home, "DEL")))
+    run(network.backfill("user", users[0]))
+    assert [each.id for each in run(network.home(users[0], limit=100))] == posts[::-1]
+
+
 def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network: Any) -> None:
     # the first one's posts are fetched
     run, users = face.run, populate(face, network, users=9, lists=0, followers=range(1, 9)).users
@@ -296,6 +308,10 @@ def test_a_mark_that_came_late_is_removed_by_reconcile(face: Face) -> None:
     run(network.reconcile(users[1]))
     assert run(link.send([layout.at_timeline(key, "EXISTS", key)])) == [0]
     assert [each.id for each in run(network.home(users[1]))] == [status]
+
+
+def _at(network: Any, key: str, name: str, *args: int) -> Any:
+    yield [network.layout.at_timeline(key, name, key, *args)]
 
 
 def test_a_result_is_true_if_the_call_changed_something() -> None:

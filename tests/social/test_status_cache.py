@@ -134,17 +134,6 @@ def test_a_page_of_recent_statuses_is_one_exchange(kit: ShardKit, store: Countin
     assert len(batch) == 30  # type: ignore[arg-type]
 
 
-def test_a_deleted_status_is_gone_from_both(
-    kit: ShardKit, store: CountingStore, component: str
-) -> None:
-    cached = CachedStatuses(store, component)
-    kit.driver.run(cached.write({n: status(n) for n in (1, 2)}))
-    assert kit.driver.run(cached.remove([1, 3])) == 1
-    assert kit.driver.run(cached.read([1, 2])) == {2: status(2)}
-    assert copies(kit, component, (1, 2)) == {2}
-    assert kit.driver.run(cached.remove([1])) == 0
-
-
 def test_nor_does_one_that_slept_until_the_mark_was_gone(
     kit: ShardKit, store: CountingStore, component: str
 ) -> None:
@@ -165,20 +154,6 @@ def test_nor_does_one_that_slept_until_the_mark_was_gone(
     # Without the sleep it would have been taken: it is this rule that refuses it.
     assert kit.driver.link.send([command]) == [1]
     reader.close()
-
-
-def test_a_replaced_status_is_read_as_it_is_on_disk(
-    kit: ShardKit, store: CountingStore, component: str
-) -> None:
-    cached = CachedStatuses(store, component)
-    kit.driver.run(cached.write({1: status(1)}))
-    reader = cached.read([1, 2])
-    kit.driver.run(cached.replace({1: status(1, likes="7")}))
-    assert finish(kit, reader, next(reader)) == {1: status(1, likes="7")}
-    assert copies(kit, component, [1]) == set()  # for a minute
-    client_of(kit, component, 1).delete("{status:1}:gone")
-    kit.driver.run(cached.read([1]))
-    assert copies(kit, component, [1]) == {1}
 
 
 def test_the_disks_error_reaches_the_caller_and_nothing_is_put(
