@@ -287,8 +287,6 @@ class FanOut:
         yield from self.timelines.remove(keys, [job.subject])
         yield [self._remove_note(job)]
 
-    # ---- the end
-
     def _end(self, job: FanOutJob, written: Sequence[FollowerPage]) -> Operation[None]:
         if job.action == DELETE:
             yield [self._remove_note(job)]

@@ -149,8 +149,6 @@ class KeyLayout:
         relations = enumerate(self._relations)
         return [(to, self.relation(prefix, part, id_)) for part, to in relations]
 
-    # ---- arguments
-
     def id(self, field: str, value: object) -> int:
         """Return an id given as a number or as digits."""
         if type(value) is int and 0 < value <= LARGEST_ID:

@@ -342,8 +342,7 @@ class SocialNetwork(Structure[Face]):
     def delete_status(self, uid: int | str, status: int | str) -> Operation[bool]:
         """Delete a status of a user; False if it is another's, deleted already, or does not exist.
 
-        Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
-        a status that readers fetch.
+        Cost: as `post`.
         """
         return (yield from self._delivery.delete(*self._ids(uid=uid, status=status)))
 
@@ -442,10 +441,9 @@ class SocialNetwork(Structure[Face]):
 
     @_writes
     def unfollow(self, uid: int | str, other: int | str) -> Operation[bool]:
-        """Have a user no longer follow another, whose posts leave the home timeline.
+        """Have a user no longer follow another; return False if the user did not follow.
 
-        Returns:
-            False if the user did not follow.
+        The other's posts leave the home timeline.
 
         Cost: seven exchanges. A home timeline with fewer entries than its limit is then filled from
         the profiles of followed users: four exchanges for each 50, after the first 50 as tasks.
@@ -482,9 +480,6 @@ class SocialNetwork(Structure[Face]):
     @_writes
     def block(self, uid: int | str, other: int | str) -> Operation[BlockResult]:
         """Block a user: neither of the two follows the other any more, nor can.
-
-        Returns:
-            The result, true if the block is new.
 
         Raises:
             InvalidArgumentError: both are the same user.
@@ -529,9 +524,6 @@ class SocialNetwork(Structure[Face]):
     @_writes
     def mute(self, uid: int | str, other: int | str) -> Operation[MuteResult]:
         """Leave another user's posts out of the pages of a user's home timeline.
-
-        Returns:
-            The result, true if the mute is new.
 
         Raises:
             InvalidArgumentError: both are the same user.
@@ -724,8 +716,6 @@ class SocialNetwork(Structure[Face]):
                     continue
                 corrected += result is not None and any(result)
         return corrected
-
-    # ---- what several operations share
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):
