@@ -44,7 +44,13 @@ from shardkit.search.documents import (
     value_term,
     write_arguments,
 )
-from shardkit.search.parts import WORK_PER_CALL, DocumentForm, DocumentStructure, IndexPart
+from shardkit.search.parts import (
+    WORK_PER_CALL,
+    DocumentForm,
+    DocumentStructure,
+    IndexPart,
+    IndexParts,
+)
 from shardkit.search.schema import CHUNK, Schema
 from shardkit.search.text import Analyzer
 from shardkit.structures.base.arguments import check_seconds
@@ -88,7 +94,6 @@ class Served(NamedTuple):
 
     Attributes:
         target: the id under which clicks on it are recorded.
-        ad: the ad's id.
     """
 
     target: str
@@ -115,7 +120,6 @@ class Ad:
     """The current state of an ad.
 
     Attributes:
-        id: its id.
         type: ``cpm``, ``cpc`` or ``cpa``.
         value: the price of 1,000 views, a click, or an action.
         locations: where it is shown.
@@ -274,7 +278,6 @@ class Ads(DocumentStructure[Face]):
 
     Args:
         component: where the keys live; if sharded, with as many shards as there are parts.
-        parts: the number of parts.
         analyzer: turns texts into words.
         averages_ttl: the seconds for which a process caches the averages, which estimate new ads;
             0 to read them for every ad.
@@ -285,8 +288,7 @@ class Ads(DocumentStructure[Face]):
         InvalidArgumentError: an argument is out of range.
 
     The first write of a process takes one more exchange, to compare the parameters.
-    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the ads were created
-    with other parameters.
+    Calls raise ParameterMismatchError if the ads were created with other parameters.
     """
 
     deferred: DeferredFace[Ads[Deferred]]
@@ -326,7 +328,7 @@ class Ads(DocumentStructure[Face]):
             after_rebuilt=lambda part, ids: part.call("ads/renumber", ids, write=True),
             clear_first="ads/clear",
         )
-        super().__init__(driver, component, schema, parameters, form)
+        super().__init__(driver, IndexParts(component, schema, parameters, form))
         self._clock = clock or ServerClock()
         self._ttl = ttl
         self._cached: tuple[dict[str, float], float] | None = None  # averages, and until when
@@ -353,9 +355,6 @@ class Ads(DocumentStructure[Face]):
             text: what its words come from; may be empty.
             type: what is paid for: ``cpm``, 1,000 views; ``cpc``, a click; ``cpa``, an action.
             value: how much is paid, 0 or more.
-
-        Raises:
-            InvalidArgumentError: an argument cannot be used; nothing was written.
 
         Cost: one exchange; one more if the averages are not cached (`averages_ttl`).
         """
@@ -547,10 +546,7 @@ class Ads(DocumentStructure[Face]):
         [existing] = yield from self._parts.send([_refresh(part, [ad_id])])
         return bool(existing)
 
-    # ---- steps
-
     def _index(self, ads: Sequence[Sequence[Any]]) -> Operation[int]:
-        """Index ads; return how many are new."""
         checked = [check_ad(self.schema, ad) for ad in ads]
         cached = self._cached
         if cached is not None and self._clock.monotonic() < cached[1]:

@@ -243,7 +243,6 @@ def _is_installed(place: str) -> bool:
 
 
 def _explain(error: Exception | KeyboardInterrupt) -> int:
-    """Write what went wrong, and return the exit code."""
     from shardkit.cli.text import reason
     from shardkit.config.problem import mask
     from shardkit.errors import ShardErrors, ShardKitError

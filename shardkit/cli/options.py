@@ -108,7 +108,6 @@ def argument(metavar: str | None = None, **more: Any) -> Any:
 
 
 def _together(gather: Callable[..., Any], **parts: Given) -> Any:
-    """Return several options that make one value."""
     return Given(click.Parameter, parts, gather)
 
 

@@ -62,7 +62,6 @@ class AddressBook(Structure[Face]):
     """The members of groups, completed by prefix. Made by ``kit.address_book``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: the component of its keys; the key of a group, or part, decides its shard.
         parts: the number of parts of each group. Stored beside the data.
         fold: returns the form in which names are compared, such as `shardkit.completion.fold`. It
@@ -128,7 +127,6 @@ class AddressBook(Structure[Face]):
         """Return the first members whose name begins with a prefix, in the order of compared bytes.
 
         Args:
-            group: the group.
             prefix: empty for the first of all members.
             limit: the most names to return, up to 1,000.
             cursor: the previous page's last name, even if it is no longer a member: only names that
@@ -202,8 +200,6 @@ class AddressBook(Structure[Face]):
         yield from open_to_delete(self._meta)
         removed = yield [self._at(key, "UNLINK", key) for key in keys]
         return any(removed)
-
-    # ---- damage
 
     @stream
     def check(self, group: str | int) -> Stream[Damage]:
@@ -294,7 +290,6 @@ class AddressBook(Structure[Face]):
         return members[: bisect_right(members, last)], b"(" + last
 
     def _change(self, group: str | int, names: Iterable[str], *, add: bool) -> Operation[int]:
-        """Add or remove members; return how many were new, or existed."""
         changed, keys = 0, self._keys(group)
         for batch in pages(names, BATCH_SIZE):
             by_key: dict[str, list[bytes]] = {}

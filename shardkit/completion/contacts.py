@@ -87,7 +87,6 @@ class RecentContacts(Structure[Face]):
     """The contacts of users, newest first. Made by ``kit.recent_contacts``.
 
     Args:
-        driver, name: see `shardkit.operations.Structure`.
         component: the component of its keys; each user's key decides its shard.
         limit: the number of newest contacts to keep for each user: at most 10,000 in a LIST,
             1,000,000 by time.
@@ -162,7 +161,6 @@ class RecentContacts(Structure[Face]):
         """Return the contacts whose name begins with a prefix, newest first.
 
         Args:
-            user: the user.
             prefix: compared regardless of case and Unicode form; empty for all.
             limit: the most contacts to return; by default all.
 

@@ -285,7 +285,6 @@ class LocalCities:
         return f"LocalCities(generation={self.generation.number}, {len(self):,} cities)"
 
     def _number(self, address: int) -> int:
-        """Return the number of the city of an IPv6 address."""
         for level in LEVELS[1:3]:
             table = self._tables.flat[level.number]
             number = table.numbers[bisect_right(table.starts, address >> level.unit) - 1]
@@ -369,7 +368,6 @@ class BlockStore:
         )
 
     def _write_blocks(self, number: int, turn: int, portion: Sequence[Block]) -> Operation[None]:
-        """Write a list of blocks, then the blocks."""
         listed = b"".join(
             _LISTED.pack(level, _NO_PAGE if page == WHOLE else page, bucket)
             for level, bucket, page, _ in portion

@@ -108,10 +108,7 @@ def _is_day(text: str) -> bool:
 
 
 class CityTotals(Structure[Face]):
-    """Totals by day and place. Made by ``kit.city_totals``.
-
-    Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if a shard failed.
-    """
+    """Totals by day and place. Made by ``kit.city_totals``."""
 
     deferred: DeferredFace[CityTotals[Deferred]]
 
@@ -151,7 +148,7 @@ class CityTotals(Structure[Face]):
                 beside = self._key(f"adding:{turn}:{kind}", day)
                 totals: Counter[str] = Counter()
                 for city, count in tally.counts[day].items():
-                    totals[_member(kind, city)] += count
+                    totals[member_of(kind, city)] += count
                 for page in pages(totals.items(), _AT_ONCE):
                     flat = [part for member, total in page for part in (total, member)]
                     adds = self._at(beside, "ZADD", beside, *flat)
@@ -252,7 +249,8 @@ class CityTotals(Structure[Face]):
         return day_of(self.name, day).isoformat()  # type: ignore[arg-type]  # refuses text
 
 
-def _member(kind: str, city: City) -> str:
+def member_of(kind: str, city: City) -> str:
+    """Return the text that stands for a place of a kind among others."""
     if kind == "country":
         return city.country
     names = city[1:3] if kind == "region" else city[:3]

@@ -56,16 +56,7 @@ CACHED_CITIES = 10_000
 
 
 class Imported(NamedTuple):
-    """The result of an import.
-
-    Attributes:
-        generation: the number of the new generation.
-        ranges: the number of ranges that were read.
-        cities: the number of cities.
-        blocks: the number of blocks that were written.
-        skipped: the number of skipped lines.
-        first_skipped: the first skipped lines.
-    """
+    """The result of an import: the new generation's number, and how many ranges were read."""
 
     generation: int
     ranges: int
@@ -303,7 +294,6 @@ class IpToCity(Structure[Face]):
     # ---- look-ups
 
     def _find(self, points: Sequence[int]) -> Operation[list[City | None]]:
-        """Return the cities of address numbers."""
         result: list[City | None] | None = None
         for _ in range(_TRIES):
             view, checked = (yield from self._view()), self._cache.checked
@@ -395,7 +385,6 @@ class IpToCity(Structure[Face]):
         return contents if self._cache.view is view else None
 
     def _cities(self, view: GenerationView, numbers: set[int]) -> Operation[dict[int, City]]:
-        """Return cities by their numbers, without missing ones."""
         cached = view.cities
         cities = {number: cached[number] for number in numbers if number in cached}
         if len(cities) < len(numbers):
@@ -425,7 +414,6 @@ class IpToCity(Structure[Face]):
         self._update_cache(stored, now)
 
     def _update_cache(self, stored: bytes | None, now: float) -> None:
-        """Cache the server's current generation."""
         cache = self._cache
         if stored != cache.stored:
             cache.view = None
@@ -446,7 +434,6 @@ class IpToCity(Structure[Face]):
 
     @contextmanager
     def _left_to_the_next(self, what: str) -> Iterator[None]:
-        """Log an error, and go on."""
         try:
             yield
         except ShardKitError as error:

@@ -302,8 +302,7 @@ def csv_ranges(
             is not empty.
         city: the column of the city's name, if names are in the same line; ``id`` is then the id of
             that city.
-        region: the column of the region's name.
-        country: the column of the country's name.
+        region, country: the columns of these names.
         delimiter: the character between columns.
         encoding: the encoding of bytes.
 

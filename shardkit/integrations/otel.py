@@ -200,7 +200,6 @@ def _pool_name(policy: CallPolicy) -> str:
 
 
 def _keys(commands: Iterable[Sequence[Any]], most: int) -> list[str]:
-    """Return the first keys of commands, each once."""
     found: dict[str, None] = {}
     for args in commands:
         try:

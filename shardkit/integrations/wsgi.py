@@ -66,12 +66,8 @@ class FlaskSessions:
     """Flask's sessions, with their data on the servers and an id in the cookie.
 
     ``app.session_interface = FlaskSessions(kit, component="users")``; the cookie is as Flask's
-    settings ``SESSION_COOKIE_…`` say. See
-    `shardkit.integrations.asgi.SessionMiddleware` for what they are.
-
-    Args:
-        component: where sessions live, each on the shard of its id.
-        ttl: the seconds after its last use for which a session is kept.
+    settings ``SESSION_COOKIE_…`` say. See `shardkit.integrations.asgi.SessionMiddleware` for what
+    they are, and for the arguments.
     """
 
     def __init__(self, kit: ShardKit, *, component: str, ttl: Seconds = 14 * 86_400) -> None:
@@ -155,13 +151,7 @@ class _TimedBody:
 
 
 class MaintenanceWSGI:
-    """Answers 503 with Retry-After while the maintenance flag is on.
-
-    Args:
-        component: where the flag lives.
-        part: the part of the application that this one is; by default all of it.
-        open_paths: paths that are answered as usual; see `asgi.MaintenanceMiddleware`.
-    """
+    """Answers 503 with Retry-After during maintenance; see `asgi.MaintenanceMiddleware`."""
 
     def __init__(
         self,

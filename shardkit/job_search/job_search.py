@@ -39,7 +39,13 @@ from shardkit.operations.operation import (
 )
 from shardkit.search.check import check_parts
 from shardkit.search.documents import Hit, Results, SearchCursor, check_id, read_cursor
-from shardkit.search.parts import PRIMARY, WORK_PER_CALL, DocumentForm, DocumentStructure
+from shardkit.search.parts import (
+    PRIMARY,
+    WORK_PER_CALL,
+    DocumentForm,
+    DocumentStructure,
+    IndexParts,
+)
 from shardkit.search.schema import CHUNK, Schema
 from shardkit.search.searcher import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
@@ -189,7 +195,6 @@ class JobSearch(DocumentStructure[Face]):
 
     Args:
         component: where the keys live; if sharded, with as many shards as there are parts.
-        parts: the number of parts.
         measure: the kind of requirements: ``skills``, just the skill; ``levels``, 0 to 2;
             ``years``, 0 to 100, compared to the hundredth.
         chunk: how many jobs a chunk of postings covers, a power of two.
@@ -201,8 +206,7 @@ class JobSearch(DocumentStructure[Face]):
         InvalidArgumentError: an argument is out of range.
 
     The first write of a process takes one more exchange, to compare the parameters.
-    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the index was created
-    with other parameters.
+    Calls raise ParameterMismatchError if the index was created with other parameters.
     """
 
     deferred: DeferredFace[JobSearch[Deferred]]
@@ -223,7 +227,7 @@ class JobSearch(DocumentStructure[Face]):
         schema = Schema(name, parts, {"skills": 1.0}, {"required": "number"}, chunk=chunk)
         parameters = {"kind": "jobs", "shards": parts, "measure": measure, "chunk": chunk}
         form = DocumentForm(write_arguments, recovered_job, names_words=lambda _: False)
-        super().__init__(driver, component, schema, parameters, form)
+        super().__init__(driver, IndexParts(component, schema, parameters, form))
         self.measure = measure
 
     # ---- jobs
@@ -234,9 +238,6 @@ class JobSearch(DocumentStructure[Face]):
 
         An id is any text of at most 1,024 bytes. A job requires at most 1,000 skills; if it
         requires none, all candidates qualify.
-
-        Raises:
-            InvalidArgumentError: the id or a skill cannot be used; nothing was written.
 
         Cost: one exchange; one command that takes some microseconds a skill.
         """
@@ -303,9 +304,6 @@ class JobSearch(DocumentStructure[Face]):
     @operation
     def qualified(self, job_id: str, skills: Skills) -> Operation[bool]:
         """Return whether a job exists, and a candidate meets all its requirements.
-
-        Raises:
-            InvalidArgumentError: the id or a skill cannot be used.
 
         Cost: one exchange.
         """
@@ -390,8 +388,6 @@ class JobSearch(DocumentStructure[Face]):
             cursor = results.cursor
             if cursor is None:
                 return
-
-    # ---- steps
 
     def _prepare(self, job_id: str, skills: Skills) -> PreparedJob:
         check_id(self.schema, job_id)

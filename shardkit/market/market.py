@@ -67,7 +67,7 @@ class Market(Structure[Face]):
 
         Cost: one exchange.
         """
-        self._check_money("money", money)
+        check_integer(self.name, "money", money, 0, HIGHEST)
         changes = {MONEY: money} | {_item(item): 1 for item in items}
         result = yield from Transfers.issue.steps(self.transfers, Leg(_user(user), changes))
         if not result:
@@ -90,7 +90,7 @@ class Market(Structure[Face]):
         Cost: one exchange if the user and the offer live together, otherwise five; one more for
             None.
         """
-        self._check_money("price", price)
+        check_integer(self.name, "price", price, 0, HIGHEST)
         offer = Leg(_offer(item, seller), {_item(item): 1}, {"price": None}, {"price": str(price)})
         takes = Leg(_user(seller), {_item(item): -1})
         return (yield from self._carry_out(item, seller, takes, offer))
@@ -108,17 +108,11 @@ class Market(Structure[Face]):
 
         Returns:
             True; None if there is no such offer, its price is different, the buyer has not enough
-            money, or is the seller; False if others undid the call, or kept changing the same
-            offer.
+            money, or is the seller; False as `list`.
 
-        Raises:
-            InvalidArgumentError: the price is not an integer, or negative.
-            ShardErrors: a server failed; see `Transfers.transfer`.
-
-        Cost: one exchange if both users and the offer live together, otherwise five; one more for
-            None.
+        Errors and costs are those of `list`.
         """
-        self._check_money("price", price)
+        check_integer(self.name, "price", price, 0, HIGHEST)
         if buyer == seller:
             return None
         offer = Leg(_offer(item, seller), {_item(item): -1}, {"price": str(price)}, {"price": None})
@@ -187,9 +181,6 @@ class Market(Structure[Face]):
             return False
         yield from Market.price.steps(self, item, seller)  # raises if the offer is damaged
         return None
-
-    def _check_money(self, field: str, money: int) -> None:
-        check_integer(self.name, field, money, 0, HIGHEST)
 
 
 def _user(user: str) -> str:

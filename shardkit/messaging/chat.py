@@ -45,7 +45,6 @@ from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
-    Driver,
     Face,
     Operation,
     Page,
@@ -57,7 +56,6 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, found_by_script
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_score
-from shardkit.structures.base.server_clock import ServerClock
 
 MOST_HISTORY = 1_000_000
 STALE = 60.0  # seconds after which an unfinished join is refused
@@ -103,15 +101,6 @@ class Chats(Tagged[Face]):
         (":refused", "ZCARD"),
         (":waiters", "SCARD"),
     )
-
-    def __init__(
-        self,
-        driver: Driver,
-        component: str,
-        name: str = "chat",
-        clock: ServerClock | None = None,
-    ) -> None:
-        super().__init__(driver, component, name, clock)
 
     # ---- members
 
@@ -401,8 +390,6 @@ class Chats(Tagged[Face]):
             yield from confirmed(self._check_messages, keys[0], start, skips)
         for start in range(0, members or 1, MOST_AT_ONCE):
             yield from confirmed(self._check_members, chat, start)
-
-    # ---- shared
 
     def _list_key(self, user: str) -> str:
         return f"{self.name}:user:{{{check_tag(self.name, 'user', user)}}}"

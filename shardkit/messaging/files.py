@@ -126,9 +126,7 @@ class FileStatus(NamedTuple):
     """A file of a channel that not all readers have finished.
 
     Attributes:
-        number: its number in the channel.
         size: the bytes published so far.
-        complete: whether the whole file is published.
         offsets: for each reader the byte at which it would continue; the size once it is done.
     """
 
@@ -166,7 +164,6 @@ class LeasedFile:
 
     Attributes:
         channel, reader, name: identify the file.
-        number: its number in the channel.
         attempts: how often this reader has leased it, including this time.
         position: where unconsumed data begins: after all but the latest page of blocks, lines or
             records.
@@ -651,8 +648,6 @@ class Files(Tagged[Face]):
         for number in (yield from self._stored_files(keys)):
             yield from confirmed(self._check_file, channel, keys, readers, number)
 
-    # ---- shared
-
     def _chunk_key(self, channel: str, number: int, chunk: int) -> str:
         return f"{self.name}:{{{channel}:{number}:{chunk}}}"
 
@@ -880,7 +875,6 @@ class Files(Tagged[Face]):
                 yield from self._await_more(file)
 
     def _await_more(self, file: LeasedFile) -> Operation[None]:
-        """Wait until more of a file is published."""
         keys, before = self._keys(file.channel), file._chunks
         full_since = math.inf
 
@@ -1016,7 +1010,6 @@ class Files(Tagged[Face]):
         return self._numbers(keys[2], (each.decode(errors="replace") for each in files))
 
     def _check_open(self, channel: str, keys: Sequence[str]) -> Operation[None]:
-        """Check how many files each reader has not finished."""
         files = yield from self._stored_files(keys)
         [positions] = yield [self._at(keys[3], "HGETALL", keys[3])]
         done = [of for of, text in _fields(positions).items() if text == "done"]
@@ -1098,8 +1091,6 @@ class _Upload:
 
 
 class _FileReader:
-    """The chunks of a file from its position on, and their decoder."""
-
     def __init__(self, file: LeasedFile, raw: bool) -> None:
         self.file = file
         self.decoder = FileDecoder(file.name, file.position, raw)
@@ -1123,7 +1114,6 @@ class _FilePart:
 
 
 def _open_decoded(path: Path) -> Any:
-    """Open a file, to read it decompressed if it is gzip."""
     file = open_regular(path)
     if file.peek(2)[:2] != b"\x1f\x8b":
         return file
@@ -1153,7 +1143,6 @@ def _cut_at_lines(file: Any, size: int) -> list[tuple[int, int]]:
 
 
 def _at_once(chunk_size: int) -> int:
-    """Return the number of chunks in one exchange."""
     return min(_MOST_CHUNKS, max(1, _IN_FLIGHT // chunk_size))
 
 

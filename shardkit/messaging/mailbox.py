@@ -235,13 +235,8 @@ class Mailboxes(Tagged[Face]):
 
         Messages are lost if this process dies, or its connection breaks, before they are used.
 
-        Args:
-            limit: the most messages, 1 to 1,000.
-            timeout: the most seconds to wait for a message; 0 not to wait, None to wait for ever.
-
-        Cancelling an async call puts back the messages that it did not return.
-
-        Cost: one exchange, O(limit log n); while waiting, one every ten seconds.
+        The arguments and the cost are those of `fetch`. Cancelling an async call puts back the
+        messages that it did not return.
         """
         return (yield from self._fetch(owner, limit, 0, timeout))
 
@@ -314,8 +309,6 @@ class Mailboxes(Tagged[Face]):
         for start in range(0, max(counts.unread, counts.leased), MOST_AT_ONCE):
             yield from confirmed(self._check_page, owner, keys, start)
         yield from confirmed(self._check_bytes, keys)
-
-    # ---- shared
 
     def _release_call(self, owner: str, args: Sequence[Argument]) -> Command:
         return self._call("release", owner, secrets.token_hex(8), *args, idempotent=True)

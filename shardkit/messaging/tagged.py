@@ -105,9 +105,13 @@ class Tagged(Structure[Face]):
     _retyped: ClassVar[str] = "delete the key"  # the remedy for a key of another type
 
     def __init__(
-        self, driver: Driver, component: str, name: str, clock: ServerClock | None
+        self,
+        driver: Driver,
+        component: str,
+        name: str | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(driver, component, check_prefix(name))
+        super().__init__(driver, component, check_prefix(self._scripts if name is None else name))
         self._clock = clock or ServerClock()
 
     def _keys(self, tag: str) -> list[str]:

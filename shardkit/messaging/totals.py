@@ -29,6 +29,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
 from shardkit.geo.block_store import LocalCities
+from shardkit.geo.city_totals import KINDS, member_of
 from shardkit.geo.readers import Address, City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command
@@ -144,13 +145,7 @@ def by_place(
 
     def totals(key: tuple[str, City]) -> list[Total]:
         day, city = key
-        region = json.dumps(city[1:3], ensure_ascii=False, separators=(",", ":"))
-        whole = json.dumps(city[:3], ensure_ascii=False, separators=(",", ":"))
-        return [
-            Total(day, "country", city.country),
-            Total(day, "region", region),
-            Total(day, "city", whole),
-        ]
+        return [Total(day, kind, member_of(kind, city)) for kind in KINDS]
 
     return RecordTally(key, totals)
 
@@ -285,8 +280,6 @@ class Totals(Structure[Face]):
         after = duration(self.name, time)
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in kinds)]
         return any((yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]))
-
-    # ---- shared
 
     def _key(self, group: str, suffix: str) -> str:
         return f"{self.name}:{{{check_tag(self.name, 'group', group)}}}:{suffix}"

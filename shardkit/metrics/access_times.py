@@ -64,7 +64,6 @@ class AccessTimes(Structure[Face]):
         """Return a context manager and decorator that times a block or a function.
 
         Args:
-            context: the name of the block.
             errors: also record a block that raises.
         """
         return TimedBlock(self.record, context, errors)

@@ -172,10 +172,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
     @operation
     def add(self, name: str, count: int = 1) -> Operation[None]:
-        """Count at once.
-
-        Args:
-            count: the number to add, 1 to 2**53 - 1.
+        """Count at once; ``count`` is what `hit` takes.
 
         Raises:
             InvalidArgumentError: the name is not text, or the count is out of range, or a slice
@@ -363,8 +360,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         commands = (self._at(known, "ZREM", known, name), self._at(key, "UNLINK", key))
         [[registered, removed]] = yield [Transaction(self.component, known, commands)]
         return bool(registered or removed)
-
-    # ---- what several operations share
 
     def _add(
         self, group: int, updates: Sequence[tuple[str, float, int]], writer: str, number: str

@@ -323,8 +323,6 @@ class Logs(RecordingStructure[Face]):
         [count] = yield [self._at(keys[0], "UNLINK", *keys)]
         return bool(count)
 
-    # ---- what several operations share
-
     def _row(
         self, message: object, severity: str | int, common: object
     ) -> tuple[int, float, str, str]:
@@ -382,7 +380,6 @@ class LogsHandler(logging.Handler):
     Args:
         logs: of a blocking or an async kit.
         name: the log; by default each logger's own name.
-        level: the least level.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class Maintenance(Structure[Face]):
 
         Args:
             part: the part of the application; by default all of it.
-            reason: the reason, for users.
+            reason: for users.
             ttl: the seconds until it ends, 0.001 to a year; None until it is turned off.
 
         Cost: one exchange.
@@ -112,24 +112,11 @@ class Maintenance(Structure[Face]):
 
         Cost: at most one exchange a second. While the server is away, the last value counts.
         """
-        return (yield from self._state(part)) is not None
+        return (yield from Maintenance.state.steps(self, part)) is not None
 
     @operation
     def state(self, part: str = "") -> Operation[MaintenanceState | None]:
         """Return the reason and the end of maintenance; None if it is off. Cost: as `check`."""
-        return (yield from self._state(part))
-
-    @stream
-    def check_stored(self, part: str = "") -> Stream[Damage]:
-        """Return what `check` would refuse as damaged; change nothing. Cost: one exchange."""
-
-        def read() -> Operation[None]:
-            self._known.clear()
-            yield from self._state(part)
-
-        yield from check_reads(read)
-
-    def _state(self, part: str) -> Operation[MaintenanceState | None]:
         now = self._clock.monotonic()
         read, known = self._known.get(part, (now - FRESH, None))
         if now - read < FRESH:
@@ -158,6 +145,16 @@ class Maintenance(Structure[Face]):
                 state = MaintenanceState(text, left / 1000 if left >= 0 else None)
         self._known[part] = (now, state)
         return state
+
+    @stream
+    def check_stored(self, part: str = "") -> Stream[Damage]:
+        """Return what `check` would refuse as damaged; change nothing. Cost: one exchange."""
+
+        def read() -> Operation[None]:
+            self._known.clear()
+            yield from Maintenance.state.steps(self, part)
+
+        yield from check_reads(read)
 
     def _keys(self, part: str) -> tuple[str, str]:
         """Return the keys of a flag and of its reason, which live together."""

@@ -353,8 +353,6 @@ class MeasuredValues(RecordingStructure[Face]):
 
         yield from check_reads(look, read)
 
-    # ---- what several operations share
-
     def _read(
         self, contexts: Sequence[str], kind: str, period: str
     ) -> Operation[list[Statistics | None]]:

@@ -38,7 +38,6 @@ class Document:
     """A document of an index.
 
     Attributes:
-        id: its id.
         attributes: the attributes that it has, by name: numbers, dates (datetimes in UTC), text, or
             several texts as a tuple.
         text: its fields by name; None if the index keeps no text.
@@ -352,7 +351,6 @@ def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str])
 def _add_postings(
     schema: Schema, doc: PreparedDocument, place: bytes, postings: Mapping[str | bytes, bytearray]
 ) -> None:
-    """Add a document to the postings of its words and values."""
     average, size = schema.average_length, doc.size
     weighted: dict[str, float] = {}
     masks: dict[str, int] = {}
@@ -371,7 +369,6 @@ def _add_postings(
 def _encoded(
     schema: Schema, doc: PreparedDocument, codes: Mapping[str, bytes], places: Mapping[bytes, int]
 ) -> tuple[bytes, bytes]:
-    """Return a document's columns, and its words."""
     columns, tagged = [], []
     for place, given in enumerate(doc.columns, 1):
         if not isinstance(given, list):
@@ -397,7 +394,6 @@ class Hit:
     """A document that matches.
 
     Attributes:
-        id: the document's id.
         value: its value in the order: its score, a number (a date as seconds since 1970 UTC), or
             text; 0 or empty text if the document has none.
         attributes: its requested attributes.

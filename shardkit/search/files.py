@@ -57,8 +57,6 @@ class FileDocument:
 
     Attributes:
         id: the file's path; for JSON lines without an id also ``#`` and the line's number.
-        title: its title.
-        text: its text.
         attributes: ``kind``, ``updated`` (seconds since 1970) and ``size`` (bytes) of a file; of a
             JSON line the fields other than its id, title and text.
     """
@@ -286,7 +284,6 @@ def _python(content: str) -> tuple[str, str]:
 
 
 def _docstrings(statements: Sequence[ast.AST]) -> Iterator[str]:
-    """Yield the docstrings of classes and functions, in the order of the code."""
     for node in statements:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)

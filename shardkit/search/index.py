@@ -50,7 +50,7 @@ from shardkit.search.documents import (
     unpack,
     write_arguments,
 )
-from shardkit.search.parts import DocumentForm, DocumentStructure
+from shardkit.search.parts import IDS_PER_BATCH, DocumentForm, DocumentStructure, IndexParts
 from shardkit.search.query import Node
 from shardkit.search.schema import Schema, TermStatistics
 from shardkit.search.searcher import (
@@ -69,7 +69,6 @@ from shardkit.structures.base.server_clock import ServerClock
 
 DOCUMENTS_PER_BATCH: Final = 100  # of a part
 TERMS_PER_BATCH: Final = 20_000
-IDS_PER_BATCH: Final = 1_000
 STATISTICS_TTL: Final = 10.0
 PAGE_SIZE: Final = 1_000
 
@@ -79,7 +78,6 @@ class PartInfo:
     """The content of a part of an index.
 
     Attributes:
-        documents: the number of documents.
         words: the number of words and values of text, unused ones included.
         numbers: the document numbers issued so far.
         version: the number of writes so far.
@@ -95,9 +93,7 @@ class SearchIndex(DocumentStructure[Face]):
     """An index of documents over shards. Made by ``kit.search``.
 
     Args:
-        driver: runs the operations.
         component: where the keys live; if sharded, with as many shards as the index has parts.
-        schema: the parameters.
         read_from: components with as many shards: replicas, which serve searches.
         statistics_ttl: the seconds for which a process caches the counts of words, which weight
             relevance; 0 to read them for every search.
@@ -106,8 +102,7 @@ class SearchIndex(DocumentStructure[Face]):
     Raises:
         InvalidArgumentError: an argument cannot be used.
 
-    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the index was created
-    with other parameters.
+    Calls raise ParameterMismatchError if the index was created with other parameters.
     """
 
     deferred: DeferredFace[SearchIndex[Deferred]]
@@ -125,7 +120,8 @@ class SearchIndex(DocumentStructure[Face]):
         form = DocumentForm(
             partial(write_arguments, schema), partial(recovered, schema), names_words
         )
-        super().__init__(driver, component, schema, schema.parameters, form, read_from)
+        parts = IndexParts(component, schema, schema.parameters, form, read_from)
+        super().__init__(driver, parts)
         clock = clock or ServerClock()
         self._statistics = TermStatistics(ttl, clock.monotonic)
         self._searcher = Searcher(self._parts, self._statistics, clock.new_id)
@@ -159,9 +155,6 @@ class SearchIndex(DocumentStructure[Face]):
 
         Returns:
             The number of different words of its text, without stop words.
-
-        Raises:
-            InvalidArgumentError: something cannot be indexed; nothing was written.
 
         Cost: one exchange; one command that takes some microseconds a word. With more than 1,500
         different words one exchange for 300 of them, and one or more to remove what it replaces.
@@ -281,11 +274,7 @@ class SearchIndex(DocumentStructure[Face]):
         limit: int = DEFAULT_LIMIT,
         **options: Unpack[ResultOptions],
     ) -> Operation[Results]:
-        """Return a page by its number, from 1 on; see `search` for everything else.
-
-        Raises:
-            InvalidArgumentError: the number or limit is below 1, or as `search`.
-        """
+        """Return a page by its number, from 1 on; see `search` for everything else."""
         check_integer(self.name, "page", number, 1, MAX_OFFSET)
         check_integer(self.name, "limit", limit, 1, MAX_LIMIT)
         request = search_request(
@@ -354,8 +343,6 @@ class SearchIndex(DocumentStructure[Face]):
     def info(self) -> Operation[list[PartInfo]]:
         """Return the content of each part. Cost: one exchange."""
         return [PartInfo(*state) for state in (yield from self._parts.states())]
-
-    # ---- steps
 
     def _drop_cached(self) -> None:
         self._statistics.clear()

@@ -143,6 +143,7 @@ class IndexParts:
             raise InvalidArgumentError(
                 f"name={shown(schema.name)} of an index", "leave out braces: keys have a tag"
             )
+        self.component = component
         self.schema = schema
         self.form = form
         self._sources = [
@@ -541,8 +542,6 @@ _LOSSY: Final = "restore a backup, or drop the lost documents: rebuild(lossy=Tru
 
 
 class _Lexicon(NamedTuple):
-    """The words of a part."""
-
     words: dict[int, bytes]  # by their ids
     starts: list[bytes]  # the first three bytes of words
     wrong: list[tuple[bytes, bytes]]  # starts, and words with invalid ids or those of others
@@ -719,18 +718,9 @@ IDS_PER_BATCH: Final = 1_000
 class DocumentStructure(Structure[Face]):
     """A structure of documents in parts."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        component: str,
-        schema: Schema,
-        parameters: Mapping[str, object],
-        form: DocumentForm,
-        read_from: Sequence[str] = (),
-    ) -> None:
-        self._parts = IndexParts(component, schema, parameters, form, read_from)
-        super().__init__(driver, component, schema.name)
-        self.schema = schema
+    def __init__(self, driver: Driver, parts: IndexParts) -> None:
+        super().__init__(driver, parts.component, parts.schema.name)
+        self._parts, self.schema = parts, parts.schema
 
     @operation
     def count(self) -> Operation[int]:

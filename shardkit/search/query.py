@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Final, TypeAlias, TypeGuard, get_args
+from typing import Final, TypeAlias, get_args
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
 from shardkit.operations.arguments import check_calls, shown
@@ -288,7 +288,7 @@ def _all_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
     if len(analyzed) > 1:
         analyzed.discard(Everything())
         if all(isinstance(part, Range | Equal | Not) for part in analyzed) and (
-            len(analyzed) > 1 or not _is_filter(next(iter(analyzed)))
+            len(analyzed) > 1 or isinstance(next(iter(analyzed)), Not)
         ):
             analyzed.add(Everything())
     return AllOf(_in_order(analyzed)) if len(analyzed) > 1 else next(iter(analyzed), None)
@@ -318,13 +318,9 @@ def _flat(kind: type[AllOf] | type[AnyOf], parts: Iterable[Node]) -> Iterator[No
             yield part
 
 
-def _is_filter(node: Node) -> TypeGuard[Range | Equal]:
-    return isinstance(node, Range | Equal)
-
-
 def _based(node: Node) -> Node:
     """Return a node that can stand alone."""
-    return AllOf((Everything(), node)) if _is_filter(node) else node
+    return AllOf((Everything(), node)) if isinstance(node, Range | Equal) else node
 
 
 _ORDER: Final = (Everything, Word, Phrase, Prefix, AnyOf, AllOf, Range, Equal, Not)
@@ -472,7 +468,6 @@ class _Parser:
         return node
 
     def _named(self, match: re.Match[str]) -> Node:
-        """Read a condition with a name: words in a field, or values of an attribute."""
         name, start = match[1], self.at
         self.at = match.end()
         kind = self.attributes.get(name)
@@ -532,7 +527,6 @@ class _Parser:
         return _ESCAPED.sub(r"\1", quoted[1])
 
     def _end_of_term(self) -> None:
-        """Check that nothing follows a term directly."""
         if (following := self._next()) and not following.isspace() and following not in ")":
             raise self._error(
                 f"{following} right after the end of a word, phrase or parenthesis",

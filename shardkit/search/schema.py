@@ -138,8 +138,6 @@ class Schema:
     """The parameters of an index, which decide what is stored, and where.
 
     Args:
-        name: the index's name.
-        parts: the number of parts.
         fields: the weight of each field of text, by name; at most 8.
         attributes: the kind of each attribute, ``number``, ``date`` or ``text``, by name; at most
             64.

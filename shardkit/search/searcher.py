@@ -745,7 +745,6 @@ class Searcher:
         return expansions, TermCounts(before.documents, {**read, **before.words})
 
     def _encode(self, request: SearchRequest, plan: QueryPlan, counts: TermCounts) -> str:
-        """Return a query as an argument of the script ``search/query``."""
         schema, before = self._schema, request.page_before
         facets = [[schema.place(n), schema.attributes[n] == "text"] for n in request.facets]
         return json.dumps(

@@ -187,7 +187,6 @@ class FanOut:
     # ---- reading
 
     def _places(self, job: FanOutJob) -> list[tuple[To, str]]:
-        """Return the shard and key of the followers that each position tracks."""
         places = self.layout.places
         return [place for kind in _KINDS for place in places(kind.incoming, job.author)]
 
@@ -272,7 +271,6 @@ class FanOut:
     def _clean_up_after_leavers(
         self, job: FanOutJob, written: Sequence[FollowerPage], counts: Sequence[int]
     ) -> Operation[None]:
-        """Check the relations of followers who are no longer there."""
         for (kind, to, key, rows), count in zip(written, counts, strict=True):
             if count == len(rows):
                 continue
@@ -288,8 +286,6 @@ class FanOut:
         keys: list[Key] = [self.layout.profile(job.author), *self._keys(written)]
         yield from self.timelines.remove(keys, [job.subject])
         yield [self._remove_note(job)]
-
-    # ---- the end
 
     def _end(self, job: FanOutJob, written: Sequence[FollowerPage]) -> Operation[None]:
         if job.action == DELETE:
@@ -598,6 +594,5 @@ class Delivery:
             yield from self.backfill(kind, first, ())
 
     def _apply_mode(self, uid: int, counter: CounterState | None) -> Operation[None]:
-        """Change how an account's posts reach readers, if a count changed the mode."""
         if counter is not None and counter.changed:
             yield from self.change_mode(uid)

@@ -146,12 +146,8 @@ class KeyLayout:
 
     def places(self, prefix: str, id_: int) -> list[tuple[To, str]]:
         """Return the shard and key of an id's relations, part by part."""
-        return [
-            (to, f"{prefix}:{{{self.name}:{part}}}:{id_}")
-            for part, to in enumerate(self._relations)
-        ]
-
-    # ---- arguments
+        relations = enumerate(self._relations)
+        return [(to, self.relation(prefix, part, id_)) for part, to in relations]
 
     def id(self, field: str, value: object) -> int:
         """Return an id given as a number or as digits."""

@@ -41,12 +41,8 @@ class User:
     """A user.
 
     Attributes:
-        id: the user's id.
-        login: the login, as specified.
         name: the displayed name.
-        followers: the number of users who follow this user.
-        following: the number of users that this user follows.
-        posts: the number of the user's statuses.
+        followers, following, posts: how many there are.
         signup: when the user was created, in seconds since 1970.
         extras: further fields, as text.
     """
@@ -66,10 +62,7 @@ class Status:
     """A status.
 
     Attributes:
-        id: the status's id.
-        uid: the author's id.
-        login: the author's login.
-        message: the text.
+        uid, login: those of the author.
         posted: when it was posted, in seconds since 1970.
         extras: further fields, as text.
     """
@@ -87,9 +80,7 @@ class UserList:
     """A user's list of accounts.
 
     Attributes:
-        id: the list's id.
         owner: the owner's id.
-        name: the list's name.
         following: the number of accounts on the list.
         created: when the list was created, in seconds since 1970.
     """

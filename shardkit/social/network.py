@@ -90,15 +90,15 @@ LONGEST_LIST_NAME = 200
 
 def _opening(
     steps: Callable[Concatenate[Any, P], Operation[T]], *, create: bool
-) -> Callable[Concatenate[Any, P], Operation[T]]:
+) -> operation[P, T]:
     @wraps(steps)
     def method(self: SocialNetwork[Any], /, *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
         return opened(steps(self, *args, **kwargs), partial(self._open, create=create))
 
-    return method
+    return operation(method)
 
 
-# Compare the parameters with those stored, or store them, before an operation sends anything.
+# Operations that compare the parameters with those stored, or store them, before anything is sent.
 _reads = partial(_opening, create=False)
 _writes = partial(_opening, create=True)
 
@@ -124,7 +124,6 @@ class SocialNetwork(Structure[Face]):
     """A social network. Made by ``kit.social``.
 
     Args:
-        driver: runs its operations.
         name: the network's name, part of every key.
         users: the component for users and their statuses.
         timelines: the component for timelines, by key.
@@ -151,8 +150,7 @@ class SocialNetwork(Structure[Face]):
     Raises:
         InvalidArgumentError: an argument is out of range.
 
-    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the network was created
-    with other parameters.
+    Calls raise ParameterMismatchError if the network was created with other parameters.
     """
 
     deferred: DeferredFace[SocialNetwork[Deferred]]
@@ -241,7 +239,6 @@ class SocialNetwork(Structure[Face]):
 
     # ---- users
 
-    @operation
     @_writes
     def create_user(
         self, /, login: str, name: str, *, idempotency_key: str | None = None, **extras: Extra
@@ -274,14 +271,12 @@ class SocialNetwork(Structure[Face]):
         [uid] = yield [lua_call(layout.users, "social/create_user", keys, arguments)]
         return None if uid is None else stored_ids(layout.users, keys[0], [uid])[0]
 
-    @operation
     @_reads
     def get_user(self, uid: int | str) -> Operation[User | None]:
         """Return a user; None if there is none. Cost: one exchange."""
         [user] = yield from read_records(self.layout, "user", self._ids(uid=uid), user_of)
         return user
 
-    @operation
     @_reads
     def get_users(self, uids: Sequence[int | str]) -> Operation[list[User | None]]:
         """Return users in the order of their ids, None for unknown ids.
@@ -293,7 +288,6 @@ class SocialNetwork(Structure[Face]):
             users += yield from read_records(self.layout, "user", page, user_of)
         return users
 
-    @operation
     @_reads
     def get_user_by_login(self, login: str) -> Operation[User | None]:
         """Return the user with a login; None if there is none. Cost: two exchanges."""
@@ -309,7 +303,6 @@ class SocialNetwork(Structure[Face]):
 
     # ---- statuses
 
-    @operation
     @_writes
     def post(
         self,
@@ -324,7 +317,6 @@ class SocialNetwork(Structure[Face]):
 
         Args:
             uid: the author.
-            message: the text.
             idempotency_key: text that identifies this call, such as a UUID. For a day, another call
                 of the same user with the same key posts nothing more. It finishes what the first
                 call left half done, and returns its status's id.
@@ -346,24 +338,20 @@ class SocialNetwork(Structure[Face]):
         author = self.layout.id("uid", uid)
         return (yield from self._delivery.post(author, message, extras, idempotency_key))
 
-    @operation
     @_writes
     def delete_status(self, uid: int | str, status: int | str) -> Operation[bool]:
         """Delete a status of a user; False if it is another's, deleted already, or does not exist.
 
-        Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
-        a status that readers fetch.
+        Cost: as `post`.
         """
         return (yield from self._delivery.delete(*self._ids(uid=uid, status=status)))
 
-    @operation
     @_reads
     def get_status(self, status: int | str) -> Operation[Status | None]:
         """Return a status; None if there is none. Cost: one exchange."""
         [result] = yield from self._statuses.get(self._ids(status=status))
         return result
 
-    @operation
     @_reads
     def get_statuses(self, statuses: Sequence[int | str]) -> Operation[list[Status | None]]:
         """Return statuses in the order of their ids, None for unknown ids.
@@ -375,7 +363,6 @@ class SocialNetwork(Structure[Face]):
 
     # ---- timelines
 
-    @operation
     @_reads
     def home(
         self,
@@ -388,7 +375,6 @@ class SocialNetwork(Structure[Face]):
         """Return a page of a home timeline: the posts of the accounts that the user follows.
 
         Args:
-            uid: the user.
             page: the page's number, from 1. Later pages cost more: they read all entries before.
             limit: the most statuses to return, up to 1,000.
             cursor: the previous page's ``cursor``, instead of a number. Then every page costs the
@@ -397,9 +383,6 @@ class SocialNetwork(Structure[Face]):
         Returns:
             Statuses, newest first, ``limit`` of them unless the timeline ends. Deleted statuses and
             those of muted users are left out.
-
-        Raises:
-            InvalidArgumentError: an argument is out of range.
 
         Cost: two exchanges; three if the user follows accounts whose posts are fetched, and one
         more if statuses were left out.
@@ -410,7 +393,6 @@ class SocialNetwork(Structure[Face]):
         muted = self.layout.at_user(key, "SMEMBERS", key)
         return (yield from self._timelines.home(USER, uid, page, limit, cursor, muted))
 
-    @operation
     @_reads
     def profile(
         self,
@@ -425,7 +407,6 @@ class SocialNetwork(Structure[Face]):
         uid = self.layout.id("uid", uid)
         return (yield from self._timelines.profile(uid, page, limit, cursor))
 
-    @operation
     @_reads
     def list_timeline(
         self,
@@ -442,7 +423,6 @@ class SocialNetwork(Structure[Face]):
 
     # ---- following
 
-    @operation
     @_writes
     def follow(self, uid: int | str, other: int | str) -> Operation[FollowResult]:
         """Have a user follow another, whose newest posts enter the home timeline.
@@ -457,24 +437,19 @@ class SocialNetwork(Structure[Face]):
 
         Cost: five exchanges.
         """
-        ids = self._ids(uid=uid, other=other)
-        return (yield from self._delivery.follow(USER, *ids))
+        return (yield from self._delivery.follow(USER, *self._ids(uid=uid, other=other)))
 
-    @operation
     @_writes
     def unfollow(self, uid: int | str, other: int | str) -> Operation[bool]:
-        """Have a user no longer follow another, whose posts leave the home timeline.
+        """Have a user no longer follow another; return False if the user did not follow.
 
-        Returns:
-            False if the user did not follow.
+        The other's posts leave the home timeline.
 
         Cost: seven exchanges. A home timeline with fewer entries than its limit is then filled from
         the profiles of followed users: four exchanges for each 50, after the first 50 as tasks.
         """
-        ids = self._ids(uid=uid, other=other)
-        return (yield from self._delivery.unfollow(USER, *ids))
+        return (yield from self._delivery.unfollow(USER, *self._ids(uid=uid, other=other)))
 
-    @operation
     @_reads
     def follows(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Return whether a user follows another. Cost: one exchange."""
@@ -482,7 +457,6 @@ class SocialNetwork(Structure[Face]):
         [follows] = yield from self._relations.exist(USER, [(first, second)])
         return follows
 
-    @operation
     @_reads
     def followers(
         self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
@@ -494,7 +468,6 @@ class SocialNetwork(Structure[Face]):
         """
         return (yield from self._related(USER.incoming, uid, limit, cursor))
 
-    @operation
     @_reads
     def following(
         self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
@@ -504,13 +477,9 @@ class SocialNetwork(Structure[Face]):
 
     # ---- blocks and mutes
 
-    @operation
     @_writes
     def block(self, uid: int | str, other: int | str) -> Operation[BlockResult]:
         """Block a user: neither of the two follows the other any more, nor can.
-
-        Returns:
-            The result, true if the block is new.
 
         Raises:
             InvalidArgumentError: both are the same user.
@@ -540,27 +509,21 @@ class SocialNetwork(Structure[Face]):
             yield from self._delivery.check(USER, other, uid)
         return BlockResult.BLOCKED if new else BlockResult.ALREADY_BLOCKED
 
-    @operation
     @_writes
     def unblock(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Remove a block; return whether there was one. Cost: one exchange."""
         [removed] = yield [self._at_block("ZREM", *self._ids(uid=uid, other=other))]
         return bool(removed)
 
-    @operation
     @_reads
     def blocks(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Return whether a user has blocked another. Cost: one exchange."""
         [version] = yield [self._at_block("ZSCORE", *self._ids(uid=uid, other=other))]
         return version is not None
 
-    @operation
     @_writes
     def mute(self, uid: int | str, other: int | str) -> Operation[MuteResult]:
         """Leave another user's posts out of the pages of a user's home timeline.
-
-        Returns:
-            The result, true if the mute is new.
 
         Raises:
             InvalidArgumentError: both are the same user.
@@ -580,7 +543,6 @@ class SocialNetwork(Structure[Face]):
         [added] = yield [Command(layout.users, key, ("SADD", key, other))]
         return MuteResult.MUTED if added else MuteResult.ALREADY_MUTED
 
-    @operation
     @_writes
     def unmute(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Show a user's posts again; return whether they were muted. Cost: one exchange."""
@@ -591,7 +553,6 @@ class SocialNetwork(Structure[Face]):
 
     # ---- lists
 
-    @operation
     @_writes
     def create_list(
         self, uid: int | str, name: str, *, idempotency_key: str | None = None
@@ -619,7 +580,6 @@ class SocialNetwork(Structure[Face]):
         [list_id] = yield [lua_call(layout.users, "social/create_list", keys, arguments)]
         return int(list_id) if list_id else None
 
-    @operation
     @_reads
     def get_list(self, list_id: int | str) -> Operation[UserList | None]:
         """Return a list; None if there is none. Cost: one exchange."""
@@ -627,7 +587,6 @@ class SocialNetwork(Structure[Face]):
         [result] = yield from read_records(self.layout, "list", ids, list_of)
         return result
 
-    @operation
     @_reads
     def lists(self, uid: int | str) -> Operation[list[UserList]]:
         """Return a user's lists, oldest first. Cost: two exchanges."""
@@ -638,23 +597,18 @@ class SocialNetwork(Structure[Face]):
         lists = yield from read_records(layout, "list", ids, list_of)
         return [each for each in lists if each is not None]
 
-    @operation
     @_writes
     def follow_into_list(self, list_id: int | str, uid: int | str) -> Operation[FollowResult]:
         """Put a user on a list, whose timeline gets the newest posts; see `follow`."""
-        ids = self._ids(list_id=list_id, uid=uid)
-        return (yield from self._delivery.follow(LIST, *ids))
+        return (yield from self._delivery.follow(LIST, *self._ids(list_id=list_id, uid=uid)))
 
-    @operation
     @_writes
     def unfollow_from_list(self, list_id: int | str, uid: int | str) -> Operation[bool]:
         """Remove a user from a list; see `unfollow`."""
-        ids = self._ids(list_id=list_id, uid=uid)
-        return (yield from self._delivery.unfollow(LIST, *ids))
+        return (yield from self._delivery.unfollow(LIST, *self._ids(list_id=list_id, uid=uid)))
 
     # ---- tasks and repair
 
-    @operation
     @_writes
     def resume_fan_out(self, *job: Any) -> Operation[None]:
         """Do the next passes of a job, given its fields; tasks on the queue call this.
@@ -666,7 +620,6 @@ class SocialNetwork(Structure[Face]):
         """
         yield from self._delivery.resume(job)
 
-    @operation
     @_writes
     def backfill(
         self, kind: str, owner: int, places: Sequence[Any] = (), *further: Any
@@ -683,7 +636,6 @@ class SocialNetwork(Structure[Face]):
         owner = self.layout.id("owner", owner)
         yield from self._delivery.backfill(KINDS[kind], owner, places)
 
-    @operation
     @_reads
     def pending(self, older_than: Seconds = OLDER_THAN) -> Operation[list[str]]:
         """Return the notes of unfinished changes that began at least ``older_than`` seconds ago.
@@ -694,7 +646,6 @@ class SocialNetwork(Structure[Face]):
         notes = yield from self._repair.notes(older_than, claim=False)
         return [note.text for note in notes]
 
-    @operation
     @_writes
     def repair(self, older_than: Seconds = OLDER_THAN) -> Operation[int]:
         """Finish changes that a dead process or a failed shard left half done; return their number.
@@ -709,7 +660,6 @@ class SocialNetwork(Structure[Face]):
             finished += yield from self._repair.finish(note)
         return finished
 
-    @operation
     @_writes
     def reconcile(self, uid: int | str) -> Operation[ReconcileResult | None]:
         """Make a user's counters and home timeline agree with the relations and the profile.
@@ -726,7 +676,6 @@ class SocialNetwork(Structure[Face]):
         uid = self.layout.id("uid", uid)
         return (yield from self._repair.account(USER, uid))
 
-    @operation
     @_writes
     def reconcile_list(self, list_id: int | str) -> Operation[ReconcileResult | None]:
         """Make a list's counter and timeline agree with its relations; see `reconcile`."""
@@ -767,8 +716,6 @@ class SocialNetwork(Structure[Face]):
                     continue
                 corrected += result is not None and any(result)
         return corrected
-
-    # ---- what several operations share
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):

@@ -159,7 +159,6 @@ class SQLiteStatusStore(TableStatusStore):
 
     Args:
         path: the file; it and its table are created if they do not exist.
-        table: the table's name.
         safe: whether a write that returned survives a power failure, which costs one wait for the
             disk for each batch; without it, only a process crash.
 

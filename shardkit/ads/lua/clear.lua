@@ -1,6 +1,5 @@
 -- Remove some of the counts of a part's ads; runs before search/clear, with the same arguments.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  how many columns there are
 -- ARGV[3]  the first bucket of 128 documents and 128 words
 -- ARGV[4]  how many buckets

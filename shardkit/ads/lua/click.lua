@@ -1,7 +1,6 @@
 -- Record a click on an ad that was shown, or the action that followed; each once.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the target, a HASH: ad, number, words; c and a once they were recorded
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the ad's id
 -- ARGV[3]  c for a click, a for an action
 -- ARGV[4]  for how many seconds after a click actions may follow, where they are paid

@@ -1,6 +1,5 @@
 -- Read an ad with its counts and estimates.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  the ad's id
 -- Reply    {attributes, eCPM, {field, count, …}, {word, bonus, …}}; nil if there is none
 --@include search/base

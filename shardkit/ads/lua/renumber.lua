@@ -1,6 +1,5 @@
 -- After ads were indexed again, store their new numbers with their counts, and estimate them.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  and on: the ads' ids
 -- Reply    1
 --@include search/base

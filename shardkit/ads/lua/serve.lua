@@ -1,7 +1,6 @@
 -- Record a view of an ad, and of those of its words that the text has.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the target, a HASH: ad, number, words; c and a once they were recorded
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the ad's id
 -- ARGV[3]  for how many seconds to keep the target
 -- ARGV[4]  and on: the words of the text

@@ -1,6 +1,5 @@
 -- Find the ad of a part that is expected to earn most, among those for some locations.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  about how much to do
 -- ARGV[3]  the document number to begin at, 0 at first
 -- ARGV[4]  the document number to stop before; 0 at first: all that there are

@@ -142,7 +142,6 @@ def _in_codecs(
     numbered: bool,
     expiring: ExpiringFields | None = None,
 ) -> Iterator[LayoutChoice]:
-    """Yield a hash with each codec that fits values of a kind."""
     for coded, note in _codecs(kind, [value for _, _, value in rows]):
         if expiring is not None:
             note = "; ".join(filter(None, [note, "needs Redis 7.4 or Valkey 9.0: fields expire"]))

@@ -227,9 +227,6 @@ DIFFERS = 3  # what `diff --exit-code` exits with
 _COLOURS = {"added": GOOD, "changed": WARN, "removed": BAD}
 
 
-# ---- for people
-
-
 def show(output: Output, server: str, difference: Difference) -> None:
     """Show what a push to a config server would change."""
     at = f", epoch {difference.epoch}" if difference.epoch else ""
@@ -336,9 +333,6 @@ def _shard(key: str) -> Shard:
     return Shard(match[1], int(match[2])) if match else Shard(name)
 
 
-# ---- for programs
-
-
 def document(
     server: str, difference: Difference, changes: Sequence[ComponentChange]
 ) -> dict[str, Any]:
@@ -361,9 +355,6 @@ _VALUE_FIELDS: tuple[Field[FieldChange], ...] = (
     Field("before", lambda change: _value(change, change.before)),
     Field("after", lambda change: _value(change, change.after)),
 )
-
-
-# ---- the command
 
 
 @command(
@@ -501,9 +492,6 @@ def _settings(entry: Entry) -> str:
     )
 
 
-# ---- pull
-
-
 @command(
     "shardkit config pull -c redis://config.internal",
     "shardkit config pull -o backup.yaml --show-secrets",
@@ -564,9 +552,6 @@ def masked_map(shard_map: ShardMap) -> ShardMap:
     return replace(
         shard_map, components=components, config_server=server and Entry(server.masked())
     )
-
-
-# ---- history and rollback
 
 
 @command(

@@ -165,7 +165,6 @@ def _shards(fleet: Any) -> list[dict[str, Any]]:
 
 
 def _application(fleet: Any, interval: float) -> Any:
-    """Return the live table, an application of Textual."""
     with extra("dashboard", "live tables"):
         from rich.text import Text
         from textual.app import App, ComposeResult

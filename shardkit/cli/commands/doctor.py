@@ -112,9 +112,6 @@ def _changing(
     return working_on(topology.config_server, "doctor", ", ".join(chosen), chosen.values())
 
 
-# ---- damage
-
-
 def _check(
     names: Sequence[str],
     where: str | None,
@@ -218,9 +215,6 @@ _DAMAGE_FIELDS: tuple[Field[tuple[CheckedStructure, Damage]], ...] = (
 )
 
 
-# ---- for people
-
-
 def _show(
     output: Output,
     now: diagnosis.Diagnosis,
@@ -282,7 +276,6 @@ def _other_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupReport
 def _figures(
     now: diagnosis.Diagnosis, *more: Field[diagnosis.GroupReport]
 ) -> tuple[Field[diagnosis.GroupReport], ...]:
-    """Return the fields that structures and other keys have in common."""
     about = _about(now)
 
     def entries(report: diagnosis.GroupReport) -> Cell:
@@ -309,7 +302,6 @@ def _total(
     total: Callable[[diagnosis.GroupReport], float],
     written: Callable[[int], str] = "{:,}".format,
 ) -> Field[diagnosis.GroupReport]:
-    """Return a field of a total, which may be an estimate."""
     about = _about(now)
     return Field(
         name,
@@ -429,9 +421,6 @@ def _reason(error: Exception) -> str:
     return reason(error) if isinstance(error, ServerErrors) else str(error)
 
 
-# ---- for programs
-
-
 def _document(
     now: diagnosis.Diagnosis,
     broken: dict[str, ConfigError],
@@ -463,9 +452,6 @@ def _document(
         "repacked": seen.repacked,
         **_unusable(seen, broken),
     }
-
-
-# ---- for both
 
 
 def _broken_parameters(seen: ScanResult) -> dict[str, str]:

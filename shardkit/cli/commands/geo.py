@@ -36,9 +36,6 @@ def geo() -> None:
     """Import the cities of IP address ranges, and look up addresses."""
 
 
-# ---- import
-
-
 def _column(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> readers.CsvColumn | None:
@@ -156,8 +153,6 @@ def _reader(
 
 
 class _FileProgress:
-    """Reads files line by line, and reports the progress."""
-
     def __init__(self, files: Sequence[Path], report_progress: ProgressCallback) -> None:
         self._all = sum(file.stat().st_size for file in files)
         self._tell = report_progress
@@ -203,9 +198,6 @@ def _show(output: Output, done: Imported) -> None:
         output.note(f"{counted(done.skipped, 'line')} skipped; the first:")
         for skipped in done.first_skipped:
             output.note(f"  {skipped}")
-
-
-# ---- find and info
 
 
 @command(

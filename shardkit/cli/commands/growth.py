@@ -448,7 +448,7 @@ def apply_(
         if not output.as_json:
             _show(output, plan)
         if not yes:
-            click.confirm(f"Take {_steps(len(plan.steps))}?", abort=True, err=True)
+            click.confirm(f"Take {counted(len(plan.steps), 'step')}?", abort=True, err=True)
 
         def finished(step: growth.ApplyStep) -> None:
             done.append(step)
@@ -460,17 +460,13 @@ def apply_(
                 growth.apply_map(config, wanted, progress=tell, finished=finished, **options)
         except KeyboardInterrupt:
             write_error(
-                f"interrupted: {_steps(len(done))} of about {len(plan.steps)} done",
+                f"interrupted: {counted(len(done), 'step')} of about {len(plan.steps)} done",
                 "give the command again to continue",
             )
             sys.exit(INTERRUPTED)
     if not output.wrote_json(**asdict(plan), done=done):
-        output.good(f"the map is true: {_steps(len(done))} done")
+        output.good(f"the map is true: {counted(len(done), 'step')} done")
     return 0
-
-
-def _steps(count: int) -> str:
-    return counted(count, "step")
 
 
 def _show(output: Output, plan: growth.ApplyPlan) -> None:

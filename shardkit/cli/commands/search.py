@@ -353,9 +353,6 @@ def _counts(results: Results, offset: int, cursor: str | None) -> str:
     return f"{matches}, {offset + 1:,} to {offset + len(results):,} shown"
 
 
-# ---- export
-
-
 @command(
     "shardkit search export --mappings",
     "shardkit search export --output docs.ndjson",
@@ -431,9 +428,6 @@ def search() -> None:
 
 for each in (query, export, verify, rebuild, drop):
     search.add_command(each)
-
-
-# ---- index
 
 
 def _attributes(
@@ -517,8 +511,6 @@ def index(
 
 @dataclass
 class _DocumentReader:
-    """Reads documents, counts them, and reports the progress."""
-
     schema: Schema
     report_progress: ProgressCallback
     indexed: int = 0
@@ -586,9 +578,6 @@ class _DocumentReader:
         self.skipped += 1
         if len(self.first_skipped) < _SKIPPED_SHOWN:
             self.first_skipped.append(skipped)
-
-
-# ---- remove and info
 
 
 @command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -178,20 +178,22 @@ def exec_(
         timeout=timeout,
         **login,
     )
-    if not output.wrote_json(
-        {
-            str(at): {"error": reason(answer)}
-            if isinstance(answer, Exception)
-            else {"reply": _plain(answer)}
-            for at, answer in answers.items()
-        }
-    ):
+    if not output.wrote_json(_by_place(answers, lambda answer: {"reply": _plain(answer)})):
         fields: tuple[Field[tuple[Any, Any]], ...] = (
             column_only("server" if target == "all" else "shard", lambda row: str(row[0])),
             column_only(wordy("reply"), lambda row: _cell(row[1])),
         )
         output.table(table_of(fields, answers.items()))
     return int(any(isinstance(answer, Exception) for answer in answers.values()))
+
+
+def _by_place(
+    answers: Mapping[Any, Any], as_document: Callable[[Any], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    return {
+        str(at): {"error": reason(answer)} if isinstance(answer, Exception) else as_document(answer)
+        for at, answer in answers.items()
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -334,20 +336,12 @@ def _on_all(
     names: Sequence[str],
     where: str | None,
 ) -> int:
-    """Run a query on all servers; return the exit code."""
     with opened(where) as topology:
         chosen, _ = topology.components(names)
     with output.busy("asking the servers"):
         answers = query_servers(entries_of(chosen.values()), query, timeout)
     failed = [server for server, answer in answers.items() if isinstance(answer, Exception)]
-    if output.wrote_json(
-        {
-            server: {"error": reason(answer)}
-            if isinstance(answer, Exception)
-            else as_document(answer)
-            for server, answer in answers.items()
-        }
-    ):
+    if output.wrote_json(_by_place(answers, as_document)):
         return 1 if failed else 0
     for server, answer in answers.items():
         output.line(server)

@@ -163,13 +163,8 @@ def _show(output: Output, servers: bool, fleet: _Fleet) -> int:
     return int(not fleet.ok)
 
 
-# ---- for people
-
-
 @dataclass(frozen=True)
 class _ServerStatus:
-    """A server, and the shards that live on it."""
-
     server: ServerFacts
     problems: tuple[rules.ServerProblem, ...]
     state: str
@@ -334,9 +329,6 @@ def _summary(fleet: _Fleet) -> Iterator[Styled]:
         servers = counted(len({row.server.address for row in fleet.rows}), "server")
         checked = "roles, databases, memory and response times are good; data was not checked"
         yield Styled(f"{servers}: {checked}", DIM)
-
-
-# ---- for programs
 
 
 def _document(output: Output, fleet: _Fleet) -> dict[str, Any]:

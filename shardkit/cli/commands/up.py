@@ -201,9 +201,6 @@ def _watch(output: Output, servers: LocalServers) -> int:
     raise LocalServerError("every server has ended", "see their logs, with --data-dir")
 
 
-# ---- output
-
-
 def _show(
     output: Output, servers: LocalServers, pushed: bool, written: Path | None, config: str | None
 ) -> None:
@@ -401,7 +398,6 @@ def completion(
 
 
 def _places(shell: str) -> tuple[Path, Path | None]:
-    """Return the script's file, and the file that reads it."""
     home = Path.home()
     if shell == "fish":
         config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")

@@ -94,7 +94,6 @@ class AccessLogParser:
         return batch
 
     def _date(self, minute: bytes, zone: bytes) -> date | None:
-        """Return the date in UTC of a minute; None if it is invalid."""
         if len(self._dates) > _MINUTES_KNOWN:
             self._dates.clear()
         try:

@@ -41,8 +41,6 @@ class CacheRun:
 
 
 class _Load:
-    """Callers and a writer."""
-
     def __init__(self, kit: shardkit.ShardKit, run: CacheRun) -> None:
         self.run = run
         self.began = time.monotonic()

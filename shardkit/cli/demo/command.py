@@ -179,15 +179,12 @@ def cached(
     if output.wrote_json(**asdict(run), good=good):
         return 0 if good else 1
     longest = max((longest for _, longest in run.slices), default=0.0)
-    table = Table.of(wordy("what"), number("how many"))
-    table.row("calls", f"{run.calls:,}")
-    table.row("computed", f"{run.computed:,}")
-    table.row("prices changed", f"{run.changed:,}")
-    table.row("old prices returned", Styled(f"{run.old:,}", BAD if run.old else GOOD))
-    table.row("calls failed", Styled(f"{sum(run.errors.values()):,}", BAD if run.errors else GOOD))
-    table.row("longest call, ms", f"{1000 * longest:,.0f}")
-    output.table(table)
-    output.line()
+    _show_figures(
+        output,
+        {"calls": run.calls, "computed": run.computed, "prices changed": run.changed},
+        {"old prices returned": run.old, "calls failed": sum(run.errors.values())},
+        {"longest call, ms": round(1000 * longest)},
+    )
     plot = Table.of(wordy("second"), number("calls"), number("longest, ms"), wordy(""))
     most = max((calls for calls, _ in run.slices), default=1)
     for n, (calls, took) in enumerate(run.slices):
@@ -221,13 +218,8 @@ def celery(
         run = run_tasks(url, servers, tasks)
     if output.wrote_json(run):
         return 1 if run.lost else 0
-    table = Table.of(wordy("what"), number("how many"))
-    table.row("tasks sent", f"{run.sent:,}")
-    table.row("ran", f"{run.ran:,}")
-    table.row("lost", Styled(f"{run.lost:,}", BAD if run.lost else GOOD))
-    table.row("ran more than once", f"{run.again:,}")
-    output.table(table)
-    output.line()
+    sent = {"tasks sent": run.sent, "ran": run.ran}
+    _show_figures(output, sent, {"lost": run.lost}, {"ran more than once": run.again})
     plot = Table.of(number("second"), number("tasks"), wordy(""))
     each = [now - before for before, now in pairwise((0, *run.slices))]
     for n, count in enumerate(each):
@@ -237,6 +229,17 @@ def celery(
         plot.row(f"{n}", f"{count:,}", bar + " a worker is killed" * (int(run.killed) == n))
     output.table(plot)
     return 1 if run.lost else 0
+
+
+def _show_figures(
+    output: Output, before: dict[str, int], wrong: dict[str, int], after: dict[str, int]
+) -> None:
+    table = Table.of(wordy("what"), number("how many"))
+    for name, count in (before | wrong | after).items():
+        style = (BAD if count else GOOD) if name in wrong else ""
+        table.row(name, Styled(f"{count:,}", style))
+    output.table(table)
+    output.line()
 
 
 @contextmanager
@@ -309,7 +312,6 @@ def _report(
 
 
 def _keep(output: Output, url: str, report: DemoReport) -> None:
-    """Show what to try on the servers, and wait for Ctrl-C."""
     if not output.as_json:
         output.line()
         output.good(f"export {ENVIRONMENT}={shlex.quote(url)}")

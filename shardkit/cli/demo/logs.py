@@ -154,7 +154,6 @@ def _start(url: str, kills: int) -> subprocess.Popen[bytes]:
 
 
 def _counted_here(kit: ShardKit, folder: Path) -> dict[str, dict[tuple[str, str], int]]:
-    """Count the same files in this process, without any server."""
     tally = tally_of(kit.ip_to_city(component="geo").local())
     for path in sorted(each for each in folder.iterdir() if each.is_file()):
         with path.open("rb") as file:

@@ -51,9 +51,6 @@ class DemoReport:
     example: VisitorExample | None = None
 
 
-# ---- for people
-
-
 def show(output: Output, report: DemoReport) -> None:
     """Write the tables."""
     replayed = report.replayed
@@ -196,9 +193,6 @@ _SHARD_FIELDS: tuple[Field[ShardLoad], ...] = (
     Field("bytes", lambda load: load.size, number("bytes")),
     Field("ids", lambda load: load.ids, number("ids")),
 )
-
-
-# ---- for programs
 
 
 def document(report: DemoReport) -> dict[str, Any]:

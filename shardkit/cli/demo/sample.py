@@ -114,7 +114,6 @@ def _robots(dice: random.Random) -> Iterator[tuple[float, str]]:
 def _request(
     dice: random.Random, at: float, address: str, path: str, referer: str, agent: str
 ) -> tuple[float, str]:
-    """Return the time when a request ends, and its line."""
     chance = dice.random()
     user, status, method = "-", 200, "GET"
     if chance < 0.08:

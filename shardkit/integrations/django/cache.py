@@ -297,8 +297,6 @@ class ShardKitCache(BaseCache):
             stored, timeout, sleep, blocking_timeout=blocking_timeout, thread_local=thread_local
         )
 
-    # ---- what these share
-
     def _key(self, key: Any, version: int | None) -> str:
         return f"{self._name}:{self.make_and_validate_key(key, version=version)}"
 
@@ -309,7 +307,6 @@ class ShardKitCache(BaseCache):
         return f"{_literal(self._name)}:{made}"
 
     def _scan(self, pattern: str, at_once: int) -> Iterator[tuple[Any, list[bytes]]]:
-        """Yield pages of the keys that match, each with its client."""
         kit = kit_of(self._topology)
         shards: list[int | None] = [*range(len(kit.component(self._component).shards))] or [None]
         for shard in shards:
@@ -396,7 +393,6 @@ class ShardKitCache(BaseCache):
         return replies
 
     def _ignored(self, error: Exception) -> None:
-        """Log an error, or raise it, as it is set."""
         if not self._ignore:
             raise error
         if self._log:

@@ -1,7 +1,6 @@
 -- Find the jobs of a part whose requirements are all met: how many, and the first in order.
 -- Their order: the most requirements first, then by the bytes of their ids.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  how many jobs to return
 -- ARGV[3]  how many requirements the last job of the page before has; empty for the first page
 -- ARGV[4]  that job's id

@@ -1,9 +1,8 @@
 -- Index some words of a document that has many; it is found when search/show follows.
 -- Until then its number is pending: {tag}p:<number> has its words, and the state's field p<number>
 -- when they came, after a ``c``. If no more come for some time, search/sweep removes them.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the rebuild that indexes documents which were set aside, {tag}rebuild:<id>; else none
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the document's number; empty to give it one
 -- ARGV[3]  how many words follow
 -- ARGV[4]  and on: the words; how many of them, the last ones, stand for values; these values; the

@@ -1,7 +1,6 @@
 -- Start to rebuild a part of an index: no other client writes to it until search/end_rebuild.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the rebuild, {tag}rebuild:<id>; an earlier one can write no more
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the lowest id that no word, and no later one, has
 -- ARGV[3]  how many ids below it have no word: theirs were lost
 -- Reply    1

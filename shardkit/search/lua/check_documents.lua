@@ -1,6 +1,5 @@
 -- Check some documents of a part of an index against what else is stored of them.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
 -- ARGV[3]  the number to begin at
 -- ARGV[4]  how many words of documents to check, at most; one document more

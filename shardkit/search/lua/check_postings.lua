@@ -1,6 +1,5 @@
 -- Check some postings of a part of an index: their order, and that there are such documents.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  the chunk to begin in
 -- ARGV[3]  the word to begin at
 -- ARGV[4]  how many postings to check, at most; those of one word more

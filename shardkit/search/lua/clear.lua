@@ -1,6 +1,5 @@
 -- Delete a slice of a part of an index; with the last one, its state.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  how many columns there are
 -- ARGV[3]  where to continue: 0, or the ``next`` of the last reply
 -- ARGV[4]  how many buckets of 128 documents and words to delete

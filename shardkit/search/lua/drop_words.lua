@@ -1,7 +1,6 @@
 -- Put the beginnings of words in order, and drop words whose ids are those of others, or none.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the rebuild, {tag}rebuild:<id>
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  how many beginnings follow
 -- ARGV[3]  and on: the first three bytes of words; and pairs of these and a word to drop
 -- Reply    1

@@ -1,7 +1,6 @@
 -- Read the first hits of a cached result of a part of an index, a slice of it or more at a time.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the result, a HASH: the hits of each slice, by the document number where it begins
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  how many hits to return of each slice
 -- ARGV[3]  for how many seconds to keep the result from now on
 -- ARGV[4]  1 to return documents' attributes, else 0

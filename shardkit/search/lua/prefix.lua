@@ -1,6 +1,5 @@
 -- List the words of a part of an index that have a prefix, some at a time.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  the prefix
 -- ARGV[3]  how many words are wanted, the first in order
 -- ARGV[4]  if that many are known, the last of them; else empty

@@ -1,7 +1,6 @@
 -- Find the documents of a part of an index that match a query: how many, and the first in order.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  where to cache the result for further pages, if requested
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the query, JSON:
 --            words    the words that it looks for
 --            tree     how they are combined; see search/match.lua

@@ -1,9 +1,8 @@
 -- Set documents of a part of an index aside, to be indexed again.
 -- They become {tag}o:… instead of {tag}d:…; what is made of documents is deleted. A slice at a
 -- time.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the rebuild, {tag}rebuild:<id>
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  where to continue: 0, or the last reply
 -- ARGV[3]  how many of the server's keys to scan
 -- ARGV[4]  1 to keep words and values of text, with their ids; else 0

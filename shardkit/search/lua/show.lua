@@ -1,7 +1,6 @@
 -- Let a document be found whose words are indexed, instead of the one with its id: see search/add.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the rebuild that indexes documents which were set aside, {tag}rebuild:<id>; else none
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
 -- ARGV[3]  the document's number
 -- ARGV[4]  its id

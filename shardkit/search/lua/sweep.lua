@@ -1,7 +1,6 @@
 -- Remove some postings of pending numbers: of documents that were removed, replaced or given up.
 -- The state's field p<number> says how many bytes of the words in {tag}p:<number> are done.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  about how many microseconds to spend
 -- ARGV[3]  for how many seconds to wait for more words of a document that search/add began
 -- Reply    1 if any are left, else 0

@@ -1,6 +1,5 @@
 -- Count the documents of a part of an index that have words.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- ARGV[1]  how many document numbers a chunk covers
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- ARGV[2]  and on: the words
 -- Reply    {documents, {documents with the word, …}}
 --@reads

@@ -2,9 +2,8 @@
 -- Of many that exist only the first ones are done, as each may change long postings: the rest is
 -- to be sent again. One that takes long by itself is found no more, or gets another number; its old
 -- postings are left to search/sweep.
--- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[1]  the part's state, and ARGV[1], how many documents a chunk has: see search/base
 -- KEYS[2]  the rebuild that indexes documents which were set aside, {tag}rebuild:<id>; else none
--- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
 -- ARGV[3]  how many words follow
 -- ARGV[4]  and on: the words; the postings of each: for a document two bytes of its place below,

@@ -3,9 +3,7 @@
 -- KEYS[2]  the number of ids that the part has issued, a STRING
 -- KEYS[3]  the user's lists, a ZSET: list, time
 -- KEYS[4]  only with an idempotency key: the list that a call with it created, a STRING
--- ARGV[1]  the end of the keys of records of this part, before their ids; it has the tag of KEYS[1]
--- ARGV[2]  the number of the part
--- ARGV[3]  the number of parts
+-- ARGV[1]  to ARGV[3]: suffix, part and parts of new ids, see ids.lua; with the tag of KEYS[1]
 -- ARGV[4]  the most lists of a user
 -- ARGV[5]  the user's id
 -- ARGV[6]  the list's name

@@ -3,9 +3,7 @@
 -- KEYS[2]  the number of ids that the part has issued, a STRING
 -- KEYS[3]  the notes of unfinished changes in this part, a ZSET
 -- KEYS[4]  only with an idempotency key: the status that a call with it created, a STRING
--- ARGV[1]  the end of the keys of records of this part, before their ids; it has the tag of KEYS[1]
--- ARGV[2]  the number of the part
--- ARGV[3]  the number of parts
+-- ARGV[1]  to ARGV[3]: suffix, part and parts of new ids, see ids.lua; with the tag of KEYS[1]
 -- ARGV[4]  the user's id
 -- ARGV[5]  the milliseconds for which an idempotency key is stored
 -- ARGV[6]  the statuses that a profile keeps: a user who ever had more is marked, as the profile

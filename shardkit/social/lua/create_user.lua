@@ -1,9 +1,7 @@
 -- Create a user, unless the login is taken.
 -- KEYS[1]  the logins of a part, a HASH: login, id
 -- KEYS[2]  the number of ids that the part has issued, a STRING
--- ARGV[1]  the end of the keys of records of this part, before their ids; it has the tag of KEYS[1]
--- ARGV[2]  the number of the part
--- ARGV[3]  the number of parts
+-- ARGV[1]  to ARGV[3]: suffix, part and parts of new ids, see ids.lua; with the tag of KEYS[1]
 -- ARGV[4]  the login as it is compared
 -- ARGV[5]  the idempotency key, or an empty string
 -- ARGV[6]  and on: field, value, … of the user

@@ -129,7 +129,6 @@ def _parsed(form: bytes) -> tuple[tuple[tuple[str, str, int], ...], struct.Struc
 
 
 def _items(form: bytes) -> Iterator[tuple[str, str, int]]:
-    """Return the byte order, the kind and the width of each value."""
     text, order, at = form.decode(), "<", 0
     while at < len(text):
         found = _ITEM.match(text, at)

@@ -28,11 +28,8 @@ class RecordedCall:
 
     Attributes:
         client: the name of the caller.
-        name: what was called.
-        args: its arguments.
         key: calls of different keys are independent.
-        started: when it started; any number that grows.
-        ended: when it ended.
+        started, ended: when; any numbers that grow.
         result: what it returned, or UNKNOWN.
     """
 
@@ -68,7 +65,6 @@ class NotLinearizable(ShardKitError, AssertionError):
 
     Attributes:
         key: whose calls they are.
-        calls: the calls.
         longest: the longest order that does explain their results.
     """
 

@@ -93,16 +93,12 @@ class Client:
         key: Hashable = "",
         name: str | None = None,
     ) -> Any:
-        """Call a function, and record the call for the model and the timeline.
+        """Return a function's result, and record the call for the model and the timeline.
 
         Args:
             function: the function to call; await the result of a coroutine function.
-            args: its arguments.
             key: calls of different keys are checked apart.
             name: what the model calls it; None for the function's own name.
-
-        Returns:
-            The result of the function.
         """
         world = self._world
         named = name or str(getattr(function, "__name__", "call"))
@@ -163,7 +159,6 @@ class Client:
         """Run a coroutine in an event loop of its own, as asyncio.run does; of a blocking client.
 
         Args:
-            main: the coroutine.
             shut_down: whether asynchronous generators are shut down before the loop is closed;
                 those who only close their loops forget to.
         """
@@ -202,11 +197,7 @@ class Protocol:
         replicating: addresses of servers that can replicate each other; at first all are masters.
         sentinels: addresses of Sentinels of the service ``main``, whose servers are those that
             replicate: at first the first is the master, and the others follow it.
-        faults: what may happen, by name: "lose_command" and "lose_answer" (the connection
-            breaks), "late", "never", "kill", "freeze", "cancel" and "stall" (of an awaiting
-            client and its event loop), "crash", "failover", "two_masters", "cut_off", "deaf",
-            "read_only", "full", "not_ready", "clock" (jumps), "drift", "time" (passes), "entry"
-            (one of `changes`), and "sentinels_fail_over" (a replica takes over).
+        faults: what may happen, by name; docs/simulation.md lists the names.
         most_faults: how many there may be in one run.
         appendfsync: what a crash loses: "always" nothing, "everysec" up to the last second, "no"
             everything.
@@ -264,10 +255,7 @@ class SimulationReport:
     """The figures of a simulation.
 
     Attributes:
-        schedules: how many schedules were run.
-        done: under how many of them all clients came to their end and `Protocol.is_done`.
-        steps: how many steps they took.
-        faults: how many faults there were.
+        done: under how many schedules all clients came to their end and `Protocol.is_done`.
         seconds: how long it took, in real time.
         states: how many distinct states of servers and clients were seen; 0 if not counted.
         growth: after how many schedules there were how many states.
@@ -286,9 +274,7 @@ def is_outage(error: BaseException) -> bool:
     """Whether an error is what clients must expect of servers and networks that fail."""
     if isinstance(error, DamagedDataError):
         return False
-    if isinstance(error, ShardErrors):
-        return all(map(is_outage, error.exceptions))
-    if isinstance(error, BaseExceptionGroup):
+    if isinstance(error, ShardErrors | BaseExceptionGroup):
         return all(map(is_outage, error.exceptions))
     if isinstance(error, CommandRefused):
         return str(error.error).startswith(_REFUSALS) or _refuses(error.error)
@@ -536,8 +522,6 @@ def simulate(
     """Run a protocol under many schedules.
 
     Args:
-        protocol: what is simulated.
-        schedules: how many schedules.
         seed: the first schedule's seed; the next ones' follow.
         seconds: stop after this many seconds of real time.
         rare: prefer steps that were seldom taken so far to choosing all alike.
@@ -616,7 +600,6 @@ def replay(protocol: Protocol, schedule: str, *, show: bool = False) -> None:
     """Run a protocol under one schedule, exactly as it was run before.
 
     Args:
-        protocol: what is simulated.
         schedule: what a failure printed, or a seed.
         show: whether to print the timeline.
 
