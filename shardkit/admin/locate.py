@@ -14,13 +14,7 @@ from crcmod.predefined import mkPredefinedCrcFun
 
 from shardkit.config.component import Component, entry_key
 from shardkit.coordination import Holder
-from shardkit.errors import (
-    DamagedDataError,
-    ParameterMismatchError,
-    ShardFailure,
-    ShardUnavailable,
-    StructureError,
-)
+from shardkit.errors import ParameterMismatchError, ShardFailure, ShardUnavailable, StructureError
 from shardkit.kit.kit import ShardKit
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.operations.commands import Command, Key, Partial, Shard
@@ -135,7 +129,7 @@ def open_set(
         words = [] if isinstance(reply, ShardFailure) else [word.decode() for word in reply]
         stored = dict(zip(words[::2], words[1::2], strict=True))
     except (AttributeError, TypeError, ValueError):
-        raise DamagedDataError(meta, f"{reply!r:.60}", "a set's parameters") from None
+        raise StructureError(f"{meta} cannot be used: {reply!r:.60}", "restore it") from None
     wanted = {field: str(value) for field, value in asked.items() if value is not None}
     if not stored:
         if asked["total"] is None:

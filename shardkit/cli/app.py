@@ -282,6 +282,8 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
             f"{server[1] if server else 'a server'} cannot be used: {reason(error)}",
             "see shardkit status",
         )
+    elif f"{os.sep}redis{os.sep}" in traceback.extract_tb(error.__traceback__)[-1].filename:
+        write_error(f"a server's reply cannot be used: {error}", "see shardkit status")
     else:
         name = type(error).__name__
         write_error(f"this should not happen: {name}: {error}", "--debug shows where; report it")

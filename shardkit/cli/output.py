@@ -242,7 +242,9 @@ def write_private(path: str, text: str) -> None:
     """Write a file that only this user can read."""
     from shardkit.errors import naming
 
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | waits, 0o600)
+    os.set_blocking(descriptor, True)
     with naming(path), open(descriptor, "w", encoding="utf-8") as file:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # never /dev/null
             os.fchmod(descriptor, 0o600)  # the file may have existed before

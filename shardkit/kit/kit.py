@@ -123,7 +123,9 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         providers, check_keys = options.get("credential_providers"), options.get("check_keys")
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={shown(zone)} is not a name", "pass a str")
-        self._deadline = None if deadline is None else _checked_deadline(deadline)
+        if deadline is not None:
+            deadline = check_seconds("kit", "deadline", deadline, 0, math.inf)
+        self._deadline = deadline
         heat = _checked_heat(options.get("heat"), source)
         self.topology = Topology(source)
         if providers and providers.keys() - {"config-server"}:
@@ -233,7 +235,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         Args:
             timeout: the limit, from entering the block; with 0 nothing is sent.
         """
-        return DeadlineBlock(_checked_deadline(timeout))
+        return DeadlineBlock(check_seconds("kit", "deadline", timeout, 0, math.inf))
 
     def durable(
         self, *, replicas: int = 1, fsync: bool = False, timeout: Seconds = DURABLE_TIMEOUT
@@ -609,10 +611,6 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
-
-
-def _checked_deadline(seconds: Seconds) -> float:
-    return check_seconds("kit", "deadline", seconds, 0, math.inf)
 
 
 def _followed(clients: Clients, client: Any, find: Any, pool_class: Any, client_class: Any) -> Any:

@@ -49,17 +49,13 @@ class CallSite:
         max_age: Seconds | None = None,
         unsharded: bool = False,
     ) -> None:
+        said = f"placement={shown(mask('host', placement))}"
         if placement is not None and shards is None:
-            raise InvalidArgumentError(
-                f"placement={shown(mask('host', placement))} without shards=", "use both"
-            )
+            raise InvalidArgumentError(f"{said} without shards=", "use both")
         if shards is not None:
             check_integer(str(component), "shards", shards, 1, MAX_SHARDS)
             if wrong := wrong_placement(placement or DEFAULT, shards):
-                raise InvalidArgumentError(
-                    f"component {component!r}: placement={shown(mask('host', placement))} {wrong}",
-                    "correct it",
-                )
+                raise InvalidArgumentError(f"component {component!r}: {said} {wrong}", "correct it")
         self.component = component
         self.shards = shards
         self.placement = placement

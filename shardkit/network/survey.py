@@ -33,6 +33,7 @@ from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections import Connector
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.rights import trial_commands
 from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.operations.commands import Shard
@@ -409,6 +410,7 @@ def server_facts(
     else:
         facts = replace(facts, own_connections=_own_connections(client, info))
     with client.client() as own:  # one connection, closed afterwards: it selects databases
+        check_replies(own, reports=True)
         found = {number: _database(own, number, thorough) for number in sorted(databases)}
     return replace(facts, databases=found)
 

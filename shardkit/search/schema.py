@@ -166,10 +166,11 @@ class Schema:
         check_integer(self.name, "parts", self.parts, 1, MAX_SHARDS)
         _check_names(self.name, "fields", self.fields, 1, MAX_FIELDS)
         _check_names(self.name, "attributes", self.attributes, 0, MAX_ATTRIBUTES)
-        for name, weight in self.fields.items():
-            if not is_number(weight) or not 0 < weight < math.inf:
+        numbers = {f"field {name}: weight": weight for name, weight in self.fields.items()}
+        for said, number in {**numbers, "average_length": self.average_length}.items():
+            if not is_number(number) or not 0 < number < math.inf:
                 raise InvalidArgumentError(
-                    f"{self.name}: field {name}: weight={shown(weight)}", "give a number above 0"
+                    f"{self.name}: {said}={shown(number)}", "give a number above 0"
                 )
         for name, kind in self.attributes.items():
             if kind not in KINDS:
@@ -185,10 +186,6 @@ class Schema:
         if not isinstance(self.analyzer, Analyzer):
             raise InvalidArgumentError(
                 f"{self.name}: analyzer={shown(self.analyzer)}", "give an Analyzer"
-            )
-        if not is_number(self.average_length) or not 0 < self.average_length < math.inf:
-            raise InvalidArgumentError(
-                f"{self.name}: average_length={shown(self.average_length)}", "give a number above 0"
             )
         check_integer(self.name, "chunk", self.chunk, 8, CHUNK)
         if self.chunk & (self.chunk - 1):

@@ -55,7 +55,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_no_number_is_refused(face: Face, name: str) -> None:
     for bad in NUMBERS + OTHERS:
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match=r"give|use"):
             face.run(CALLS[name](face.kit, bad))
 
 
@@ -64,5 +64,5 @@ def test_options_of_a_kit_that_are_no_numbers_are_refused(
     shard_map: shardkit.ShardMap, option: Any
 ) -> None:
     for bad in (*NUMBERS, "x"):
-        with pytest.raises((InvalidArgumentError, ConfigError)):
+        with pytest.raises((InvalidArgumentError, ConfigError), match=r"give|use"):
             shardkit.connect(shard_map, **{option: bad})

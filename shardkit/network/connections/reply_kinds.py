@@ -36,7 +36,7 @@ def are_texts(reply: object) -> bool:
 
 
 def _is_count(reply: object) -> bool:
-    return reply is None or isinstance(reply, int)
+    return isinstance(reply, int)
 
 
 def _is_page(reply: object) -> bool:
@@ -51,7 +51,8 @@ _SHAPES: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("CONFIG GET", "HGETALL", "ZRANGE", "ROLE", "SLOWLOG GET"), _is_list),
     **dict.fromkeys(_PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
-    **dict.fromkeys(("MEMORY USAGE", "STRLEN", "EXISTS"), _is_count),
+    **dict.fromkeys(("STRLEN", "EXISTS"), _is_count),
+    "MEMORY USAGE": lambda reply: reply is None or _is_count(reply),
 }
 _READ = (*_PAGES, "INFO", "CLIENT LIST", "TIME", "ROLE", "CONFIG GET")  # by redis-py, into parts
 

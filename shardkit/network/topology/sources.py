@@ -289,10 +289,10 @@ class ConfigServer(Source):
         def attempt(name: str | None) -> Any:
             client = self.client()
             if name is None:
-                return _texts(keys, client.mget(keys))
+                return _texts(keys, [client.mget(keys)])
             with client.pipeline(transaction=False) as pipe:
                 pipe.client_setname(name).mget(keys)
-                return _texts(keys, _second(pipe.execute(raise_on_error=False)))
+                return _texts(keys, pipe.execute(raise_on_error=False))
 
         return run_steps(self._attempts(), attempt)
 
@@ -302,10 +302,10 @@ class ConfigServer(Source):
         async def attempt(name: str | None) -> Any:
             client = self.aclient()
             if name is None:
-                return _texts(keys, await client.mget(keys))
+                return _texts(keys, [await client.mget(keys)])
             async with client.pipeline(transaction=False) as pipe:
                 pipe.client_setname(name).mget(keys)
-                return _texts(keys, _second(await pipe.execute(raise_on_error=False)))
+                return _texts(keys, await pipe.execute(raise_on_error=False))
 
         return await arun_steps(self._attempts(), attempt)
 
@@ -393,18 +393,13 @@ def _require_references(component: Component, known: Component | None) -> None:
             entry.resolved(entry_key(*shard))
 
 
-def _texts(keys: list[str], reply: Any) -> Values:
-    """Return what MGET replied, if it is a text or nothing for each key."""
-    if not are_texts(reply) or len(reply) != len(keys):
-        raise InvalidResponse(f"the reply to MGET cannot be used: {reply!r:.60}")
-    return reply
-
-
-def _second(replies: list[Any]) -> Values:
-    """Return the second reply; the first may have been refused."""
-    values: Values | Exception = replies[1]
+def _texts(keys: list[str], replies: list[Any]) -> Values:
+    """Return MGET's reply, the last one; others may have been refused."""
+    values: Values | Exception = replies[-1]
     if isinstance(values, Exception):
         raise values
+    if not are_texts(values) or len(values) != len(keys):
+        raise InvalidResponse(f"the reply to MGET cannot be used: {values!r:.60}")
     return values
 
 

@@ -213,8 +213,7 @@ class Choice(FieldType):
 
     def __init__(self, names: Iterable[str], bits: int = 8) -> None:
         self.names = tuple(names) if not isinstance(names, str) else ()
-        if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 32:
-            raise InvalidArgumentError(f"Choice: bits={shown(bits)}", "give an integer, 1 to 32")
+        check_integer("Choice", "bits", bits, 1, 32)
         if not self.names or not all(isinstance(name, str) for name in self.names):
             raise InvalidArgumentError(
                 f"Choice: names={shown(names)}", "give a sequence of names, at least one"

@@ -61,8 +61,10 @@ class ScriptedServer:
         name = args[0].decode().upper()
         if name in ("CLIENT", "HELLO", "SELECT") and name not in self.answers:
             return b"+OK\r\n"
-        if args[:2] in ([b"ZSCORE", b"config:witness"], [b"EXISTS", b"config:fence"]):
+        if args[:2] == [b"ZSCORE", b"config:witness"]:
             return b"$-1\r\n"
+        if args[:2] == [b"EXISTS", b"config:fence"]:
+            return b":0\r\n"
         self.received.append(args)
         answer = self.answers.get(name, b"+OK\r\n")
         return answer(args) if callable(answer) else answer
