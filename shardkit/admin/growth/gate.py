@@ -90,7 +90,8 @@ class WriteRefusedError(ResponseError):
 
     def __init__(self, text: str, place: Place, command: Arguments) -> None:
         super().__init__(text)
-        self.place, self.key = place, command[2 if command[0] == "XGROUP" else 1]
+        self.place = place
+        self.key: Any = command[2 if command[0] == "XGROUP" else 1]
 
 
 def fence_key(client: Any) -> str:

@@ -465,7 +465,7 @@ def _room(
         if not info:
             continue
         now = int(info.get("connected_clients", 0))
-        needed = now + _OWN + databases.get(server, 0) + (arriving[server] if server in old else 0)
+        needed = now + _OWN + databases.get(server, 0) + arriving.get(server, 0)
         needed += most if server in new else 0
         allowed = int(info.get("maxclients", 0))
         connections[str(server)] = {"now": now, "needed": needed, "allowed": allowed}
