@@ -81,7 +81,6 @@ class _Listener(ListeningConnection):
         self._named = self._made = time.time()  # when its server was known to be the master
         super().__init__(client.connection_pool)
         self._client = client
-        self._address = self._connection.host, self._connection.port
         self._sentinels = getattr(self._pool, "master", None)
         self._may_be_former = sharded or self._sentinels is not None
         self._ask_at = self._made + LINGER if self._may_be_former else math.inf
@@ -145,7 +144,8 @@ class _Listener(ListeningConnection):
                 if sentinels is None:
                     is_master = self._client.cluster("INFO")["cluster_state"] == "ok"
                 else:
-                    is_master = self._address in sentinels.manager.masters(sentinels.service)
+                    named = sentinels.manager.masters(sentinels.service)
+                    is_master = (self._connection.host, self._connection.port) in named
             except NoPermissionError:
                 is_master = True  # as far as its user may know
             self._named, self._is_former = asked if is_master else self._named, not is_master
@@ -156,8 +156,8 @@ class _Listener(ListeningConnection):
         now = time.time()
         if self._asked and now - self._asked[0] > PATIENCE:
             raise OSError("no answer")
-        told = self._address if self._sentinels is None else self._sentinels.address
-        if self._is_former or told != self._address:
+        self.require_master()
+        if self._is_former:
             raise OSError("its server is no longer the master")
         if now >= self._ask_at:
             self._ask_at = math.inf

@@ -260,7 +260,9 @@ def test_failovers_by_sentinels_are_followed_with_gaps(kind: str, how: str) -> N
                 start, sure, n = time.time(), True, len(published)
                 if n == 50 and how == "killed":
                     watched.master.kill()
-                elif n == 50:  # the former master lives, and answers, for seconds
+                elif n == 50:  # the former master lives, and answers, for ever
+                    with watched.master.client() as client:
+                        client.execute_command("ACL", "SETUSER", "default", "-slaveof")
                     asked.sentinels[0].execute_command("SENTINEL FAILOVER", "main")
                 try:  # by somebody who hears of the failover first
                     host, port = asked.discover_master("main")
