@@ -49,6 +49,7 @@ from shardkit.network.connections.databases import connection_name
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import server_of
 from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.server_errors import meaning
 
 WAIT = 60.0  # seconds for processes to change over
 SETTLED = 3.0  # seconds without a pending process: entries are read about once a second
@@ -166,7 +167,7 @@ def rotate(
         run.rotation.epoch = int(state.get("epoch") or 0)
         run.reached("published")
         if run.await_clients(state, client_timeout, settled):
-            run.tell_sentinels(state)
+            run.tell_sentinels()
             run.remove(state, settled)
     return run.rotation
 
@@ -517,7 +518,7 @@ class _OngoingRotation:
             )
         return processes
 
-    def tell_sentinels(self, state: Mapping[str, Any]) -> None:
+    def tell_sentinels(self) -> None:
         """Set the new password on Sentinels that log in as the user; wait for their login.
 
         Sentinels do not report their user, but servers show it for their connections.
@@ -536,11 +537,6 @@ class _OngoingRotation:
             if not any(self.user in found for found in listed.values() if isinstance(found, set)):
                 continue
             password = str(entry.resolved(where)["password"])
-            if hashlib.sha256(password.encode()).hexdigest() != state["hash"]:
-                raise ConfigError(
-                    f"{where} does not give the new password here, and both passwords are taken",
-                    "set it in this environment, and continue: --resume",
-                )
             service = entry.fields["sentinel"]["service"]
             with sentinels_of(entry, where, self.timeout) as sentinels:
                 for each in sentinels:
@@ -606,9 +602,10 @@ def _raise_first(answers: Mapping[str, Any], what: str) -> None:
         if isinstance(answer, ConfigServerError):
             raise answer
         if isinstance(answer, Exception):
-            remedy = answer.remedy if isinstance(answer, ConfigError) else "start it, or grant it"
+            said, remedy = meaning(answer) or (answer, "start it, or grant it")
+            if isinstance(answer, ConfigError):
+                said, remedy = answer.message, answer.remedy
             then = "try again" if what.endswith(_UNCHANGED) else "continue: --resume"
-            said = answer.message if isinstance(answer, ConfigError) else answer
             raise ConfigError(f"{server} {what}: {said}", f"{remedy}, then {then}")
 
 

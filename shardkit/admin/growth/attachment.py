@@ -219,10 +219,7 @@ def detach_replica(
     return AttachedReplica(target, source, False, epoch)
 
 
-Components = Mapping[str, Component]
-
-
-def _followed(components: Components, name: str) -> tuple[ServerAddress, Stored]:
+def _followed(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Stored]:
     """Return the server to follow, and a login of it."""
     try:
         return master_of(components, name)
@@ -234,7 +231,7 @@ def _followed(components: Components, name: str) -> tuple[ServerAddress, Stored]
 
 
 def _followed_by(
-    components: Components, replica: ServerAddress, same: Same
+    components: Mapping[str, Component], replica: ServerAddress, same: Same
 ) -> tuple[ServerAddress, Stored]:
     """Return the master of a server, by the entries or by its own INFO."""
     named = list(relocation.replicas_in(components.values()))

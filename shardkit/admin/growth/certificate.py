@@ -53,8 +53,6 @@ _STEP = 0.02
 _EXPIRING = 0.05  # seconds in which two servers drop what expires
 _LARGE = 3_000_000  # bytes in memory that take 20 ms to DUMP
 _FOOTER = 10  # bytes of a DUMP: its version and a checksum
-_STREAMS = frozenset({15, 19, 21})  # the first byte of a DUMP
-_COMPRESSED = 0xC3
 _REPEATED = 100_000  # keys that are known again if SCAN repeats them
 _CHANGING = "is being written"
 
@@ -185,8 +183,7 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
     """Return which of some keys differ on two servers to which nobody writes, and how.
 
     Only large values, and those that their servers DUMP in different ways, are compared in detail;
-    of large streams, and those that two versions pack differently, all but the entries, which
-    never change.
+    of streams all but the entries, which never change.
 
     Raises:
         GrowthError: some must be compared in detail although it is later than ``until``, so that
@@ -194,20 +191,19 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
     """
     lines: list[str] = []
     slices = Slices(_SLICE)
-    for every in slices.of(keys):
-        large = large_values(one, every, least=_LARGE)
-        part = [key for key in every if key not in large]
-        rest = [key for key in large if not _is_same_stream(one, other, key)]
-        asked = [("DUMP", key) for key in part], [("PTTL", key) for key in part]
+    for part in slices.of(keys):
+        large = large_values(one, part, least=_LARGE)
+        dumped = [key for key in part if key not in large]
+        asked = [("PTTL", key) for key in part], [("DUMP", key) for key in dumped]
         said = ask_all([(one, asked), (other, asked)])
-        slices.note(len(part), sum(len(value or b"") for value in said[0][: len(part)]))
+        packs = [dict(zip(dumped, each[len(part) :], strict=True)) for each in said]
+        slices.note(len(part), sum(len(value or b"") for value in packs[0].values()))
+        rest = []
         for n, key in enumerate(part):
-            packed, there = ((each[n] or b"")[:-_FOOTER] for each in said)
-            ends = {*map(_end_of_entries, (packed, there))} if packed != there else {0}
-            if len(ends) == 1 and packed[1 : (end := ends.pop())] == there[1:end] != b"":
-                packed, there = (_value(each, key, "stream", []) for each in (one, other))
-            left, its = (each[len(part) + n] for each in said)
-            if _difference(("", packed, left), ("", there, its)):
+            packed, there = ((each.get(key) or b"")[:-_FOOTER] for each in packs)
+            is_same = packed == there and key not in large
+            left, its = (("", b"", each[n]) for each in said)
+            if _difference(left, its) or not (is_same or _is_same_stream(one, other, key)):
                 rest.append(key)
         if rest and time.monotonic() > until:
             raise GrowthError(
@@ -224,38 +220,13 @@ def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.i
 
 
 def _is_same_stream(one: Any, other: Any, key: bytes) -> bool:
-    asked = [("TYPE", key)], [("XLEN", key)], [("XRANGE", key, "-", "+", "COUNT", 1)]
     sides = []
     for client in (one, other):
         with one_connection(client) as line:
-            kind, *said = line.ask(*asked, [("EXPIRETIME", key)])
-        sides.append([*said, _value(client, key, "stream", [])] if kind == b"stream" else [client])
-    return repr(sides[0]) == repr(sides[1])
-
-
-def _end_of_entries(packed: bytes) -> int:
-    """Return where the entries of a stream end in what DUMP returned; 0 for other types."""
-    if not packed or packed[0] not in _STREAMS:
-        return 0
-    count, at = _length(packed, 1)
-    for _ in range(2 * count):  # each with its first id
-        compressed = packed[at] == _COMPRESSED
-        size, at = _length(packed, at + compressed)
-        if compressed:
-            _, at = _length(packed, at)
-        at += size
-    return at
-
-
-def _length(packed: bytes, at: int) -> tuple[int, int]:
-    """Read a length as DUMP writes it; return also where it ends."""
-    first = packed[at]
-    if first < 64:
-        return first, at + 1
-    if first < 128:
-        return int.from_bytes(packed[at : at + 2], "big") & 0x3FFF, at + 2
-    end = at + (5 if first == 128 else 9)
-    return int.from_bytes(packed[at + 1 : end], "big"), end
+            asked = ("TYPE", key), ("XLEN", key), ("XRANGE", key, "-", "+", "COUNT", 1)
+            kind, *said = line.ask(asked)
+        sides.append(repr((*said, _value(client, key, "stream", []))) if kind == b"stream" else "")
+    return sides[0] == sides[1] != ""
 
 
 def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:

@@ -40,7 +40,6 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -91,7 +90,8 @@ class WriteRefusedError(ResponseError):
 
     def __init__(self, text: str, place: Place, command: Arguments) -> None:
         super().__init__(text)
-        self.place, self.key = place, command[2 if command[0] == "XGROUP" else 1]
+        self.place = place
+        self.key: Any = command[2 if command[0] == "XGROUP" else 1]
 
 
 def fence_key(client: Any) -> str:
@@ -449,25 +449,10 @@ def setting(client: Any) -> str:
     return str(str_if_bytes(client.config_get(_SETTING)[_SETTING]))
 
 
-def pause(client: Any, seconds: float) -> None:
-    """Have writers of a node wait, at most for some seconds."""
-    client.execute_command("CLIENT", "PAUSE", max(1, round(1000 * seconds)), "WRITE")
-
-
-def go_on(client: Any) -> None:
-    """End the pause of a node."""
-    client.execute_command("CLIENT", "UNPAUSE")
-
-
 def force_open(client: Any, before: str) -> None:
     """Have a node take writes again, whoever closed it: the caller has the lease."""
     client.config_set(_SETTING, before)
     persist_roles(client)
-
-
-def force_close(client: Any) -> None:
-    """Have a node refuse writes: the caller has the lease."""
-    client.config_set(_SETTING, _CLOSED)
 
 
 def set_if_marked(client: Any, value: bytes, number: str) -> bool:
@@ -684,7 +669,8 @@ class ClusterGate(CopyGate):
         if offline:
             self._close_nodes(clients, value)
         else:
-            each_of(partial(pause, seconds=seconds), clients)
+            for_ms = max(1, round(1000 * seconds))
+            each_of(lambda node: node.execute_command("CLIENT", "PAUSE", for_ms, "WRITE"), clients)
 
     def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
         """Do nothing: they wait."""
@@ -715,7 +701,7 @@ class ClusterGate(CopyGate):
                         "take over, and take writes",
                     ) from error
             for replica in replicas:  # one that takes over refuses writes, too
-                force_close(replica)
+                replica.config_set(_SETTING, _CLOSED)
         for place in clients:
             self._expect_setting(place)
         return all(each_of(lambda client: set_if_marked(client, value, _CLOSED), clients))
@@ -732,13 +718,13 @@ class ClusterGate(CopyGate):
                 self._expect_setting(place)
                 before = self._move.minimums.get(str(place.server), "0")
                 set_if_marked(client, value, before)
-            go_on(client)
+            client.execute_command("CLIENT", "UNPAUSE")
         self._open_replicas(clients)
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
         """See `CopyGate.admit_readers`."""
         self._note_settings(clients)
-        each_of(force_close, clients)
+        each_of(lambda client: client.config_set(_SETTING, _CLOSED), clients)
 
     def _note_settings(self, clients: Clients) -> None:
         for place, client in clients.items():
@@ -748,7 +734,7 @@ class ClusterGate(CopyGate):
 
     def turn_away(self, clients: Clients, attempt: str) -> None:
         """Refuse writers that have waited; they go to the targets."""
-        each_of(go_on, clients)
+        each_of(lambda client: client.execute_command("CLIENT", "UNPAUSE"), clients)
         for client in clients.values():
             persist_roles(client)
             for each in client.client_list():

@@ -178,6 +178,8 @@ class ServerMover(Mover):
         move, proof = self._move, self._move.id.encode()
         if not move.decided or new.get(proof_key(new)) == proof:
             return
+        if new.info("stats").get("evicted_keys"):  # perhaps the proof
+            return
         lost = f"{self._target} has come back without its data"
         with suppress(RedisError, OSError):
             if old.get(proof_key(old)) == proof:

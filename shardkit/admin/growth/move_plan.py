@@ -101,8 +101,6 @@ _LONG, _MANY = (
 )  # bytes of a string, elements of a collection: larger ones are only sized
 _DUMPED = 8e-9  # seconds for a byte of a value that is copied whole
 _COPYING = 2.0  # by what a copy takes longer than reading
-_SIZES = {"hash": "HLEN", "set": "SCARD", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
-_SIZES["string"] = "STRLEN"
 _NOTING = (
     *("SCAN 0", "MGET config:x", "MSET config:x v", "DEL config:x", "LPUSH config:x v", "TIME"),
     *("LTRIM config:x 0 1", "LRANGE config:x 0 1", "GET config:x", "SET config:x v"),
@@ -467,7 +465,7 @@ def _room(
         if not info:
             continue
         now = int(info.get("connected_clients", 0))
-        needed = now + _OWN + databases.get(server, 0) + (arriving[server] if server in old else 0)
+        needed = now + _OWN + databases.get(server, 0) + arriving.get(server, 0)
         needed += most if server in new else 0
         allowed = int(info.get("maxclients", 0))
         connections[str(server)] = {"now": now, "needed": needed, "allowed": allowed}
@@ -535,8 +533,8 @@ class _SampledKeys:
         seen, found = 0, Counter[str]()
         for keys in pages(client, _SAMPLED):
             kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]
-            known = [(n, kind) for n, kind in enumerate(kinds) if kind in _SIZES]
-            sizes = ask(client, [(_SIZES[kind], keys[n]) for n, kind in known])
+            known = [(n, kind) for n, kind in enumerate(kinds) if kind in IN_PIECES]
+            sizes = ask(client, [(IN_PIECES[kind][0], keys[n]) for n, kind in known])
             few = Counter[str]()
             usual = []
             for (n, kind), size in zip(known, sizes, strict=True):

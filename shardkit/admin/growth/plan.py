@@ -152,12 +152,6 @@ def plan_growth(
         raise InvalidArgumentError("a server is named twice", "name each once")
     ends = math.ceil(len(machines) * growth**periods - 1e-9)
     count = 1 << (ends - 1).bit_length()
-    if count > MAX_SHARDS:
-        raise InvalidArgumentError(
-            f"growth {growth:g} in {counted(periods, 'period')} needs {counted(count, 'shard')}, "
-            f"and a component has at most {MAX_SHARDS:,}",
-            "plan fewer periods",
-        )
     coming = [ServerAddress.parse(server) for server in new]
     homes = [n % len(machines) for n in range(count)]  # of each shard, by its machine
     steps = []
@@ -227,7 +221,7 @@ def _check(servers: Sequence[str], growth: float, periods: int, *numbers: float)
         )
     if not all(0 <= number < math.inf for number in numbers):
         raise InvalidArgumentError("a rate or size is negative", "give numbers of 0 or more")
-    if growth**periods * len(servers) > 4 * MAX_SHARDS:
+    if growth**periods * len(servers) > MAX_SHARDS:  # a power of two, as the count of shards
         raise InvalidArgumentError(
             f"growth {growth:g} in {counted(periods, 'period')} needs too many shards: a component "
             f"has at most {MAX_SHARDS:,}",

@@ -391,7 +391,7 @@ MUTATIONS = [
 ]
 MUTATIONS += [
     Mutation("entries follow the decision", of, ShardMover, "_require_target", push_first, known)
-    for of, known in ((ReadLate, 19), (SplitData, 240))
+    for of, known in ((ReadLate, 19), (SplitData, 458))
 ]
 MUTATIONS += [
     Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 1056),

@@ -698,8 +698,11 @@ def test_a_server_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPat
     ("replica", "said"),
     [
         (MASTER, "no longer follows its master: .*Nothing has changed.*; empty it if it has keys"),
-        ({**REPLICA, "master_link_status": "down"}, "within 0 s .its link .* is down.*; resume"),
-        ({**REPLICA, "master_replid": "other"}, "within 0 s .its link .* is up.*; resume when"),
+        (
+            {**REPLICA, "master_link_status": "down"},
+            "within 0 s .its link .* is down.*; wait until",
+        ),
+        ({**REPLICA, "master_replid": "other"}, "within 0 s .its link .* is up.*; wait until"),
     ],
 )
 def test_a_copy_that_does_not_come_is_not_waited_for(replica: dict[str, Any], said: str) -> None:
