@@ -8,7 +8,7 @@ from faces import alive
 from local_helpers import eventually
 from redis.exceptions import AuthenticationError
 
-from shardkit.errors import LocalServerError
+from shardkit.errors import InvalidArgumentError, LocalServerError
 from shardkit.local import LocalCluster, LocalServer
 
 
@@ -111,5 +111,5 @@ def test_the_first_node_can_have_a_given_port() -> None:
 
 
 def test_a_cluster_has_at_least_one_master() -> None:
-    with pytest.raises(LocalServerError, match="0 masters"):
+    with pytest.raises(InvalidArgumentError, match="masters=0; give an integer, 1 to"):
         LocalCluster(masters=0)
