@@ -103,12 +103,6 @@ def test_what_msgspec_writes_and_what_the_standard_library_writes_mean_the_same(
     assert same(JSON.decode(plain.encode(value)), value)
 
 
-@settings(max_examples=40)
-@given(value=st.text())
-def test_text_comes_back(value: str) -> None:
-    assert TEXT.decode(TEXT.encode(value)) == value
-
-
 def test_without_a_codec_values_are_stored_as_they_would_be_sent() -> None:
     values: list[Any] = ["é", b"\xff", 42, -1, 2.5, 10**30]
     assert [RAW.decode(RAW.encode(value)) for value in values] == [

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
 
-from shardkit.structures.unique import precision
 from shardkit.structures.unique.precision import CounterSettings
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "unique.md").read_text(encoding="utf-8")
-FIGURES = json.loads((ROOT / "benchmarks" / "results" / "unique.json").read_text(encoding="utf-8"))
 
 
 def test_the_odds_are_what_they_are() -> None:
@@ -46,20 +43,3 @@ def test_the_odds_of_compact_are_what_they_are() -> None:
         found = settings.odds(visitors)
         assert f"{found.bits:.1f}" == bits
         assert abs(found.missed / float(missed) - 1) < 0.02
-
-
-def test_the_bytes_are_those_that_were_measured() -> None:
-    valkey, redis = FIGURES["memory"].values()
-    assert redis["60-bit"] <= 9.3
-    assert redis["compact"] <= 5.0
-    stated = re.findall(r"^\| `([a-z0-9-]+)` \| ([0-9.]+) \| ([0-9.]+) \|$", TEXT, re.MULTILINE)
-    assert [name for name, _, _ in stated] == ["exact", "60-bit", "compact", "hyperloglog"]
-    for name, on_valkey, on_redis in stated:
-        assert abs(valkey[name] - float(on_valkey)) <= 0.051
-        assert abs(redis[name] - float(on_redis)) <= 0.051
-
-
-def test_the_modules_text_says_how_full_parts_are() -> None:
-    assert "410 of 512" in (precision.__doc__ or "")
-    assert round(precision.average_fill(512), -1) == 410
-    assert precision.parts_for(2_097_152, 512) == 5120
