@@ -261,12 +261,3 @@ def test_servers_are_read_from_entries_and_passwords_are_not_shown(
         force=["old"],
     )
     assert "placement: rb" in cli("adopt", "old", "-c", f"redis://{server.address}/0", code=0).out
-
-
-def test_the_table_fits_a_terminal_of_80_columns(fill: Fill) -> None:
-    code, text = in_terminal(80, "adopt", "users", *options("--on", fill(placement("rb", 3))))
-    assert code == 0, text
-    lines = plain(text).splitlines()
-    assert any(line.startswith("rb ") for line in lines)
-    assert max(len(line) for line in lines if "127.0.0.1" in line and "host" not in line) <= 80
-    assert not any("…" in line for line in lines)

@@ -594,36 +594,6 @@ def test_a_terminal_sees_how_far_the_work_has_come(
     assert shown == ["moving", "copying database 3", "rotating", "added; waiting for 1 process"]
 
 
-def test_a_terminal_sees_how_many_keys_are_done(
-    kit: ShardKit,
-    cli: Cli,
-    town_map: Path,
-    town_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    shown: list[str] = []
-
-    @contextmanager
-    def busy(output: Output, text: str) -> Iterator[Any]:
-        yield shown.append
-
-    client: Any = kit.client("followers", 0)
-    client.mset({f"k{n}": n for n in range(40)})
-    kit.close()
-    monkeypatch.setattr(Output, "busy", busy)
-    looked_at = cli.json("keys", "--biggest", "3", "unique", "-c", town_url)["inspected"]
-    assert shown[-1] == f"inspecting keys: {looked_at}"
-    taken = tmp_path / "taken"
-    assert cli("backup", taken, "-c", town_url, "followers").code == 0
-    delete = ("retire", "followers", "-c", town_url, "--delete-data", "--quiet", "0")
-    assert cli(*delete).code == 1
-    cli(*delete, code=0)
-    assert shown[-1] == "deleting keys: 40"
-    cli("restore", taken, town_map, "--to-origin", code=0)
-    assert shown[-1].startswith("copying keys: ")
-
-
 def test_a_new_password_that_is_named_nowhere_is_asked_for_and_never_shown(
     cli: Cli, town_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

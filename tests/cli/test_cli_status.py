@@ -350,16 +350,6 @@ def sick() -> Iterator[LocalServer]:
         yield server
 
 
-def test_a_database_that_does_not_exist_is_named(
-    cli: Cli, sick: LocalServer, map_of: MapOf
-) -> None:
-    path = map_of(port=sick.port, db=99)
-    assert remarks(cli("status", "-c", path)) == [
-        f"{sick.address} has no database 99 (a); "
-        "correct db in the entry, or raise `databases` in the server's configuration"
-    ]
-
-
 @pytest.fixture
 def loading() -> Iterator[int]:
     """The port of a server that still loads its data: it says so to every command."""
@@ -428,16 +418,6 @@ def test_a_server_above_its_maxmemory_is_not_well(
     assert wanted in result.out
     assert evicting == [
         f"{sick.address} is above its maxmemory: it evicts keys (allkeys-lru) (a); {more}"
-    ]
-
-
-def test_two_shards_in_one_database_are_noticed_by_whatever_address(
-    cli: Cli, sick: LocalServer, map_of: MapOf
-) -> None:
-    one = {"host": "127.0.0.1", "port": sick.port, "db": 1}
-    path = map_of({"a": {"shards": [one, {**one, "host": "localhost"}]}})
-    assert remarks(cli("status", "-c", path)) == [
-        f"localhost:{sick.port} has the same database as a:0 (a:1); give each a database of its own"
     ]
 
 
