@@ -266,6 +266,7 @@ class NearCopies:
             if not isinstance(feed, _Tracker):
                 continue
             try:
+                feed.require_master()
                 if feed.socket in readable:
                     changed, confirmed = feed.read()
                     if changed is None:
@@ -282,7 +283,10 @@ class NearCopies:
 
     def _leave(self, server: Hashable, until: float) -> None:
         """Close the connection to a server, and drop its copies; connect to it later, if needed."""
-        feed, self._feeds[server] = self._feeds[server], until
+        with self._lock:
+            feed = self._feeds.pop(server, None)
+            if not self._closed:
+                self._feeds[server] = until
         if isinstance(feed, _Tracker):
             feed.close()
             self._forget_server(feed)

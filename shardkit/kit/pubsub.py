@@ -6,6 +6,10 @@ What was published before a server answered a PING has arrived. A connection tha
 no longer its shard's is replaced. The time between its last answered PING and the new subscription
 is given as a message of type ``gap``. After a move the former place counts for a while, because
 publishers may learn of the move later. On clusters, channels are sharded channels.
+
+Under Sentinels and in clusters a former master answers until it is told of its successor, to which
+others may publish already, or some not yet. So Sentinels must name the server and nodes must be
+with the majority; what this leaves unknown is in the gap, too.
 """
 
 from __future__ import annotations
@@ -73,9 +77,15 @@ _Home: TypeAlias = tuple[Hashable, _Topic, Shard, int]  # a server, and what is 
 class _Listener(ListeningConnection):
     """A subscribed connection."""
 
-    def __init__(self, pool: Any, words: Words) -> None:
-        super().__init__(pool)
-        self.confirmed = 0.0  # what was published before this time has come; 0 if unknown
+    def __init__(self, client: Any, words: Words, sharded: bool) -> None:
+        self._named = self._made = time.time()  # when its server was known to be the master
+        super().__init__(client.connection_pool)
+        self._client = client
+        self._sentinels = getattr(self._pool, "master", None)
+        self._may_be_former = sharded or self._sentinels is not None
+        self._ask_at = self._made + LINGER if self._may_be_former else math.inf
+        self._is_former = False
+        self.confirmed = 0.0  # what its server published before this time has come; 0 if unknown
         self._changed = math.inf  # when it subscribed last
         self._words: Words = set()
         self._asked: deque[float] = deque()  # when unanswered PINGs were sent
@@ -89,6 +99,18 @@ class _Listener(ListeningConnection):
     def settled(self) -> bool:
         """Whether the server has answered since the last subscription."""
         return self.confirmed >= self._changed
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its server is surely the one to which others publish."""
+        return not self._may_be_former or self._named >= self._made + LINGER
+
+    @property
+    def heard(self) -> float:
+        """Until when all that was published has come; 0 if unknown."""
+        if not self._may_be_former:
+            return self.confirmed
+        return max(0.0, min(self.confirmed, self._named) - LINGER)
 
     def add(self, words: Words) -> None:
         """Subscribe to what is new."""
@@ -114,11 +136,32 @@ class _Listener(ListeningConnection):
         self._asked.append(time.time())
         self.send("PING")
 
+    def _ask(self) -> None:
+        """Ask whether its server is still the master, in a thread."""
+        asked, sentinels = time.time(), self._sentinels
+        with suppress(*FAILURES):
+            try:
+                if sentinels is None:
+                    is_master = self._client.cluster("INFO")["cluster_state"] == "ok"
+                else:
+                    named = sentinels.manager.masters(sentinels.service)
+                    is_master = (self._connection.host, self._connection.port) in named
+            except NoPermissionError:
+                is_master = True  # as far as its user may know
+            self._named, self._is_former = asked if is_master else self._named, not is_master
+        self._ask_at = time.time() + LINGER
+
     def beat(self) -> None:
         """Ask for a sign of life; raise if the server owes one for too long."""
         now = time.time()
         if self._asked and now - self._asked[0] > PATIENCE:
             raise OSError("no answer")
+        self.require_master()
+        if self._is_former:
+            raise OSError("its server is no longer the master")
+        if now >= self._ask_at:
+            self._ask_at = math.inf
+            start_thread(threading.Thread(target=self._ask, daemon=True))
         if not self._asked and now - self.confirmed >= BEAT:
             self._ping()
 
@@ -292,7 +335,7 @@ class _Events:
             place.topics.setdefault(topic, {}).setdefault(shard, number)
         for server, topic, shard, _ in found - known:
             before = [s for s, place in former.items() if shard in place.topics.get(topic, ())]
-            heard = [self._feeds[s].confirmed for s in before if s in self._feeds]
+            heard = [self._feeds[s].heard for s in before if s in self._feeds]
             heard += [self._since[s, shard] for s in before if (s, shard) in self._since]
             if before:
                 self._miss(server, shard, min([time.time() - LINGER, *filter(None, heard)]))
@@ -394,7 +437,7 @@ class _Events:
         for server, place in self._places.items():
             if server not in self._feeds and self._retry.get(server, 0) <= now:
                 self._retry[server] = math.inf
-                args = (self._made, self._ends[1], server, place.client, self._words(server))
+                args = (self._made, self._ends[1], server, place, self._words(server))
                 start_thread(threading.Thread(target=_connect, args=args, daemon=True))
         self._settle()
 
@@ -424,8 +467,8 @@ class _Events:
 
     def _miss_since(self, server: Hashable, feed: _Listener) -> None:
         topics = self._places[server].topics
-        for shard in set[Shard]().union(*topics.values()) if feed.confirmed else ():
-            self._miss(server, shard, feed.confirmed)
+        for shard in set[Shard]().union(*topics.values()) if feed.heard else ():
+            self._miss(server, shard, feed.heard)
 
     def _miss(self, server: Hashable, shard: Shard, since: float) -> None:
         self._since[server, shard] = min(since, self._since.get((server, shard), since))
@@ -433,8 +476,9 @@ class _Events:
     def _settle(self) -> None:
         """Give the gaps that have ended, and the topics that all their servers have confirmed."""
         settled = {server for server, feed in self._feeds.items() if feed.settled}
-        for server, shard in [key for key in self._since if key[0] in settled]:
-            self._tell_gap(server, shard)
+        for server, shard in list(self._since):
+            if server in settled and self._feeds[server].is_known:
+                self._tell_gap(server, shard)
         for topic in list(self._unconfirmed):
             asked = {s for s, place in self._places.items() if topic in place.topics}
             if asked and asked <= settled:
@@ -521,11 +565,12 @@ def _homes(places: dict[Hashable, _Host]) -> set[_Home]:
 
 
 def _connect(
-    made: deque[Any], end: socket.socket, server: Hashable, client: Any, words: Words
+    made: deque[Any], end: socket.socket, server: Hashable, place: _Host, words: Words
 ) -> None:
     """Connect and subscribe in a thread, because a server may hang."""
+    result: _Listener | Exception
     try:
-        result: _Listener | Exception = _Listener(client().connection_pool, words)
+        result = _Listener(place.client(), words, place.sharded)
     except Exception as error:
         result = error
     made.append((server, result))

@@ -9,17 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
 from faces import PATIENCE, eventually
+from redis.exceptions import RedisError, ResponseError
 from secure_server import SecureServer
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.admin import growth, push
-from shardkit.local import LocalServer
+from shardkit.local import LocalSentinel, LocalServer
 
 LARGE = 10_000_000
 
@@ -335,6 +336,47 @@ def test_a_move_leaves_no_old_copy() -> None:
                 writing.join()
                 config.close()
             assert max(ages) <= 0.3 + 0.1 * PATIENCE
+
+
+def fails_over(sentinel: Any) -> bool:
+    with suppress(ResponseError):  # it may not know the replica yet
+        return bool(sentinel.execute_command("SENTINEL FAILOVER", "main"))
+    return False
+
+
+def test_the_failover_of_a_master_that_lives_leaves_no_old_copy() -> None:
+    """It answers for a while, and others write to its successor as soon as there is one."""
+    with LocalSentinel("main", sentinels=1) as watched:
+        entries = {"components": {"many": {"shards": [dict(watched.entry.fields)]}}}
+        with shardkit.connect(ShardMap.parse(json.dumps(entries))) as kit:
+            source = Source()
+            load = near(kit, source, max_age=0.1, fallback=True)
+            assert copied(kit, load)
+            ended = threading.Event()
+
+            def write() -> None:
+                with watched.replicas[0].client() as client:
+                    while not ended.wait(0.01):
+                        with suppress(RedisError):  # a promotion ends connections
+                            if client.role()[0] == b"master":
+                                source.change()
+                                client.delete(load.key("a"))
+
+            with watched.master.client() as client:
+                client.execute_command(
+                    "ACL", "SETUSER", "default", "-slaveof"
+                )  # and is not demoted
+            with watched.sentinels[0].client() as client:
+                assert eventually(lambda: fails_over(client))
+            ages, until = [], time.monotonic() + 5 * PATIENCE
+            writing = threading.Thread(target=write)
+            writing.start()
+            while source.number < 100 and time.monotonic() < until:
+                ages.append(source.age(load("a")))
+            ended.set()
+            writing.join()
+            assert max(ages) <= 0.1 + 0.1 * PATIENCE
+            assert source.number >= 100
 
 
 def test_what_is_not_kept_leaves_nothing_behind(kit: ShardKit) -> None:

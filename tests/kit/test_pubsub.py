@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from faces import PATIENCE, Face, faced
+from redis import Redis
+from redis.exceptions import RedisError
 
 import shardkit
 from shardkit import ShardMap
@@ -242,24 +244,31 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
     print(f"{len(published)} published, {len(counts)} received, {len(gaps)} gaps, {lost} lost")
 
 
+@pytest.mark.parametrize("how", ["killed", "replaced"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_failovers_by_sentinels_are_followed_with_gaps(kind: str) -> None:
+def test_failovers_by_sentinels_are_followed_with_gaps(kind: str, how: str) -> None:
     with LocalSentinel("main", replicas=2, sentinels=1) as watched:
+        asked: Any = watched.sentinel()
         entries = {"components": {"e": {"shards": [dict(watched.entry.fields)]}}}
         with faced(kind, ShardMap.parse(json.dumps(entries))) as face:
-            router = face.kit.key_sharded("e")
-            events = router.pubsub(ignore_subscribe_messages=True)
+            events = face.kit.key_sharded("e").pubsub(ignore_subscribe_messages=True)
             face.run(events.subscribe("c"))
             published: list[Published] = []
             counts: Counter[int] = Counter()
             gaps, after, until = [], 0, time.monotonic() + 60 * PATIENCE
-            while after < 200 and time.monotonic() < until:
+            while after < 500 and time.monotonic() < until:
                 start, sure, n = time.time(), True, len(published)
-                if n == 50:
+                if n == 50 and how == "killed":
                     watched.master.kill()
-                try:
-                    face.run(router.publish("c", n))
-                except ShardKitError:
+                elif n == 50:  # the former master lives, and answers, for ever
+                    with watched.master.client() as client:
+                        client.execute_command("ACL", "SETUSER", "default", "-slaveof")
+                    asked.sentinels[0].execute_command("SENTINEL FAILOVER", "main")
+                try:  # by somebody who hears of the failover first
+                    host, port = asked.discover_master("main")
+                    with Redis(host=host, port=port, socket_timeout=1) as publisher:
+                        publisher.publish("c", n)
+                except RedisError:
                     sure = False
                 after += sure and n > 50
                 published.append(Published("e:0", start, time.time(), sure))
@@ -321,14 +330,41 @@ def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
             target = next(node for node in whole.nodes if node.address != owner)
             with target.client() as new:
                 identity = new.execute_command("CLUSTER MYID")
-            others = [node for node in whole.nodes if node not in (source, target)]
+            others, since = [n for n in whole.nodes if n not in (source, target)], time.time()
             for node in (target, source, *others):  # or these hear of it when they are told
                 with node.client() as told:
                     told.execute_command("CLUSTER SETSLOT", slot_of("moves"), "NODE", identity)
             [gap, *_] = received(face, events, 1)
             assert (gap["type"], gap["shard"]) == ("gap", "cluster")
+            assert gap["since"] < since  # the target knows it before the source
             while face.run(events.get_message(timeout=1)):
                 pass  # other gaps
             assert face.run(router.publish("moves", "again")) == 1
             assert received(face, events, 1)[0]["data"] == b"again"
+            close(face, events)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_node_that_is_cut_off_from_the_majority_has_a_gap(kind: str) -> None:
+    with LocalCluster() as whole, whole.client() as asking:
+        entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}
+        with faced(kind, ShardMap.parse(json.dumps(entries))) as face:
+            events = face.kit.key_sharded("cluster").pubsub(ignore_subscribe_messages=True)
+            face.run(events.subscribe("c"))
+            owner = asking.get_node_from_key("c").name
+            [node] = [node for node in whole.nodes if node.address == owner]
+            others = [each for each in whole.nodes if each is not node]
+            for other in others:  # as others see it, this node has a successor soon
+                other.pause()
+            with node.client() as client:
+                while client.cluster("INFO")["cluster_state"] == "ok":
+                    assert face.run(events.get_message(timeout=0.1)) is None
+            cut_off = time.time()
+            while time.time() < cut_off + 6:
+                assert face.run(events.get_message(timeout=0.1)) is None
+            for other in others:
+                other.resume()
+            [gap] = received(face, events, 1)
+            assert gap["type"] == "gap"
+            assert gap["since"] < cut_off < gap["until"]
             close(face, events)

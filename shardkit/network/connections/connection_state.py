@@ -134,6 +134,8 @@ class ConnectionState(Reconnects):
     credential_provider: Any
     asks_for_login: str  # the name of the method of its login
     asks_for_epoch: str  # and of a config server's
+    host: str
+    port: int
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
     should_reconnect: Callable[[], bool]
@@ -342,6 +344,11 @@ class ConnectionState(Reconnects):
         return (
             _decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
         )
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether it leads to a master that Sentinels have replaced, or are about to."""
+        return self.master is not None and self.master.address != (self.host, self.port)
 
     def be_in_any(self) -> None:
         """Note that it may be in any database: SELECT goes in front of whatever comes next."""

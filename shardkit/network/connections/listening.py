@@ -33,6 +33,11 @@ class ListeningConnection:
                 "in-memory servers tell nothing by themselves", "use shardkit.local"
             )
 
+    def require_master(self) -> None:
+        """Raise OSError if its server has a successor: it answers until Sentinels demote it."""
+        if self._connection.is_replaced:
+            raise OSError("its server is no longer the master")
+
     def send(self, *command: Any) -> None:
         """Send a command."""
         self.socket.settimeout(PATIENCE)

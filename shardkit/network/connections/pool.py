@@ -118,7 +118,7 @@ class Connections:
                 connection = connection.passed_on()
             now = time.monotonic()
             unusable = connection.unusable
-            ends = ends or unusable or connection.ends
+            ends = ends or unusable or connection.ends or connection.is_replaced
             connection.idle_since = now
             if ends:
                 self._give(None)
@@ -521,12 +521,9 @@ class _Common:
         Raises:
             ConnectionError: it was released already.
         """
-        ends, master = self.draining, self.master
-        if master is not None and master.address != (connection.host, connection.port):
-            ends = True
-        if self.connections.release(connection, ends):
+        if self.connections.release(connection, self.draining):
             return
-        if self._former is None or not self._former.release(connection, ends):
+        if self._former is None or not self._former.release(connection, self.draining):
             require_lent(connection)
 
     def _left_to_wait(self, began: float) -> float:

@@ -76,6 +76,8 @@ class ChangeFeed:
             if now >= self._beat:
                 if self._asked:
                     raise ConnectionError("the config server does not answer")
+                if self._connection.is_replaced:
+                    raise ConnectionError("the config server is no longer the master")
                 self._send("MGET", EPOCH_KEY)
                 self._asked, self._beat = True, now + BEAT
             self._socket.settimeout(self._beat - now)

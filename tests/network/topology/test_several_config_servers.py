@@ -70,6 +70,8 @@ async def test_sentinels_name_the_config_server(kind: str) -> None:
 
         async with opened(kind, f"redis+sentinel://{addresses}/config/0") as face:
             assert await follows(face, 1)
+            with watched.master.client() as client:  # so that it is not demoted
+                client.execute_command("ACL", "SETUSER", "default", "-slaveof")
             with watched.sentinels[0].client() as asking:
                 asking.execute_command("SENTINEL FAILOVER", "config")
             assert await eventually(is_pushed)  # Sentinels cut connections off meanwhile
