@@ -19,7 +19,7 @@ from cli_helpers import SECRET, Cli, edited_map, in_terminal
 
 import shardkit
 from shardkit import ShardKit
-from shardkit.admin import biggest_keys
+from shardkit.admin import PasswordRotation, PendingProcess, biggest_keys
 from shardkit.admin.growth import (
     AttachedReplica,
     Fence,
@@ -31,7 +31,6 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.mover import Expected
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.rotate import PasswordRotation, PendingProcess
 from shardkit.cli.app import COMMANDS
 from shardkit.cli.output import Output
 from shardkit.errors import InvalidArgumentError, RetiredError

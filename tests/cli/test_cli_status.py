@@ -17,10 +17,8 @@ import redis
 from cli_helpers import COMMAND, SECRET, Cli, Result, config_server, in_terminal, plain
 
 import shardkit
-from shardkit import Entry, ShardMap
-from shardkit.cli.commands import status
+from shardkit import ShardMap
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.rules import ConfigFacts
 from shardkit.network.server_queries import query_all
 
 MapOf = Callable[..., Path]
@@ -381,9 +379,19 @@ def test_a_server_that_loads_its_data_is_told_from_one_that_is_away(
     ]
 
 
-def test_a_config_server_that_cannot_be_read_has_no_epoch() -> None:
-    nowhere = Entry({"host": "127.0.0.1", "port": 1})
-    assert status._config_facts(nowhere, None) == (ConfigFacts(), [])
+def test_a_config_server_that_cannot_be_read_is_one_of_the_findings(
+    cli: Cli, sick: LocalServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    entry = {"host": "127.0.0.1", "port": sick.port}
+    given = {"config_server": {"port": 1}, "components": {"a": {"entry": entry}}}
+    path.write_text(json.dumps(given))
+    found = cli.json("status", "-c", path, code=1)
+    assert (found["config_server"]["state"], found["shards"][0]["state"]) == ("unreachable", "ok")
+    assert found["findings"] == []
+    assert remarks(cli("status", "-c", path))[0].endswith(
+        "cannot be reached: connection refused (config server); start it, or correct the entry"
+    )
 
 
 def test_an_entry_that_names_a_replica_is_not_well(

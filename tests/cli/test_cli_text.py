@@ -16,7 +16,7 @@ from shardkit.cli.text import (
     spans,
 )
 from shardkit.errors import counted
-from shardkit.operations.commands import Shard
+from shardkit.operations import Shard
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from link_helpers import (
 
 import shardkit
 from shardkit import ClosedError, ShardKit, ShardMap
-from shardkit.config.store import push
+from shardkit.admin import push
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.search.text import stemmer

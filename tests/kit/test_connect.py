@@ -19,7 +19,7 @@ from link_helpers import FACES, clients_of, closed, eventually, exit_code, forke
 
 import shardkit
 from shardkit import AsyncShardKit, ConfigError, Entry, ShardKit, ShardMap
-from shardkit.config import store
+from shardkit.admin import push
 from shardkit.errors import InvalidEntryError
 from shardkit.local import LocalServer
 
@@ -68,7 +68,7 @@ async def test_a_kit_opens_from_a_path_a_map_a_url_and_an_entry(
     path = tmp_path / "map.yaml"
     path.write_text(text)
     with server.client(db=7) as client:
-        store.push(client, where, force=True)
+        push(client, where)
     url = f"redis://{server.address}/7"
     places: list[Any] = [path, str(path), where, url, f" {url}\n", Entry({"url": url})]
     for each in places:
@@ -218,7 +218,7 @@ async def test_async_functions_and_routers_use_the_default_kit(
 
     # From a config server, a router has to read its component first.
     with server.client(db=7) as client:
-        store.push(client, where, force=True)
+        push(client, where)
     shardkit.configure(f"redis://{server.address}/7")
     router = shardkit.AsyncKeyShardedConnection("few")
     with pytest.raises(ConfigError, match=r"await the router's load\(\)"):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
+from arranged import map_of
 from link_helpers import FACES, listed, of, opened
 
 import shardkit
-from shardkit import Entry, ShardKit, ShardMap
-from shardkit.config.component import Component
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -167,11 +167,11 @@ def test_routers_of_the_default_kit_are_made_by_their_names(shard_map: ShardMap)
 
 def scanned(servers: LocalServers, databases: int) -> ShardMap:
     """Sixteen shards on four servers, over so many databases of each."""
-    shards = tuple(
-        Entry({**servers.server_of("many", n % 4).entry.fields, "db": n // 4 % databases})
+    shards = [
+        {**servers.server_of("many", n % 4).entry.fields, "db": n // 4 % databases}
         for n in range(16)
-    )
-    return ShardMap({"scanned": Component("scanned", None, shards)})
+    ]
+    return map_of(scanned={"shards": shards})
 
 
 @pytest.mark.parametrize("databases", [4, 2, 1])
@@ -245,4 +245,4 @@ def test_a_scan_goes_on_over_the_shards_that_there_were(
 
 def in_two(servers: LocalServers) -> ShardMap:
     shards = scanned(servers, 4).components["scanned"].shards[:2]
-    return ShardMap({"scanned": Component("scanned", None, shards)})
+    return map_of(scanned={"shards": [shard.fields for shard in shards]})

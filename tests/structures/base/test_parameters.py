@@ -11,7 +11,7 @@ from faces import Face, faced, holder
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.local import LocalServer, LocalServers
-from shardkit.operations.operation import Operation
+from shardkit.operations import Operation
 from shardkit.structures.base.parameters import Metadata, open_all
 
 

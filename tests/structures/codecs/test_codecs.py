@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.codecs.compression import Compressed, Tokens, Zstd
-from shardkit.structures.codecs.named import JSON, RAW, TEXT, codec
-from shardkit.structures.codecs.plain import Codec, Json
+from shardkit.structures import Codec, Compressed, Tokens, Zstd, codec
+from shardkit.structures.codecs.named import JSON, RAW, TEXT
+from shardkit.structures.codecs.plain import Json
 
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(

@@ -9,11 +9,11 @@ from faces import Face, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, StructureError
+from shardkit.structures import Codec, Compressed, Tokens
 from shardkit.structures.base import parameters
 from shardkit.structures.codecs import compression
-from shardkit.structures.codecs.compression import Compressed, Tokens, dictionary_of
+from shardkit.structures.codecs.compression import dictionary_of
 from shardkit.structures.codecs.named import JSON
-from shardkit.structures.codecs.plain import Codec
 
 TOWNS = ("Frankfurt am Main", "Rothenburg ob der Tauber", "Bad Münder am Deister")
 CITIES = [[name, str(n), "DE"] for n in range(25) for name in TOWNS]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.codecs.compression import Compressed, Packing, Tokens, Zstd, dictionary_of
+from shardkit.structures import Compressed, Tokens, Zstd
+from shardkit.structures.codecs.compression import Packing, dictionary_of
 from shardkit.structures.codecs.named import TEXT
 from shardkit.structures.codecs.token_table import TokenTable, code_lengths
 

@@ -13,15 +13,12 @@ from hypothesis import given, strategies as st
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServer
+from shardkit.structures.encodings import check, inspect_keys, limits_at, recommend
 from shardkit.structures.encodings.limits import (
     FORMS,
     KeyEncoding,
     Limits,
-    check,
-    inspect_keys,
-    limits_at,
     read_limits,
-    recommend,
     warn_if_not_compact,
 )
 

@@ -18,7 +18,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.operations.operation import Page
+from shardkit.operations import Page
 
 
 @pytest.fixture(params=["one", "many"])

@@ -20,11 +20,10 @@ import pytest
 from faces import Face, faced, holder, sends
 
 import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import AsyncShardKit, ServerClock, ShardKit, ShardMap
 from shardkit.local import LocalServer
-from shardkit.structures.base.server_clock import ServerClock
+from shardkit.structures import ShardedList
 from shardkit.structures.list import sharded_list
-from shardkit.structures.list.sharded_list import ShardedList
 
 STOP = "stop"
 

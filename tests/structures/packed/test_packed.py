@@ -13,8 +13,8 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalServer
+from shardkit.structures import FieldTotals, RecordGroup
 from shardkit.structures.packed import part_store, records as packed_records
-from shardkit.structures.packed.aggregates import FieldTotals, RecordGroup
 
 COMPONENTS = ("one", "many", "few", "both")
 FIELDS = {"country": "u8", "score": "i16", "height": "f32", "code": "bytes3"}

@@ -13,9 +13,10 @@ from faces import ALL_CASES
 from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.packed.aggregates import Aggregator, FieldTotals, RecordGroup
+from shardkit.structures import Choice, FieldTotals, FieldType, RecordGroup
+from shardkit.structures.packed.aggregates import Aggregator
 from shardkit.structures.packed.part_store import RecordLayout
-from shardkit.structures.packed.record_format import Choice, FieldType, RecordFormat
+from shardkit.structures.packed.record_format import RecordFormat
 from shardkit.structures.packed.records import aggregator_class
 
 SIZES = Choice(["S", "M", "L"], bits=2)

@@ -12,8 +12,8 @@ from faces import SESSION_ID, Exchanges, Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
-from shardkit.operations.operation import Page
-from shardkit.structures.set.sharded_set import ShardedSet
+from shardkit.operations import Page
+from shardkit.structures import ShardedSet
 
 COMPONENTS = ("one", "many", "few", "both")
 

@@ -14,9 +14,11 @@ import shardkit
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
+from shardkit.operations import Command, Shard, ShardOf
+from shardkit.operations.commands import Key, To
 from shardkit.operations.lua import script
-from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES, part_key, range_over
+from shardkit.structures import part_key, range_over
+from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES
 
 Row = tuple[bytes, float]
 

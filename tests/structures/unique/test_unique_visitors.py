@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 from faces import SESSION, SESSION_ID, Exchanges, Face, faced, holder, keys_of, sessions
 
-from shardkit import ShardKit, ShardMap
+from shardkit import ServerClock, ShardKit, ShardMap
 from shardkit.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -19,7 +19,6 @@ from shardkit.errors import (
     ShardCountError,
     StructureError,
 )
-from shardkit.structures.base.server_clock import ServerClock
 
 DAY = date(2015, 5, 17)
 NEXT = DAY + timedelta(days=1)

@@ -16,7 +16,7 @@ from faces import Exchanges, Face, faced, sends, sessions
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Pause
+from shardkit.operations import Pause
 
 DAY = date(2015, 5, 17)
 SESSIONS = sessions(600)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from faces import faced
 from redis.exceptions import (
     AuthenticationError,
@@ -710,3 +711,16 @@ def test_the_inside_of_a_server_is_beyond_its_faults(memory: MemoryConnector) ->
     server.flush()
     assert server.client().get("x") is None
     assert repr(server) == "<MemoryServer a:6379, down>"
+
+
+def test_a_health_check_that_fails_makes_a_new_connection(memory: MemoryConnector) -> None:
+    where = map_of(x={"entry": {"host": "a", "health_check_interval": 1}})
+    with shardkit.connect(where, connector=memory) as kit:
+        client = kit.client("x")
+        client.ping()
+        connection = client.connection_pool.get_connection()
+        connection.next_health_check = 0
+        client.connection_pool.release(connection)
+        memory.server("a").lose_command("PING")
+        assert client.get("x") is None
+        assert client.connection_pool.get_connection() is not connection
