@@ -15,7 +15,6 @@ from shardkit.structures.unique.precision import (
     CounterSettings,
     average_fill,
     expected_for,
-    odds,
     parts_for,
     visitor_id,
 )
@@ -158,24 +157,6 @@ def test_compact_hashes_alike_everywhere() -> None:
 
 
 # ---- odds
-
-
-@pytest.mark.parametrize(
-    ("millions", "bits", "missed", "some"),
-    [
-        (1, 60, 4.3e-7, 4.3e-7),
-        (1, 56, 6.9e-6, 6.9e-6),
-        (25, 60, 2.7e-4, 2.7e-4),
-        (25, 56, 4.3e-3, 4.3e-3),
-        (250, 60, 2.7e-2, 2.7e-2),
-        (250, 56, 0.43, 0.35),
-    ],
-)
-def test_odds_are_those_of_birthdays(millions: int, bits: int, missed: float, some: float) -> None:
-    """The table of spec 41: the book's own figures are wrong."""
-    found = odds(millions * 10**6, bits)
-    assert found.missed == pytest.approx(missed, rel=0.02)
-    assert found.some == pytest.approx(some, rel=0.02)
 
 
 def test_the_odds_of_each_precision() -> None:
