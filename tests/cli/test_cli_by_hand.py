@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import redis
 import yaml
-from cli_helpers import Cli, edited_map
+from cli_helpers import Cli, edited_map, placed
 
 import shardkit
 from shardkit.local import LocalServers
-from shardkit.routing.placement import placement
 
 Write = Callable[..., None]
 NOTE = "count inferred from {} written by hand, placement crc32 assumed"
@@ -55,7 +54,7 @@ def pull(cli: Cli, town_url: str, path: Path) -> Path:
 def fill(town: LocalServers, name: str, rule: str) -> None:
     """Store keys where a placement puts them, as callers of these entries did."""
     shards = town.shard_map.components["unique"].shards[:3]
-    place = placement(rule, 3)
+    place = placed(rule, 3)
     for n, entry in enumerate(shards):
         with redis.Redis.from_url(entry.url()) as client:
             client.mset({f"home:{k}": k for k in range(120) if place(f"home:{k}") == n})
@@ -132,7 +131,7 @@ def test_keys_are_located_by_the_placement_that_is_said(
     words = ["--shards", "3", "--placement", rule, "-c", town_url]
     keys = [f"home:{n}" for n in range(20)]
     found = cli.json("locate", "handplaced", *keys, *words)
-    place = placement(rule, 3)
+    place = placed(rule, 3)
     assert [each["number"] for each in found] == list(map(place, keys))
 
 

@@ -12,7 +12,6 @@ from faces import Face, faced
 
 from shardkit import ShardMap, connect
 from shardkit.local import LocalServer
-from shardkit.log_records import Once
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -54,18 +53,16 @@ def test_parts_of_text_are_compact(own_map: ShardMap, own_server: LocalServer) -
 # ---- limits
 
 
-def test_oversized_parts_are_logged(
-    own: Face, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardkit.structures.encodings.limits._warned", Once())  # of both faces
+def test_oversized_parts_are_logged(own: Face, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"large {type(own.kit).__name__}"  # each name is told of once
     with caplog.at_level(logging.WARNING, logger="shardkit"):
         fits = own.kit.set("fits", component="own", total=10, part_size=512, members=int)
         own.run(fits.sadd(1))
-        large = own.kit.set("large", component="own", total=10, part_size=1024, members=int)
+        large = own.kit.set(name, component="own", total=10, part_size=1024, members=int)
         assert own.run(large.scard()) == 0
         assert caplog.messages == []
         own.run(large.sadd(1))
         own.run(large.sadd(2))
     [message] = caplog.messages
-    assert message.startswith("large: parts of up to 1024 members are not compact")
+    assert message.startswith(f"{name}: parts of up to 1024 members are not compact")
     assert "set-max-intset-entries is 512" in message
