@@ -248,18 +248,6 @@ async def test_a_server_that_is_down_costs_its_own_replies_only(
     assert await send(*to_all("INCR", "{}")) == [3, 2, 3, 3]
 
 
-async def test_clients_of_a_server_that_is_down_raise_until_it_is_up(
-    memory: MemoryConnector, call: Call
-) -> None:
-    assert await call("ping")
-    memory.server("a").down()
-    for _ in range(2):
-        with pytest.raises(redis.ConnectionError, match=r"connecting to a:6379.*refused"):
-            await call("ping")
-    memory.server("a").up()
-    assert await call("ping")
-
-
 def somebody_waits(memory: MemoryConnector) -> bool:
     return any(sock._blocked for sock in memory.server("a").fake.sockets)
 
@@ -416,29 +404,6 @@ async def test_a_server_that_hangs_is_a_timeout_at_once_and_executes_late(
 
 
 # ---- answers that are errors
-
-
-async def test_an_error_is_the_answer_of_the_struck_command_only(
-    memory: MemoryConnector, send: Send
-) -> None:
-    memory.server("b").answer("MISCONF Redis cannot save its data", "SET")
-    shard = Shard("data", 1)
-    batch = [Command(shard, "n", args) for args in (("INCR", "n"), ("SET", "n", 9), ("INCR", "n"))]
-    before, refused, after = await send(*batch)
-    assert (before, after) == (1, 2)
-    assert isinstance(refused, CommandRefused)
-    assert "the server cannot save its data" in refused.message
-
-
-async def test_clients_raise_the_error_that_was_answered(
-    memory: MemoryConnector, call: Call
-) -> None:
-    memory.server("a").answer(
-        OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
-    )
-    with pytest.raises(OutOfMemoryError, match="maxmemory"):
-        await call("incr", "n")
-    assert await call("incr", "n") == 1
 
 
 async def test_a_server_that_asks_for_a_password_breaks_the_connection_as_redis_py_does(
