@@ -11,15 +11,17 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from arranged import map_of
 from click.testing import CliRunner
 from faces import alive, eventually
 
+import shardkit
 from shardkit.cli.app import app
 from shardkit.local import LocalServer, LocalServers
 
@@ -115,3 +117,11 @@ def plain(text: str) -> str:
 def ends(pid: int) -> bool:
     """Whether a process is gone, or goes in time."""
     return eventually(lambda: not alive(pid))
+
+
+def placed(rule: str, count: int) -> Callable[[str | bytes], int]:
+    """The number of a key's shard by a rule of placement."""
+    shards = [{"db": n} for n in range(count)]
+    with shardkit.connect(map_of(a={"shards": shards, "placement": rule})) as kit:
+        component = kit.component("a")
+    return lambda key: component.shard_of(key).number or 0

@@ -15,9 +15,7 @@ from redis.utils import str_if_bytes
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin.conversion.convert import convert
-from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.scan import databases_with
+from shardkit.admin import Conversion, convert, databases_with
 from shardkit.cli.advise.sampling import take
 from shardkit.cli.advise.servers import COMPONENT, ServerSource
 from shardkit.local import LocalCluster, LocalServer

@@ -16,11 +16,11 @@ import yaml
 from cli_helpers import Cli, config_server, edited_map
 
 import shardkit
-from shardkit.admin.doctor.scan import pages
 from shardkit.cli import options
 from shardkit.cli.commands import doctor
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServers
+from shardkit.operations import pages
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import redis
 import yaml
-from cli_helpers import Cli, edited_map
+from cli_helpers import Cli, edited_map, placed
 
 import shardkit
 from shardkit.local import LocalServers
-from shardkit.routing.placement import placement
 
 Write = Callable[..., None]
 NOTE = "count inferred from {} written by hand, placement crc32 assumed"
@@ -55,7 +54,7 @@ def pull(cli: Cli, town_url: str, path: Path) -> Path:
 def fill(town: LocalServers, name: str, rule: str) -> None:
     """Store keys where a placement puts them, as callers of these entries did."""
     shards = town.shard_map.components["unique"].shards[:3]
-    place = placement(rule, 3)
+    place = placed(rule, 3)
     for n, entry in enumerate(shards):
         with redis.Redis.from_url(entry.url()) as client:
             client.mset({f"home:{k}": k for k in range(120) if place(f"home:{k}") == n})
@@ -132,7 +131,7 @@ def test_keys_are_located_by_the_placement_that_is_said(
     words = ["--shards", "3", "--placement", rule, "-c", town_url]
     keys = [f"home:{n}" for n in range(20)]
     found = cli.json("locate", "handplaced", *keys, *words)
-    place = placement(rule, 3)
+    place = placed(rule, 3)
     assert [each["number"] for each in found] == list(map(place, keys))
 
 
@@ -148,16 +147,6 @@ def test_entries_with_a_gap_or_of_a_lost_count_are_refused(
     config.delete("config:shards:unique")
     result = cli("status", "unique", "-c", town_url)
     assert "config:shards:unique" in result.error()
-
-
-def test_entries_by_hand_beside_an_unsharded_entry_are_shards_too(
-    cli: Cli, town: LocalServers, config: redis.Redis, town_url: str, write: Write
-) -> None:
-    write("both")
-    config.set("config:redis:both", town.shard_map.components["sessions"].entries()[0][1].to_json())
-    found = cli.json("config", "show", "-c", town_url)["components"]["both"]
-    assert len(found["shards"]) == 3
-    assert found["entry"]["port"]
 
 
 def test_many_shards_are_counted(
@@ -227,28 +216,6 @@ def test_a_push_of_another_count_is_refused_as_ever(
         components["grown"]["shards"].pop()
     refused = cli("config", "push", pulled, "-c", town_url).error()
     assert "going from 3 to 2 shards" in refused
-
-
-def test_a_push_leaves_entries_by_hand_that_it_does_not_describe(
-    cli: Cli, write: Write, config: redis.Redis, town_url: str, town_map: Path
-) -> None:
-    write("beside")
-    assert cli("config", "push", town_map).code == 0
-    assert not config.exists("config:shards:beside", "config:pushed:beside")
-    assert cli("status", "beside", "-c", town_url).code == 0
-    assert cli("config", "diff", town_map).code == 0
-
-
-def test_a_count_that_another_program_stored_alone_is_as_good_as_a_pushed_one(
-    cli: Cli, write: Write, config: redis.Redis, town_url: str, tmp_path: Path
-) -> None:
-    write("counted")
-    config.set("config:shards:counted", '{"shards": 3}')
-    path = tmp_path / "map.yaml"
-    pulled = cli("config", "pull", "--show-secrets", "-o", path, "-c", town_url)
-    assert (pulled.code, pulled.err) == (0, "")
-    assert "there was nothing to push" in cli("config", "push", path, "-c", town_url).out
-    assert cli("locate", "counted", "home:42", "-c", town_url).err == ""
 
 
 def test_the_url_of_an_unsharded_entry_needs_no_count(

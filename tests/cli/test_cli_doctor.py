@@ -147,15 +147,6 @@ def test_a_plan_that_does_not_fit_is_found_before_its_parts_are_full(cli: Cli, w
     assert by_name(found)["new"]["compact"] == 1
 
 
-def test_a_limit_is_raised_to_what_parts_are_planned_to_have_and_not_beyond(
-    cli: Cli, ward: Ward
-) -> None:
-    full = ward.kit.hash("full", component="geo", part_size=600)
-    full.hset(mapping=dict.fromkeys(range(600), "1"))
-    [finding] = cli.json("doctor", "-c", ward.path, code=1)["findings"]
-    assert (finding["problem"], finding["found"], finding["needed"]) == ("entries", 600, 600)
-
-
 @pytest.mark.parametrize("size", [1_000_000, 4_000_000_000])
 def test_no_limit_is_raised_to_what_no_part_should_have(cli: Cli, ward: Ward, size: int) -> None:
     ward.kit.set("ids", component="geo", members=int, parts=4).sadd_many(range(6000))
@@ -251,14 +242,6 @@ def test_parts_that_outgrew_their_size_are_no_reason_for_a_higher_limit(
     assert "create it again with a larger total" in finding["remedy"]
 
 
-def test_text_in_sets_is_found_where_the_server_has_no_form_for_it(cli: Cli, ward: Ward) -> None:
-    names = ward.kit.set("names", component="geo", total=1000, part_size=100)
-    names.sadd_many(f"name {n}" for n in range(1000))
-    has_form = bool(ward.settings("set-max-listpack-entries")[0])
-    found = cli.json("doctor", "-c", ward.path, code=0 if has_form else 1)
-    assert [each["problem"] for each in found["findings"]] == ([] if has_form else ["no form"])
-
-
 def test_a_sample_is_counted_up_to_all(cli: Cli, ward: Ward) -> None:
     fill(ward, "ids", 30_000, 64, 30_000)
     found = cli.json("doctor", "-c", ward.path, "--sample", "200")
@@ -315,14 +298,6 @@ def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
     assert [name for _, name in found.structures] == ["lost"]
 
 
-def test_keys_of_a_structure_within_anothers_name_are_its_own(cli: Cli, ward: Ward) -> None:
-    fill(ward, "a", 1000, 512, 1000)
-    fill(ward, "a:b", 1000, 512, 500)
-    ward.client("geo", 0).set("a:note", "beside")
-    found = by_name(cli.json("doctor", "-c", ward.path))
-    assert (found["a"]["entries"], found["a:b"]["entries"]) == (1000, 500)
-
-
 def test_every_kind_of_structure_is_recognised_by_its_parts(cli: Cli, ward: Ward) -> None:
     kit = ward.kit
     kit.hash("numbered", component="geo").hset(mapping=dict.fromkeys(range(1000), "v"))
@@ -343,15 +318,6 @@ def test_every_kind_of_structure_is_recognised_by_its_parts(cli: Cli, ward: Ward
     assert found["others"] == []
     assert all(each["parts"] > 0 for each in found["structures"])
     assert all(each["compact"] in (1, None) for each in found["structures"])
-
-
-def test_a_server_that_does_not_tell_its_limits_is_said_to(cli: Cli, ward: Ward) -> None:
-    fill(ward, "big", 6_000, 1024, 5_600)
-    ward.deny("-config")
-    found = cli.json("doctor", "-c", ward.path, code=1)
-    assert [each["problem"] for each in found["findings"]] == ["unknown"]
-    assert [server["limits"] for server in found["servers"]] == [None, None]
-    assert cli("doctor", "-c", ward.path, "--fix").code == 1
 
 
 def test_only_servers_that_tell_their_limits_are_given_others(cli: Cli, ward: Ward) -> None:

@@ -128,16 +128,6 @@ def test_parameters_that_have_lost_the_size_of_parts_are_damage(
     assert {each["unchecked"] for each in found["structures"]} == {None}
 
 
-def test_a_list_whose_size_of_parts_has_its_old_name_is_checked(
-    cli: Cli, stored: tuple[ShardKit, Path]
-) -> None:
-    kit, path = stored
-    client: Any = holder(kit, "geo", "{jobs}:meta")
-    client.hset("{jobs}:meta", "shard_size", client.hget("{jobs}:meta", "part_size"))
-    client.hdel("{jobs}:meta", "part_size")
-    assert cli.json("doctor", "--check", "-c", path)["damages"] == []
-
-
 def test_a_structure_whose_codec_is_the_applications_is_not_checked(
     cli: Cli, stored: tuple[ShardKit, Path]
 ) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from cli_helpers import Cli
 
-from shardkit.cli.commands.geo import _FileProgress
-
 CITIES = 'geoname_id,city_name,subdivision_1_name,country_name\n7,"Bonn, am Rhein",NW,Germany\n'
 BLOCKS = "network,geoname_id,registered_country_geoname_id\n1.0.0.0/24,7,\n1.0.1/24,7,\n"
 IPV6 = "network,geoname_id,registered_country_geoname_id\n2001:db8::/32,,7\n"
@@ -60,18 +58,6 @@ def test_files_are_imported_and_addresses_found(cli: Cli, geolite2: tuple[Path, 
     assert f"2 ranges in 1 cities, now in use as generation {used['number'] + 1}" in again.out
     assert again.err.splitlines()[0] == "4 lines skipped; the first:"
     assert f"{blocks[0]}, line 3: '1.0.1' is not an IP address" in again.err
-
-
-def test_progress_goes_on_from_file_to_file(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    files = [tmp_path / name for name in ("a", "b")]
-    for file in files:
-        file.write_bytes(b"x" * 2047 + b"\n")
-    progress = _FileProgress(files, lambda *what: told.append(what))
-    for file in files:
-        assert len(list(progress.lines(file))) == 1
-    assert [where for _, where, _ in told[1::2]] == [2, 4]  # at the end of each, in KiB
-    assert max(where for _, where, _ in told) == 4
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cli_helpers import SECRET, Cli, edited_map, in_terminal
 
 import shardkit
 from shardkit import ShardKit
-from shardkit.admin import biggest_keys
+from shardkit.admin import PasswordRotation, PendingProcess, biggest_keys
 from shardkit.admin.growth import (
     AttachedReplica,
     Fence,
@@ -31,7 +31,6 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.mover import Expected
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.rotate import PasswordRotation, PendingProcess
 from shardkit.cli.app import COMMANDS
 from shardkit.cli.output import Output
 from shardkit.errors import InvalidArgumentError, RetiredError
@@ -592,36 +591,6 @@ def test_a_terminal_sees_how_far_the_work_has_come(
     said(f"move server {OLD} --to {NEW}", {})
     said(f"rotate app --password-file {password}", {})
     assert shown == ["moving", "copying database 3", "rotating", "added; waiting for 1 process"]
-
-
-def test_a_terminal_sees_how_many_keys_are_done(
-    kit: ShardKit,
-    cli: Cli,
-    town_map: Path,
-    town_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    shown: list[str] = []
-
-    @contextmanager
-    def busy(output: Output, text: str) -> Iterator[Any]:
-        yield shown.append
-
-    client: Any = kit.client("followers", 0)
-    client.mset({f"k{n}": n for n in range(40)})
-    kit.close()
-    monkeypatch.setattr(Output, "busy", busy)
-    looked_at = cli.json("keys", "--biggest", "3", "unique", "-c", town_url)["inspected"]
-    assert shown[-1] == f"inspecting keys: {looked_at}"
-    taken = tmp_path / "taken"
-    assert cli("backup", taken, "-c", town_url, "followers").code == 0
-    delete = ("retire", "followers", "-c", town_url, "--delete-data", "--quiet", "0")
-    assert cli(*delete).code == 1
-    cli(*delete, code=0)
-    assert shown[-1] == "deleting keys: 40"
-    cli("restore", taken, town_map, "--to-origin", code=0)
-    assert shown[-1].startswith("copying keys: ")
 
 
 def test_a_new_password_that_is_named_nowhere_is_asked_for_and_never_shown(

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-import stat
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +11,7 @@ import pytest
 from cli_helpers import COMMAND, in_terminal, plain
 from hypothesis import given, strategies as st
 
-from shardkit.cli.output import Output, Styled, Table, number, wordy, write_error, write_private
+from shardkit.cli.output import Output, Styled, Table, number, wordy
 from shardkit.cli.progress import progress
 
 LONG = "word " * 100 + "end"
@@ -45,17 +42,6 @@ def test_where_nobody_reads_a_row_is_a_line_without_blanks_at_its_end(
     grid.row("long", "x")
     Output().table(grid)
     assert capsys.readouterr().out == "a     b\nx     long\nlong  x\n"
-
-
-def test_in_a_terminal_a_line_is_folded_between_words(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    Output().line("several words " * 3)
-    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
-        "several words", "several words", "several words",
-    ]  # fmt: skip
 
 
 @given(
@@ -94,15 +80,6 @@ def test_no_address_and_no_number_is_broken_in_a_terminal(
         assert max(map(len, shown.splitlines())) <= max(width, 25 * len(kinds))
 
 
-def test_columns_that_say_nothing_can_be_left_out() -> None:
-    grid = table().without_empty()
-    assert len(grid.columns) == 4
-    empty = Table.of("a", "b", "c")
-    empty.row("x", None, 0)
-    empty.row("y", "", None)
-    assert [column.title for column in empty.without_empty().columns] == ["a", "c"]
-
-
 def test_a_text_is_not_taken_for_markup_or_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
     grid = Table.of("key")
     grid.row("[red]x[/red] :smile: \x1b[31m\n2")
@@ -113,27 +90,6 @@ def test_a_text_is_not_taken_for_markup_or_an_escape(capsys: pytest.CaptureFixtu
     found = capsys.readouterr()
     assert found.out == "key\n[red]x[/red] :smile: \\x1b[31m\n2\n[bold]a\\nb\n"
     assert found.err == "[bold]c d\n"
-
-
-def test_a_document_is_one_json_value(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(as_json=True).document({"key": "ключ\x1b", "none": None})
-    text = capsys.readouterr().out
-    assert text.isascii()
-    assert json.loads(text) == {"key": "ключ\x1b", "none": None}
-
-
-def test_an_error_is_one_line_however_long(capsys: pytest.CaptureFixture[str]) -> None:
-    write_error(LONG, "do\nthis")
-    assert capsys.readouterr().err == f"shardkit: error: {LONG}; do this\n"
-
-
-def test_a_written_file_is_private_even_if_it_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "map.yaml"
-    path.write_text("before, and longer")
-    path.chmod(0o644)
-    write_private(str(path), "after")
-    assert path.read_text() == "after"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 BROKEN = """
@@ -197,10 +153,3 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
     assert work() == ""
     monkeypatch.setattr("shardkit.cli.output._SELDOM", 0.0)
     assert work() == "copied 1 of 2 keys\nreading a: 1,200 of 5,000 keys\nreading b: 3 keys\n"
-
-
-def test_output_goes_where_stdout_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", elsewhere)
-    Output().line("here")
-    assert elsewhere.getvalue() == "here\n"

@@ -208,11 +208,6 @@ def test_a_first_push_over_data_on_other_shards_is_refused(
         push(config, wanted)  # only the first one is asked
 
 
-def test_python_pushes_over_misplaced_data_by_force(swapped: Path, servers: LocalServers) -> None:
-    with config_server(servers).client() as config:
-        push(config, ShardMap.load(swapped), force=["newcomer"])
-
-
 def test_tags_are_named_where_they_explain_why_keys_are_elsewhere(
     cli: Cli, servers: LocalServers, pushed: Path
 ) -> None:
@@ -226,18 +221,6 @@ def test_tags_are_named_where_they_explain_why_keys_are_elsewhere(
     refused = cli("config", "push", pushed).error()
     assert "by the {tag} in them: whole keys may have been hashed before" in refused
     assert "use a placement that hashes whole keys (docs/placement.md)" in refused
-
-
-def test_shards_that_share_a_database_share_its_keys(
-    cli: Cli, servers: LocalServers, pushed: Path
-) -> None:
-    with servers.server_of("unique", 0).client(db=7) as client:
-        client.mset({f"k{n}": n for n in range(100)})
-    with edited_map(pushed) as components:
-        shared = {**components["unique"]["shards"][0], "db": 7}
-        components["together"] = {"shards": [shared, shared]}
-    done = cli("config", "push", pushed)
-    assert done.code == 0, done.err
 
 
 def test_keys_of_other_shards_stop_a_shard_that_moves(
@@ -309,14 +292,6 @@ def test_a_map_that_is_out_of_date_is_not_pushed(
     mine.write_text(cli("config", "pull", *where).out.replace("db: 1,", "client_name: a, db: 1,"))
     pushed = cli("config", "push", mine)
     assert pushed.lines[-1] == f"write epoch: 3 into {mine} now"
-
-
-def test_a_push_shows_the_warnings_of_the_map(
-    cli: Cli, edited: Edit, servers: LocalServers
-) -> None:
-    port = servers.server_of("unique", 0).port
-    result = cli("config", "push", edited("unique", 1, port=port), "--no-check")
-    assert "unique:0, unique:1 share" in result.err
 
 
 def test_a_pulled_map_leaves_out_the_user_who_pulled_it(

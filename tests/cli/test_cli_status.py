@@ -17,10 +17,8 @@ import redis
 from cli_helpers import COMMAND, SECRET, Cli, Result, config_server, in_terminal, plain
 
 import shardkit
-from shardkit import Entry, ShardMap
-from shardkit.cli.commands import status
+from shardkit import ShardMap
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.rules import ConfigFacts
 from shardkit.network.server_queries import query_all
 
 MapOf = Callable[..., Path]
@@ -350,16 +348,6 @@ def sick() -> Iterator[LocalServer]:
         yield server
 
 
-def test_a_database_that_does_not_exist_is_named(
-    cli: Cli, sick: LocalServer, map_of: MapOf
-) -> None:
-    path = map_of(port=sick.port, db=99)
-    assert remarks(cli("status", "-c", path)) == [
-        f"{sick.address} has no database 99 (a); "
-        "correct db in the entry, or raise `databases` in the server's configuration"
-    ]
-
-
 @pytest.fixture
 def loading() -> Iterator[int]:
     """The port of a server that still loads its data: it says so to every command."""
@@ -391,9 +379,19 @@ def test_a_server_that_loads_its_data_is_told_from_one_that_is_away(
     ]
 
 
-def test_a_config_server_that_cannot_be_read_has_no_epoch() -> None:
-    nowhere = Entry({"host": "127.0.0.1", "port": 1})
-    assert status._config_facts(nowhere, None) == (ConfigFacts(), [])
+def test_a_config_server_that_cannot_be_read_is_one_of_the_findings(
+    cli: Cli, sick: LocalServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    entry = {"host": "127.0.0.1", "port": sick.port}
+    given = {"config_server": {"port": 1}, "components": {"a": {"entry": entry}}}
+    path.write_text(json.dumps(given))
+    found = cli.json("status", "-c", path, code=1)
+    assert (found["config_server"]["state"], found["shards"][0]["state"]) == ("unreachable", "ok")
+    assert found["findings"] == []
+    assert remarks(cli("status", "-c", path))[0].endswith(
+        "cannot be reached: connection refused (config server); start it, or correct the entry"
+    )
 
 
 def test_an_entry_that_names_a_replica_is_not_well(
@@ -428,16 +426,6 @@ def test_a_server_above_its_maxmemory_is_not_well(
     assert wanted in result.out
     assert evicting == [
         f"{sick.address} is above its maxmemory: it evicts keys (allkeys-lru) (a); {more}"
-    ]
-
-
-def test_two_shards_in_one_database_are_noticed_by_whatever_address(
-    cli: Cli, sick: LocalServer, map_of: MapOf
-) -> None:
-    one = {"host": "127.0.0.1", "port": sick.port, "db": 1}
-    path = map_of({"a": {"shards": [one, {**one, "host": "localhost"}]}})
-    assert remarks(cli("status", "-c", path)) == [
-        f"localhost:{sick.port} has the same database as a:0 (a:1); give each a database of its own"
     ]
 
 

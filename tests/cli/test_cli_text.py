@@ -16,8 +16,7 @@ from shardkit.cli.text import (
     spans,
 )
 from shardkit.errors import counted
-from shardkit.network.survey import server_of
-from shardkit.operations.commands import Shard
+from shardkit.operations import Shard
 
 
 @pytest.mark.parametrize(
@@ -69,14 +68,6 @@ def test_servers_are_listed_by_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "server"),
-    [("a:1/15", "a:1"), ("cluster:a:1", "cluster:a:1"), ("unix:/x.sock/2", "unix:/x.sock")],
-)
-def test_an_address_without_its_database_is_a_server(address: str, server: str) -> None:
-    assert server_of(address) == server
-
-
-@pytest.mark.parametrize(
     ("number", "written"),
     [
         (0, "0B"),
@@ -107,10 +98,6 @@ def test_nothing_unprintable_reaches_the_terminal(text: str) -> None:
     assert one_line(text).isprintable()
 
 
-def test_an_escape_sequence_is_shown_and_not_obeyed() -> None:
-    assert printable("\x1b[31mred\udcff") == "\\x1b[31mred\\udcff"
-
-
 def test_of_a_long_message_the_first_and_the_last_line_are_told() -> None:
     text = "it ended; its log:\none\ntwo\n  no memory \n\n"
     assert one_line(text) == "it ended; its log: … no memory"
@@ -137,9 +124,3 @@ def test_no_url_in_a_message_shows_its_password() -> None:
 def test_reasons_are_a_few_words(error: str, said: str) -> None:
     kind, _, message = error.partition(": ")
     assert reason(getattr(redis.exceptions, kind)(message)) == said
-
-
-def test_the_reason_of_a_real_refused_connection() -> None:
-    with redis.Redis(port=1, retry=None) as client, pytest.raises(redis.ConnectionError) as caught:
-        client.ping()
-    assert reason(caught.value) == "connection refused"

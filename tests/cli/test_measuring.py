@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from cli_helpers import Cli
 
+from shardkit import ShardKit
 from shardkit.cli.advise import plots, servers
 from shardkit.cli.advise.servers import BenchServer
 from shardkit.errors import ShardKitError
-from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer
 
 

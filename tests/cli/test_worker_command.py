@@ -24,8 +24,7 @@ from shardkit import ShardKit
 from shardkit.cli.commands.worker import _telling
 from shardkit.cli.output import Output
 from shardkit.local import LocalServers
-from shardkit.queues import QueueCounts, Worker
-from shardkit.queues.task_codec import NewTask
+from shardkit.queues import NewTask, QueueCounts, Worker
 
 MODULE = """
 import asyncio, os, time

@@ -53,13 +53,6 @@ def test_four_shards_equal_one_server(
         assert router.pipeline().xread(asked).execute() == [one.xread(asked)]
 
 
-def test_each_shard_has_its_reply_in_its_place(face: Face) -> None:
-    everywhere = face.kit.key_sharded("many").all
-    assert face.run(everywhere.ping()) == [True] * 16
-    assert len({info["run_id"] for info in face.run(everywhere.info("server"))}) == 4
-    assert face.run(everywhere.config_get("databases")) == [{"databases": "16"}] * 16
-
-
 def test_what_is_loaded_is_loaded_once_on_each_server(face: Face) -> None:
     router = face.kit.key_sharded("many")
     sha = face.run(router.all.script_load("return 7"))

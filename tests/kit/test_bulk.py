@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from faces import Face, holder
+from faces import Face
 
 import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
@@ -84,23 +84,6 @@ def test_a_cluster_is_asked_slot_by_slot(kind: str, cluster_map: ShardMap) -> No
         assert face.run(router.delete(*KEYS)) == 1000
         face.run(router.each("LPUSH", ["list"], "x"))
         assert face.run(router.mget(["list", "missing"])) == [None, None]
-
-
-def test_a_key_of_another_type_has_no_value(face: Face, router: Any) -> None:
-    face.run(router.mset({"a": 1, "b": 2}))
-    face.run(router.each("LPUSH", ["list"], "x"))
-    assert face.run(router.mget("list")) == [None]
-    assert face.run(router.mget(["a", "list", "b"])) == [b"1", None, b"2"]
-    assert face.list(router.mget_iter(["a", "list", "b"], page_size=1)) == [b"1", None, b"2"]
-
-
-def test_replies_are_as_the_clients_are_configured(shard_map: ShardMap) -> None:
-    text = shard_map.to_yaml().replace("{db: ", "{decode_responses: true, db: ")
-    with shardkit.connect(ShardMap.parse(text)) as kit:
-        router = kit.key_sharded("few")
-        router.mset({"a": "é", "b": "1"})
-        assert router.mget(["a", "b"]) == ["é", "1"]
-        assert router.each("TYPE", ["a", "b", "c"]) == ["string", "string", "none"]
 
 
 def test_a_callback_of_one_shards_client_is_called_for_its_keys_only(kit: Any) -> None:
@@ -189,9 +172,3 @@ def test_a_server_that_is_down_costs_only_its_own_keys(shard_map: ShardMap) -> N
                 call()
         others = [key for key in KEYS[:40] if router.shard_of(key) != down]
         assert router.mget(others) == [b"w"] * len(others)
-
-
-def test_the_owner_of_a_key_has_what_was_set(kit: Any) -> None:
-    kit.key_sharded("many").mset(dict.fromkeys(KEYS[:50], "v"))
-    for key in KEYS[:50]:
-        assert holder(kit, "many", key).get(key) == b"v"

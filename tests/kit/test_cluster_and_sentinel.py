@@ -180,26 +180,3 @@ def test_a_command_over_several_slots_is_refused(kit: ShardKit) -> None:
     assert router.group(["a", "b"]) == {0: ["a", "b"]}
     with pytest.raises(MissingEntryError, match="config:redis:archive:1 is missing: component '"):
         router.client(1)
-
-
-async def test_scanning_a_cluster_finds_the_keys_of_all_its_nodes(
-    kit: ShardKit, local: LocalServers
-) -> None:
-    kit.key_sharded("archive").mset({f"k{n}": n for n in range(1000)})
-    for node in local.clusters["archive"].nodes:
-        with node.client() as direct:
-            assert direct.dbsize()
-    keys = sorted(f"k{n}".encode() for n in range(1000))
-    for kind in FACES:
-        async with opened(kind, local.shard_map) as face:
-            router = face.kit.key_sharded("archive")
-            assert sorted(await listed(router.scan_iter(count=100))) == keys
-            assert len(await listed(router.scan_iter("k9*", _type="string"))) == 111
-
-
-def test_structures_work_over_a_cluster_and_behind_sentinels(kit: ShardKit) -> None:
-    for component in ("archive", "watched"):
-        ids = kit.set("ids", component=component, total=1000, members=int)
-        assert ids.sadd_many(range(1000)) == 1000
-        assert ids.scard() == 1000
-        assert set(ids.smembers()) == set(range(1000))

@@ -18,9 +18,8 @@ import redis
 from link_helpers import FACES, clients_of, closed, eventually, exit_code, forked, of, opened
 
 import shardkit
-from shardkit import AsyncShardKit, ClosedError, ConfigError, Entry, ShardKit, ShardMap
-from shardkit.admin import config_client
-from shardkit.config import store
+from shardkit import AsyncShardKit, ConfigError, Entry, ShardKit, ShardMap
+from shardkit.admin import push
 from shardkit.errors import InvalidEntryError
 from shardkit.local import LocalServer
 
@@ -69,7 +68,7 @@ async def test_a_kit_opens_from_a_path_a_map_a_url_and_an_entry(
     path = tmp_path / "map.yaml"
     path.write_text(text)
     with server.client(db=7) as client:
-        store.push(client, where, force=True)
+        push(client, where)
     url = f"redis://{server.address}/7"
     places: list[Any] = [path, str(path), where, url, f" {url}\n", Entry({"url": url})]
     for each in places:
@@ -195,15 +194,6 @@ def test_a_refused_configuration_leaves_the_default_kit_as_it_is(where: ShardMap
     assert works(kit)
 
 
-def test_configuring_opens_nothing(where: ShardMap, server: LocalServer) -> None:
-    before = clients_of(server)
-    shardkit.configure(where)
-    shardkit.configure(f"redis://{server.address}/7")
-    assert clients_of(server) == before
-    shardkit.configure("redis://127.0.0.1:1")  # nobody is there
-    shardkit.configure(None)
-
-
 def test_a_closed_default_kit_says_so_until_another_is_configured(where: ShardMap) -> None:
     shardkit.configure(where)
     with shardkit.default_kit():
@@ -228,7 +218,7 @@ async def test_async_functions_and_routers_use_the_default_kit(
 
     # From a config server, a router has to read its component first.
     with server.client(db=7) as client:
-        store.push(client, where, force=True)
+        push(client, where)
     shardkit.configure(f"redis://{server.address}/7")
     router = shardkit.AsyncKeyShardedConnection("few")
     with pytest.raises(ConfigError, match=r"await the router's load\(\)"):
@@ -274,45 +264,11 @@ async def test_closing_closes_every_pool(where: ShardMap, server: LocalServer, k
     assert await eventually(lambda: clients_of(server) == 0)
 
 
-@pytest.mark.parametrize("kind", FACES)
-async def test_closing_closes_the_pool_of_the_config_server(
-    where: ShardMap, server: LocalServer, kind: str
-) -> None:
-    with server.client(db=7) as client:
-        store.push(client, where, force=True)
-    async with opened(kind, f"redis://{server.address}/7") as face:
-        await of(face.kit.component("few"))
-        assert clients_of(server) > 0
-    assert await eventually(lambda: clients_of(server) == 0)
-
-
-async def test_closing_a_blocking_kit_in_a_loop_closes_what_async_functions_used(
-    where: ShardMap, server: LocalServer
-) -> None:
-    with shardkit.connect(where) as kit:
-        await use_awaiting(kit)
-        assert clients_of(server) > 0
-    assert await eventually(lambda: clients_of(server) == 0)
-    with shardkit.connect(where) as other:
-        await use_awaiting(other)
-        await other.aclose()
-        assert clients_of(server) == 0
-
-
 def test_a_loop_that_ends_takes_its_pools_along(where: ShardMap, server: LocalServer) -> None:
     with shardkit.connect(where) as kit:
         for _ in range(3):
             asyncio.run(use_awaiting(kit))
             assert asyncio.run(eventually(lambda: clients_of(server) == 0, 5))
-
-
-def test_a_client_of_the_config_server_is_closed_afterwards(server: LocalServer) -> None:
-    with config_client(f"redis://{server.address}") as client:
-        assert client.ping()
-        assert clients_of(server) == 1
-    assert asyncio.run(eventually(lambda: clients_of(server) == 0))
-    with pytest.raises(ClosedError, match="closed"):
-        client.ping()
 
 
 def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> None:

@@ -16,7 +16,7 @@ import pytest
 from faces import Face
 
 import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.admin import (
     apply_profile,
     biggest_keys,
@@ -40,21 +40,8 @@ async def test_an_async_kit_is_entered_with_and_without_await(shard_map: ShardMa
         await kit.key_sharded("many").get("a")
     async with await shardkit.aconnect(shard_map) as kit:
         assert await kit.key_sharded("many").get("a") == b"1"
-    kit = await asyncio.wait_for(shardkit.aconnect(shard_map), 10)
+    kit = await asyncio.create_task(shardkit.aconnect(shard_map))  # to asyncio, a coroutine
     await kit.aclose()
-
-
-def test_opening_an_async_kit_is_a_coroutine_to_asyncio(shard_map: ShardMap) -> None:
-    kit = asyncio.run(shardkit.aconnect(shard_map))
-    assert isinstance(kit, AsyncShardKit)
-    asyncio.run(kit.aclose())
-
-    async def main() -> None:
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(shardkit.aconnect(shard_map))
-        await task.result().aclose()
-
-    asyncio.run(main())
 
 
 async def test_an_async_kit_that_cannot_be_opened_is_not_entered() -> None:

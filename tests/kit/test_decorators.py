@@ -43,41 +43,6 @@ def owner(kit: ShardKit, key: Any) -> int:
 # ---- what is handed over
 
 
-async def test_the_connection_is_redis_pys_client_of_the_shard(source: Any, kit: ShardKit) -> None:
-    @source.sharded_connection("many", shards=16)
-    def blocking(conn: Any, key: Any) -> Any:
-        return conn
-
-    @source.sharded_connection("many", shards=16)
-    async def awaiting(conn: Any, key: Any) -> Any:
-        return conn
-
-    for key in ("a", "b", 42, b"\xff"):
-        place = kit.component("many").entry_of(kit.component("many").shard_of(key)).fields
-        for client in (blocking(key), await awaiting(key)):
-            found = client.connection_pool.connection_kwargs
-            assert (found["port"], found.get("db", 0)) == (place["port"], place.get("db", 0))
-        assert isinstance(blocking(key), redis.Redis)
-        assert isinstance(await awaiting(key), aioredis.Redis)
-        assert blocking(key) is blocking(key)
-    assert blocking(42) is blocking("42") is blocking(b"42")
-
-
-async def test_the_unsharded_entry_is_handed_over(source: Any, kit: ShardKit) -> None:
-    @source.redis_connection("both")
-    def blocking(conn: Any) -> Any:
-        return conn
-
-    @source.redis_connection("both")
-    async def awaiting(conn: Any) -> Any:
-        return conn
-
-    place = kit.component("both").entry.fields
-    for client in (blocking(), await awaiting()):
-        found = client.connection_pool.connection_kwargs
-        assert (found["port"], found["db"]) == (place["port"], 1)
-
-
 async def test_functions_of_all_kinds_work_when_imported_before_configuring(
     kit: ShardKit,
 ) -> None:
@@ -241,15 +206,6 @@ def positional_only(conn: Any, a: Any, key: Any, /) -> Any:
     return conn
 
 
-def test_a_computed_key_sees_a_methods_arguments_without_self(kit: ShardKit) -> None:
-    class Users:
-        @kit.sharded_connection("many", key=lambda user, name: f"{user}:{name}")
-        def get(self, conn: Any, user: int, name: str) -> Any:
-            return conn
-
-    assert Users().get(1, name="n") is kit.key_sharded("many")["1:n"]
-
-
 def test_a_missing_key_is_a_type_error_as_pythons(kit: ShardKit) -> None:
     class Users:
         @kit.sharded_connection("many")
@@ -304,24 +260,6 @@ def test_a_function_that_cannot_be_routed_is_refused_where_it_is_decorated(kit: 
 # ---- counts, and components of the other kind
 
 
-def test_a_wrong_count_of_shards_is_refused_at_the_first_call(kit: ShardKit) -> None:
-    def conn_of(conn: Any, key: str) -> Any:
-        return conn
-
-    wrong = kit.sharded_connection("many", shards=8)(conn_of)
-    with pytest.raises(
-        ShardCountError, match="component 'many' has 16 shards, but this call says 8"
-    ):
-        wrong("k")
-    with pytest.raises(ShardCountError, match="'many' has 16 shards, but this call says 8"):
-        asyncio.run(kit.sharded_connection("many", shards=8)(coroutine)("k"))
-    with pytest.raises(
-        ShardCountError,
-        match=r"'one' has no shards .config:redis:one:0 is missing., but this call says 16",
-    ):
-        kit.sharded_connection("one", shards=16)(conn_of)("k")
-
-
 def test_a_component_used_the_wrong_way_is_named(kit: ShardKit) -> None:
     with pytest.raises(
         MissingEntryError,
@@ -332,14 +270,6 @@ def test_a_component_used_the_wrong_way_is_named(kit: ShardKit) -> None:
         kit.redis_connection("nope")(lambda conn: None)()
     with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
         asyncio.run(kit.sharded_connection("nope")(coroutine)("k"))
-
-
-def test_an_unsharded_component_counts_as_one_shard(kit: ShardKit) -> None:
-    assert keyed_one(kit)("any") is kit.client("one")
-
-
-def keyed_one(kit: ShardKit) -> Any:
-    return kit.sharded_connection("one")(lambda conn, key: conn)
 
 
 def test_without_a_topology_the_first_call_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,6 @@ from link_helpers import FACES, count_of, of, opened
 from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalCluster, LocalServers
-from shardkit.operations import Transaction
-from shardkit.operations.commands import Home, script_call
 
 BUMP = LuaScript("return redis.call('INCRBY', KEYS[1], ARGV[1])", "bump")
 SHOW = LuaScript("return {KEYS, ARGV}")
@@ -112,19 +110,6 @@ async def test_pipelines_of_redis_py_collect_it(
 
 
 @pytest.mark.parametrize("kind", FACES)
-async def test_pipelines_over_shards_collect_it(
-    kind: str, shard_map: ShardMap, servers: LocalServers
-) -> None:
-    async with opened(kind, shard_map) as face:
-        for n in (1, 2):
-            pipe = face.kit.key_sharded("many").pipeline()
-            for key in range(30):
-                assert BUMP(pipe, [f"k{key}"], [1]) is pipe
-            assert await of(pipe.execute()) == [n] * 30
-            flush_scripts(servers)
-
-
-@pytest.mark.parametrize("kind", FACES)
 @pytest.mark.parametrize("text", ["return {KEYS[1], ARGV[1]}", b"return {KEYS[1], ARGV[1]}"])
 async def test_pipelines_over_shards_load_a_registered_script(
     kind: str, shard_map: ShardMap, servers: LocalServers, text: str | bytes
@@ -173,11 +158,6 @@ async def test_clusters_and_their_pipelines_take_it(cluster: LocalCluster) -> No
 # ---- operations
 
 
-def test_the_same_script_serves_operations(kit: ShardKit) -> None:
-    call = script_call(Home("one"), BUMP.script, ["k"], [7])
-    assert kit.driver.link.send([call, Transaction(Home("one"), "k", (call,))]) == [7, [14]]
-
-
 # ---- JSON
 
 
@@ -199,12 +179,6 @@ def test_values_go_to_lua_and_come_back_as_json(kit: ShardKit, value: Any) -> No
     assert from_json(to_json(value)) == value
     if value != 2**53 - 1:  # cjson writes 14 digits
         assert from_json(ECHO(kit.client("one"), args=[to_json(value)])) == value
-
-
-def test_floats_survive_with_17_digits(kit: ShardKit) -> None:
-    exact = LuaScript("return string.format('%.17g', cjson.decode(ARGV[1]))")
-    for value in (0.1 + 0.2, 2.0**53 - 1, 1e300, -1 / 3):
-        assert from_json(exact(kit.client("one"), args=[to_json(value)])) == value
 
 
 def test_nil_is_none_also_through_json() -> None:

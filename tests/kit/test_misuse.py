@@ -13,7 +13,7 @@ import yaml
 
 import shardkit
 from shardkit import Entry, ShardMap
-from shardkit.config import store
+from shardkit.admin import push
 from shardkit.errors import (
     ConfigError,
     CrossShardError,
@@ -31,7 +31,7 @@ MAP = ShardMap.parse("components: {sessions: {entry: {}}, unique: {shards: [{}, 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     with LocalServer() as running, running.client() as client:
-        store.push(client, MAP, force=True)
+        push(client, MAP, force=["sessions", "unique"])
         yield running
 
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 import redis.asyncio as aioredis
+from arranged import map_of
 from faces import drawn
 from hypothesis import HealthCheck, given, settings, strategies as st
 from redis.exceptions import ResponseError
 
 import shardkit
-from shardkit import AsyncShardKit, CommandRefused, Entry, ShardKit, ShardMap
-from shardkit.config.component import Component
+from shardkit import AsyncShardKit, CommandRefused, ShardKit, ShardMap
 from shardkit.local import LocalServers
 
 KEYS = [f"k{n}" for n in range(8)]
@@ -216,11 +216,12 @@ def one(servers: LocalServers, form: dict[str, Any]) -> dict[str, Any]:
 def sharded(servers: LocalServers, form: dict[str, Any]) -> ShardMap:
     """Seven shards in databases that nobody else uses, three of them on one server."""
     shards = [
-        Entry({**servers.server_of("many", n % 4).entry.fields, "db": 13 + n // 4 % 2, **form})
+        {**servers.server_of("many", n % 4).entry.fields, "db": 13 + n // 4 % 2, **form}
         for n in range(7)
     ]
-    assert len({shard.address for shard in shards}) == 7
-    return ShardMap({"seven": Component("seven", None, tuple(shards))})
+    seven = map_of(seven={"shards": shards})
+    assert len({shard.address for shard in seven.components["seven"].shards}) == 7
+    return seven
 
 
 @pytest.fixture(scope="module")

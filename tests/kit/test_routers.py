@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
-from faces import Face
+from arranged import map_of
 from link_helpers import FACES, listed, of, opened
 
 import shardkit
-from shardkit import Entry, ShardKit, ShardMap
-from shardkit.config.component import Component
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -74,14 +73,6 @@ def test_keys_are_grouped_by_shard_in_the_order_given(kit: ShardKit) -> None:
         router.group(5.5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", ["pipeline", "scan_iter", "client", "group", "shard_of"])
-def test_no_private_class_is_named(face: Face, method: str) -> None:
-    with pytest.raises(TypeError, match=r"^[A-Z]\w+\.\w+\(\) got an unexpected keyword"):
-        getattr(face.kit.key_sharded("many"), method)(nope=1)
-    with pytest.raises(TypeError, match=r"^Kit\.redis_connection"):
-        face.kit.redis_connection("many", nope=1)
-
-
 def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:
     router = kit.id_pair_sharded("many", shards=16)
     client = router[9, 10]
@@ -101,41 +92,6 @@ def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:
     with pytest.raises(InvalidKeyError, match=r"12 is not a pair of ids; write router\[a, b\]"):
         router[12]
     assert repr(router) == "IdPairShardedConnection('many', shards=16)"
-
-
-def in_action(servers: LocalServers, count: int) -> ShardMap:
-    """A component of so many shards over the servers, placed as the book's source does."""
-    shards = tuple(
-        Entry({**servers.server_of("many", n % 4).entry.fields, "db": 8 + n // 4})
-        for n in range(count)
-    )
-    book = Component("book", None, shards, "redis-in-action")
-    return ShardMap({"book": book})
-
-
-def test_the_books_vectors_hold_on_real_servers(shard_map: ShardMap, servers: LocalServers) -> None:
-    with shardkit.connect(in_action(servers, 8)) as kit:
-        router = kit.key_sharded("book", shards=8)
-        expected = {"home:1": 7, "home:2": 5, "home:10": 4, "profile:1": 6}
-        for key, shard in expected.items():
-            for form in (key, key.encode()):
-                assert router.shard_of(form) == shard
-                router[form].set(form, shard)
-            with servers.server_of("many", shard % 4).client(db=8 + shard // 4) as direct:
-                assert direct.get(key) == str(shard).encode()
-    with shardkit.connect(in_action(servers, 16)) as kit:
-        visitor = "550e8400-e29b-41d4-a716-446655440000"
-        assert kit.key_sharded("book").shard_of(visitor) == 12
-        pairs = kit.id_pair_sharded("book", shards=16)
-        for pair, shard in {
-            (1, 2): 1,
-            (2, 1): 1,
-            (7, 10): 3,
-            ("10", "7"): 3,
-            (10, 10): 0,
-        }.items():
-            assert pairs.shard_of(*pair) == shard
-            assert pairs[pair] is pairs.client(shard)
 
 
 @pytest.mark.parametrize("kind", FACES)
@@ -211,11 +167,11 @@ def test_routers_of_the_default_kit_are_made_by_their_names(shard_map: ShardMap)
 
 def scanned(servers: LocalServers, databases: int) -> ShardMap:
     """Sixteen shards on four servers, over so many databases of each."""
-    shards = tuple(
-        Entry({**servers.server_of("many", n % 4).entry.fields, "db": n // 4 % databases})
+    shards = [
+        {**servers.server_of("many", n % 4).entry.fields, "db": n // 4 % databases}
         for n in range(16)
-    )
-    return ShardMap({"scanned": Component("scanned", None, shards)})
+    ]
+    return map_of(scanned={"shards": shards})
 
 
 @pytest.mark.parametrize("databases", [4, 2, 1])
@@ -289,4 +245,4 @@ def test_a_scan_goes_on_over_the_shards_that_there_were(
 
 def in_two(servers: LocalServers) -> ShardMap:
     shards = scanned(servers, 4).components["scanned"].shards[:2]
-    return ShardMap({"scanned": Component("scanned", None, shards)})
+    return map_of(scanned={"shards": [shard.fields for shard in shards]})

@@ -65,46 +65,12 @@ def test_documents_are_found_with_their_attributes_and_snippets(face: Face) -> N
     assert face.run(index.get("nobody")) is None
 
 
-def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
-    index = opened(face)
-    face.run(index.index("a", "one two", {"lang": "en", "votes": 1}))
-    face.run(index.index("a", "two three", {"lang": "de"}))
-    assert [face.run(index.count(query)) for query in ("one", "two", "three", "*")] == [0, 1, 1, 1]
-    assert face.run(index.count("lang:en")) == 0
-    assert face.run(index.count("votes:1")) == 0
-    assert face.run(index.words("t")) == [("three", 1), ("two", 1)]
-    assert face.run(index.words("o")) == []
-    assert face.run(index.remove("a")) is True
-    assert face.run(index.remove("a")) is False
-    assert (
-        face.run(index.count()) == face.run(index.count("*")) == face.run(index.count("two")) == 0
-    )
-    assert {part.documents for part in face.run(index.info())} == {0}
-
-
 def test_info_reports_the_content_of_each_part(face: Face) -> None:
     index = opened(face, component="one", parts=1)
     face.run(index.index_many([("a", "one two three"), ("b", "two")]))
     assert face.run(index.info()) == [PartInfo(2, 3, 2, 1)]
     face.run(index.remove("a"))
     assert face.run(index.info()) == [PartInfo(1, 3, 2, 2)]
-
-
-def test_many_documents_are_indexed_and_removed_in_bulk(face: Face) -> None:
-    index = opened(face, chunk=256)
-    many = ((f"d{n}", f"number {n} w{n % 7}", {"votes": n}) for n in range(900))
-    assert face.run(index.index_many(many)) == 900
-    assert face.run(index.count("number w3")) == len(range(3, 900, 7))
-    found = face.run(index.search("number", sort="-votes", offset=890, attributes=["votes"]))
-    assert ids(found) == [f"d{n}" for n in reversed(range(10))]  # attributes by another exchange
-    assert found.hits[0].attributes == {"votes": 9}
-    assert [hit.id for hit in face.list(index.all("w0", sort="votes"))] == [
-        f"d{n}" for n in range(0, 900, 7)
-    ]
-    assert face.run(index.remove_many(f"d{n}" for n in range(0, 2000, 2))) == 450
-    assert face.run(index.count("number")) == 450
-    assert face.run(index.count("number votes:..9")) == 5
-    assert len(face.run(index.get_many(f"d{n}" for n in range(900)))) == 450
 
 
 def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(
@@ -141,26 +107,6 @@ def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> 
     assert sorted(ids(found)) == ["a", "b"]
     assert found.hits[0].snippet is None
     assert face.run(index.get("a")).text is None
-
-
-def test_pages_are_numbered_from_one(face: Face) -> None:
-    index = opened(face)
-    face.run(index.index_many([(str(n), "x", {"votes": n % 3}) for n in range(25)]))
-    whole = ids(face.run(index.search("x", sort="-votes", limit=100)))
-    pages = [ids(face.run(index.page("x", n, 10, sort="-votes"))) for n in (1, 2, 3, 4)]
-    assert [one for page in pages for one in page] == whole
-    assert pages[3] == []
-
-
-def test_a_cursor_continues_behind_a_document_that_was_removed(face: Face) -> None:
-    index = opened(face)
-    face.run(index.index_many([(str(n), "x", {"votes": n}) for n in range(9)]))
-    first = face.run(index.search("x", sort="votes", limit=3))
-    face.run(index.remove_many(["1", "2", "3"]))
-    second = face.run(index.search("x", sort="votes", limit=3, cursor=first.cursor))
-    assert ids(second) == ["4", "5", "6"]
-    last = face.run(index.search("x", sort="votes", limit=5, cursor=first.cursor))
-    assert (ids(last), last.cursor) == (["4", "5", "6", "7", "8"], None)
 
 
 def test_a_cached_result_does_not_change_with_the_documents(face: Face) -> None:
@@ -262,19 +208,6 @@ def test_an_index_has_by_default_as_many_parts_as_its_component_has_shards(face:
         assert face.run(face.kit.ads(component=component, parts=parts).count()) == 1
 
 
-def test_deleting_leaves_no_keys(face: Face, kit: ShardKit) -> None:
-    for component in ("few", "one"):
-        index = opened(face, component=component, chunk=64)
-        documents = [(f"d{n}", f"w{n} x{n % 5} x", {"lang": f"l{n}"}) for n in range(200)]
-        face.run(index.index_many(documents))
-        face.run(index.remove("d7"))
-        assert face.run(index.delete()) == 199
-        assert keys_of(kit, component) == set()
-        assert face.run(index.index("a", "x")) == 1
-        assert face.run(index.count()) == 1
-        face.run(index.delete())
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -298,12 +231,6 @@ def test_parameters_that_cannot_be_used_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         kit.search(**{"name": "s", "component": "one", **wrong})
-
-
-def test_an_index_may_have_eight_fields(face: Face) -> None:
-    index = face.kit.search("s", component="one", fields=dict.fromkeys("abcdefgh", 1.0))
-    face.run(index.index("1", {"h": "x"}))
-    assert [face.run(index.count(f"{field}:x")) for field in "agh"] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from faces import Exchanges, Face
 
 from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, ParameterMismatchError
+from shardkit.errors import DamagedDataError
 from shardkit.operations import Page
 from shardkit.search import check
 
@@ -171,15 +171,6 @@ def test_numbers_of_documents_that_cannot_be_are_named(face: Face, index: Any, c
         client.hdel(key, place)
 
 
-def test_the_very_first_value_of_an_index_is_missed(face: Face, client: Any) -> None:
-    index = face.kit.search("t", component="one", parts=1, attributes=ATTRIBUTES)
-    face.run(index.index("a", "", {"lang": "en"}))
-    assert face.list(index.check()) == []
-    client.delete("{t:0}:y:0")
-    [found] = face.list(index.check())
-    assert (found.key, found.found, found.expected) == ("{t:0}:y:0", "no value 1", "that of a")
-
-
 @pytest.mark.parametrize("number", [2**31, 2**32])
 def test_however_high_the_next_number_is_said_to_be_only_documents_are_looked_at(
     face: Face, index: Any, client: Any, number: int
@@ -233,22 +224,6 @@ def test_words_that_come_while_the_lexicon_is_read_are_no_damage(face: Face, ind
             written += 1
     assert written
     assert damage == []
-
-
-def test_documents_without_parameters_are_refused_and_rebuild_stores_them(
-    face: Face, index: Any, client: Any
-) -> None:
-    client.delete("s:meta")
-    other = face.kit.search("s", component="one", parts=1, chunk=32)
-    with pytest.raises(DamagedDataError, match=r"s:meta is damaged: nothing.*rebuild\(\)"):
-        face.run(other.index("new", "blue whale"))
-    again = face.kit.search("s", component="one", parts=1, attributes=ATTRIBUTES, chunk=64)
-    [found] = face.list(again.check())
-    assert (found.key, found.repair) == ("s:meta", "rebuild() stores those that it is opened with")
-    assert face.run(again.rebuild()) == 150
-    assert face.list(again.check()) == []
-    with pytest.raises(ParameterMismatchError, match="s:meta: 's' was created with other"):
-        face.run(other.index("new", "blue whale"))
 
 
 def test_a_document_that_says_anothers_number_is_neither_replaced_nor_removed(

@@ -121,19 +121,6 @@ def test_a_part_that_goes_while_the_words_of_a_prefix_are_read_counts_for_nothin
     assert [(hit.id, hit.value) for hit in found] == [(hit.id, hit.value) for hit in alone]
 
 
-def test_indexing_can_be_repeated_after_a_part_failed(own: Face, own_servers: LocalServers) -> None:
-    index = filled(own, "data")
-    own_servers.server_of("data", 1).kill()
-    many = [(str(n), "new", {"votes": -n}) for n in range(60)]
-    with pytest.raises(ShardErrors, match=r"1 shard failed \(data:1\)"):
-        own.run(index.index_many(many))
-    own_servers.server_of("data", 1).restart()  # it has lost its data
-    own.run(index.index_many(many))
-    assert own.run(index.count("new")) == own.run(index.count()) == 60
-    assert own.run(index.count("x")) == 0
-    assert ids(own.run(index.search("new", sort="votes", limit=2))) == ["59", "58"]
-
-
 def test_a_read_only_replica_answers_and_caches_nothing(
     own: Face, own_servers: LocalServers
 ) -> None:

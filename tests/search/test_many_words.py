@@ -133,40 +133,6 @@ def test_two_clients_write_one_document_of_many_words_and_one_of_both_is_found(
         index.delete()
 
 
-def test_a_writer_that_paused_too_long_begins_again(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its words were removed by another client, which took it for dead."""
-    index, other = opened(kit), opened(kit)
-    done: list[str] = []
-    call = parts.IndexPart.call
-
-    def interfering(part: Any, name: str, args: Any, **options: Any) -> Any:
-        if name == "search/show" and not done:
-            done.append(name)
-            other.index("another", "x")
-        return call(part, name, args, **options)
-
-    monkeypatch.setattr(parts.IndexPart, "call", interfering)
-    index.index("long", " ".join(WORDS))
-    assert done
-    assert seen(other, WORDS) == [1] * len(WORDS)
-    assert sound(other)
-
-
-def test_words_that_may_still_come_are_left_alone(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts, "PENDING_SECONDS", 60)
-    index, other = opened(kit), opened(kit)
-    assert not begin(kit, index.deferred.index("long", " ".join(WORDS)), 4)
-    other.index("another", "w1")
-    assert len([*kit.client("one").scan_iter("*:p:*")]) == 1
-    assert [hit.id for hit in other.search("w1")] == ["another"]
-    assert other.words("w1") == [("w1", 1)]
-    assert sound(other)
-
-
 def test_an_index_is_rebuilt_whose_documents_have_many_words(kit: ShardKit) -> None:
     index = opened(kit)
     index.index_many([("long", " ".join(WORDS)), ("short", "w1"), ("longer", " ".join(NEW))])
@@ -230,18 +196,3 @@ def test_a_document_that_is_replaced_while_a_query_continues_is_found_once(
         again = face.run(index.search("every", limit=100, result=found.result))
         assert sorted(hit.id for hit in again) == wanted, at
     assert asked > 7
-
-
-def test_the_columns_of_a_chunk_whose_last_document_moves_are_removed(
-    face: Face, kit: ShardKit
-) -> None:
-    kinds = dict.fromkeys(["votes", "stars", "price", "size"], "number")
-    index = face.kit.search("t", component="one", parts=1, attributes=kinds, chunk=8)
-    values = dict.fromkeys(kinds, 1)
-    face.run(index.index_many((f"d{n}", "x", values) for n in range(8)))
-    face.run(index.remove_many(f"d{n}" for n in range(1, 8)))
-    columns = {f"{{t:0}}:a:{place}:0".encode() for place in range(1, 5)}
-    assert set(kit.client("one").scan_iter("{t:0}:a:*")) == columns
-    face.run(index.index("d0", " ".join(WORDS), values))  # by slices, in the next chunk
-    moved = {key[:-1] + b"1" for key in columns}
-    assert set(kit.client("one").scan_iter("{t:0}:a:*")) == moved

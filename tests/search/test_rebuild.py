@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,6 @@ from faces import Exchanges, Face, clocked
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ShardKitError
-from shardkit.search.documents import names_words
 
 STATE = "{s:0}:state"
 OPTIONS: dict[str, Any] = {
@@ -215,14 +213,6 @@ def test_a_word_whose_id_is_lost_is_given_up_only_if_that_is_said(
     for word in lost:
         assert [hit.id for hit in face.run(index.search(word))] == ["new"]
     assert face.list(index.check()) == []
-
-
-def test_only_a_document_of_which_no_text_was_kept_names_words() -> None:
-    words, attributes = b"\0\0\1\0\0\0", b"[1]"
-    stored = struct.pack("<III", 7, len(words), len(attributes)) + words + attributes
-    assert names_words(stored)
-    assert not names_words(stored + b'\0["a"]')
-    assert not names_words(stored[:11])
 
 
 def test_a_rebuild_that_is_interrupted_anywhere_is_begun_again(face: Face, kit: ShardKit) -> None:

@@ -11,7 +11,6 @@ from faces import Face
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
 from shardkit.search import AllOf, AnyOf, Node, Not, Word, parts, searcher, unparse
-from shardkit.search.parts import IndexPart
 
 COUNT = 400
 
@@ -46,73 +45,11 @@ def calls(kit: ShardKit) -> Calls:
     return Calls(kit)
 
 
-TOTALS = {"every": 400, "*": 400, "lang:=en": 266, "w*": 400, '"every w7"': 10, "every -w3 w*": 390}
-
-
-@pytest.mark.parametrize("query", TOTALS)
-def test_the_less_a_call_may_do_the_more_calls_give_the_same_hits(
-    face: Face, index: Any, calls: Calls, query: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results, counts = [], []
-    for work in (10_000_000, 2_000, 200):
-        monkeypatch.setattr(searcher, "WORK_PER_CALL", work)
-        calls.reset()
-        found = face.run(index.search(query, limit=30, facets=["lang"]))
-        results.append((found.total, found.hits, found.facets))
-        counts.append(calls.count)
-    assert results[0] == results[1] == results[2]
-    assert results[0][0] == TOTALS[query]
-    assert counts[0] <= 3 < counts[2] <= COUNT / 8 + 8
-    assert counts[1] <= counts[2]
-
-
-def test_many_synonyms_cost_their_postings_not_words_times_matches(
-    face: Face, index: Any, calls: Calls
-) -> None:
-    few = AnyOf(tuple(Word(f"x{n}") for n in range(10)))
-    many = AllOf((Word("every"), AnyOf(tuple(Word(f"x{n}") for n in range(COUNT)))))
-    assert face.run(index.count(few)) == 10
-    face.run(index.search(many))
-    calls.reset()
-    assert face.run(index.search(many)).total == COUNT
-    assert calls.count <= 4
-
-
-def test_documents_indexed_while_a_query_continues_are_not_found_twice(
-    face: Face, index: Any, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A document that is removed and indexed again gets a number behind the query's end."""
-    monkeypatch.setattr(searcher, "WORK_PER_CALL", 1)
-    other = kit.search("s", component="one", parts=1, attributes={"lang": "text"}, chunk=128)
-    call = IndexPart.call
-    done: list[bool] = []
-
-    def interfering(part: Any, name: str, args: Any, **options: Any) -> Any:
-        if name == "search/query" and args[1] > COUNT / 2 and not done:
-            done.append(True)
-            other.remove("d000")
-            other.index("d000", "every")
-        return call(part, name, args, **options)
-
-    monkeypatch.setattr(IndexPart, "call", interfering)
-    found = face.run(index.search("every", limit=COUNT))
-    assert done
-    assert len({hit.id for hit in found}) == len(found.hits) == found.total == COUNT
-
-
 def test_a_query_of_more_words_than_a_call_can_look_up_is_refused(face: Face, index: Any) -> None:
     text = " ".join(f"x{n}" for n in range(8_000))
     for query in (f'"{text}"', text, AllOf((Word("every"), Not(Word(text))))):
         with pytest.raises(InvalidArgumentError, match=r"8,00[01] different words"):
             face.run(index.search(query))
-
-
-def test_a_phrase_of_a_thousand_words_is_found(face: Face, index: Any) -> None:
-    text = " ".join(f"y{n}" for n in range(1_000))
-    face.run(index.index("long", f"zebra {text} {text} lion"))
-    assert [hit.id for hit in face.run(index.search(f'"{text}"'))] == ["long"]
-    assert face.run(index.count(f'"{text} {text}"')) == 1
-    assert face.run(index.count(f'"{text} zebra"')) == 0
 
 
 def test_words_with_a_prefix_are_listed_some_at_a_time(

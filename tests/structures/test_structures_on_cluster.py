@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from typing import Any
 
 import pytest
 from faces import Face, faced, sessions
 
-import shardkit
 from shardkit import ShardMap
-from shardkit.errors import CrossShardError
 from shardkit.local import LocalCluster, LocalServer
 
 DAY = date(2015, 5, 17)
@@ -62,36 +58,6 @@ def test_a_set_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(a.scard()) == 0
 
 
-def test_values_move_within_a_slot_only(on_cluster: Face) -> None:
-    face = on_cluster
-    todo, doing = (face.kit.list(f"{{jobs}}:{n}", component="cluster") for n in ("todo", "doing"))
-    face.run(todo.rpush(1))
-    assert face.run(todo.lmove(doing)) == "1"
-    with pytest.raises(CrossShardError, match="do not live together"):
-        face.run(doing.lmove(face.kit.list("other", component="cluster")))
-    assert face.run(doing.llen()) == 1
-
-
-def test_waiting_over_a_cluster(on_cluster: Face, cluster_map: ShardMap) -> None:
-    jobs = on_cluster.kit.list("jobs", component="cluster", part_size=3)
-    with shardkit.connect(cluster_map) as kit, ThreadPoolExecutor() as pool:
-        other = kit.list("jobs", component="cluster", part_size=3)
-
-        def push() -> None:
-            client = kit.client("cluster")
-            while not any(
-                info["blocked_clients"]
-                for info in client.info("clients", target_nodes="all").values()
-            ):
-                threading.Event().wait(0.002)
-            other.rpush("x")
-
-        pushing = pool.submit(push)
-        assert on_cluster.run(jobs.blpop()) == "x"
-        pushing.result(30)
-        assert on_cluster.run(jobs.brpop(0.01)) is None
-
-
 @pytest.mark.parametrize("precision", ["exact", "60-bit", "compact", "bitmap"])
 def test_visitors_are_counted_over_a_cluster(on_cluster: Face, precision: str) -> None:
     face = on_cluster
@@ -122,14 +88,3 @@ def test_hyperloglogs_are_merged_over_a_cluster(on_cluster: Face, name: str) -> 
     assert face.run(visitors.count_union(days)) == face.run(visitors.count(DAY))
     for day in days:
         assert face.run(visitors.remove(day)) is True
-
-
-def test_parts_that_live_together_are_counted_by_the_server(on_cluster: Face) -> None:
-    face = on_cluster
-    visitors: Any = face.kit.unique_visitors("{tag}", component="cluster", first_day=2000)
-    known = sessions(600)
-    assert face.run(visitors.visit_many(known[:400], DAY)) == 400
-    assert face.run(visitors.visit_many(known[300:], NEXT)) == 300
-    assert face.run(visitors.count_union([DAY, NEXT])) == 600
-    assert face.run(visitors.count_intersection([DAY, NEXT])) == 100
-    assert face.run(visitors.remove(DAY)) is face.run(visitors.remove(NEXT)) is True

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from shardkit import ShardKit
-from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog, LogBatch
-from shardkit.cli.demo.counting import VISITORS, VisitCounter, loads, measure_memory, session_of
+from shardkit.cli.demo.counting import VisitCounter, measure_memory
 from shardkit.cli.demo.replay import ReplayResult, replay
 
 
@@ -35,17 +34,6 @@ def log_of(path: Path, *entries: tuple[date, int]) -> Path:
         )
     )
     return path
-
-
-def test_counts_can_be_deleted(demo_kit: ShardKit, tmp_path: Path) -> None:
-    counting = VisitCounter(demo_kit)
-    replayed(counting, log_of(tmp_path / "log", (date(2025, 3, 3), 10)))
-    demo_kit.client("hits").set("another", "key")
-    counting.forget()
-    assert counting.days() == []
-    assert [load.keys for load in loads(demo_kit, "unique", VISITORS)] == [0] * 16
-    assert demo_kit.client("unique").keys("*2025*") == []
-    assert demo_kit.client("hits").keys() == [b"another"]
 
 
 class InterruptedCounting(VisitCounter):
@@ -99,66 +87,7 @@ def test_a_log_is_replayed_in_a_thread_too_and_tells_how_far_it_is(
 # ---- how days are planned
 
 
-def test_a_day_is_planned_for_by_the_day_before(demo_kit: ShardKit, tmp_path: Path) -> None:
-    day = date(2025, 3, 3)
-    one = timedelta(days=1)
-    counting = VisitCounter(demo_kit, first_day=1_000)
-    log = log_of(
-        tmp_path / "log",
-        *((day, 700), (day + one, 10), (day + 2 * one, 3)),
-        (day + 9 * one, 5),  # after a gap
-        (day - one, 4),  # out of order: its morrow is there already
-    )
-    replayed(counting, log, 50)
-    assert [(figures.day - day, figures.planned, figures.parts) for figures in counting.days()] == [
-        (-one, 2_048, 5),
-        (0 * one, 2_048, 5),
-        (one, 2_048, 5),
-        (2 * one, 16, 1),
-        (9 * one, 2_048, 5),
-    ]
-
-
-def test_days_of_one_batch_follow_one_another(demo_kit: ShardKit, tmp_path: Path) -> None:
-    day = date(2025, 3, 3)
-    counting = VisitCounter(demo_kit, first_day=1_000)
-    later_first = ((day + timedelta(days=1), 10), (day, 100))
-    replayed(counting, log_of(tmp_path / "log", *later_first))
-    assert [figures.planned for figures in counting.days()] == [2_048, 256]
-
-
 # ---- where it is, and what it weighs
-
-
-def test_the_shards_have_all_visitors_who_weigh_a_fraction_of_a_plain_set(
-    demo_kit: ShardKit, tmp_path: Path
-) -> None:
-    path = tmp_path / "sample.log"
-    path.write_bytes(sample.log())
-    counting = VisitCounter(demo_kit)
-    result = replayed(counting, path)
-    shares = list(loads(demo_kit, "unique", VISITORS))
-    days = counting.days()
-    assert len(shares) == 16
-    assert sum(share.ids for share in shares) == sum(day.visitors for day in days)
-    # Each part that has members is a key, and so are each day's parameters.
-    assert sum(share.keys for share in shares) <= sum(day.parts + 1 for day in days)
-    assert all(8 * share.ids < share.size < 16 * share.ids + 1_000 for share in shares)
-    assert result.visitor is not None
-    day, visitor = result.visitor
-    place, there = counting.locate(visitor, day)
-    assert there
-    assert place.id == int(session_of(visitor)[:15], 16)
-    assert demo_kit.client(*place.shard).sismember(place.key, str(place.id))
-    assert not counting.locate((b"192.0.2.1", b"never came"), day)[1]
-    memory = measure_memory(counting, days)
-    assert memory is not None
-    assert (memory.days, memory.visitors) == (5, sum(day.visitors for day in days))
-    assert 8 * memory.visitors < memory.parts < 12 * memory.visitors
-    assert 30 * memory.visitors < memory.plain_set < 90 * memory.visitors
-    assert memory.uuid_text_set > memory.plain_set
-    # What the shards say of their keys, with the counts and plans beside them, is about the same.
-    assert 0.8 * memory.parts < sum(share.size for share in shares) < 1.1 * memory.parts
 
 
 def test_the_busiest_days_are_weighed_as_far_as_there_is_time(
@@ -172,7 +101,3 @@ def test_the_busiest_days_are_weighed_as_far_as_there_is_time(
     memory = measure_memory(counting, counting.days())
     assert memory is not None
     assert (memory.days, memory.visitors) == (2, 100)
-
-
-def test_nothing_weighs_nothing(demo_kit: ShardKit) -> None:
-    assert measure_memory(VisitCounter(demo_kit), []) is None

@@ -6,10 +6,8 @@ import hashlib
 import ipaddress
 from pathlib import Path
 
-from shardkit import ShardMap
 from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLogParser
-from shardkit.cli.demo.command import laptop_map
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -36,13 +34,3 @@ def test_the_sample_never_changes_and_has_only_addresses_reserved_for_examples()
 def test_the_map_in_the_package_is_the_one_in_configs() -> None:
     packaged = Path(sample.__file__).with_name("local.yaml")
     assert packaged.read_text("utf-8") == (CONFIGS / "local.yaml").read_text("utf-8")
-
-
-def test_the_laptop_map_has_what_the_demo_needs() -> None:
-    shard_map: ShardMap = laptop_map()
-    unique = shard_map.components["unique"]
-    assert unique.entry is not None
-    assert len(unique.shards) == 16
-    assert shard_map.components["hits"].entry is not None
-    assert shard_map.config_server is not None
-    assert shard_map.warnings == ()

@@ -53,10 +53,6 @@ def test_attributes_are_read_by_their_kinds(name: str, given: Any, found: Any) -
     assert attributes(**{name: given}) == {name: found}
 
 
-def test_unknown_attributes_and_nulls_are_left_out() -> None:
-    assert attributes(votes=None, colour="red") == {}
-
-
 @pytest.mark.parametrize(
     ("name", "given"),
     [

@@ -102,10 +102,6 @@ def test_text_is_read_without_marks_and_code(
     assert (" ".join(found.text.split()) if name == "guide.md" else found.text) == text
 
 
-def test_a_module_without_docstrings_is_no_document(tmp_path: Path) -> None:
-    assert list(documents_of(written(tmp_path / "silent.py", "x = 1\n"))) == []
-
-
 def test_json_lines_are_a_document_each(tmp_path: Path) -> None:
     path = written(
         tmp_path / "data.jsonl",
@@ -169,19 +165,6 @@ def test_a_line_is_skipped_as_a_whole_however_long_it_is(
     first, then = documents_of(path)
     assert isinstance(first, FileDocument) is (length < 100)
     assert then == FileDocument(f"{path}#2", "", "next", {})
-
-
-def test_names_that_are_not_utf8_are_written_with_escapes(tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
-    path.write_text("word " * 40)
-    found = the_document(path)
-    assert (found.id, found.title) == (f"{tmp_path}/caf\\xe9.txt", "caf\\xe9")
-
-
-def test_bytes_that_are_not_utf8_do_not_stop_the_reading(tmp_path: Path) -> None:
-    path = tmp_path / "latin.txt"
-    path.write_bytes(b"caf\xe9 au lait")
-    assert the_document(path).text == "caf\ufffd au lait"
 
 
 def test_the_installed_packages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

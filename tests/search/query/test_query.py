@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -209,13 +208,6 @@ def test_the_message_points_at_the_place() -> None:
     _, shown, mark = str(raised.value).splitlines()
     assert shown[mark.index("^")] == '"'
     assert len(shown) < 90
-
-
-def test_the_error_is_an_argument_error_and_pickles() -> None:
-    with pytest.raises(InvalidArgumentError) as raised:
-        read("a -")
-    again = pickle.loads(pickle.dumps(raised.value))
-    assert (str(again), again.position) == (str(raised.value), 2)
 
 
 @pytest.mark.parametrize("text", [None, b"a", 1])

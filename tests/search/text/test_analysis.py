@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import Any
@@ -84,18 +81,6 @@ def test_english_words_are_runs_of_letters_and_apostrophes() -> None:
     assert [token.term for token in English().beginnings("a")] == ["a"]
 
 
-def test_places_are_where_words_stand_although_spelling_changes_their_length() -> None:
-    text = "ŉ ﬁne Straße ｶﾞｷﾞｸﾞ"
-    found = [(token.term, text[token.start : token.end]) for token in Unicode().spans(text)]
-    assert found == [
-        ("n", "ŉ"),
-        ("fine", "ﬁne"),
-        ("strasse", "Straße"),
-        ("ガギ", "ｶﾞｷﾞ"),
-        ("ギグ", "ｷﾞｸﾞ"),
-    ]
-
-
 @pytest.mark.parametrize("tokenizer", [Unicode(), Unicode(fold_accents=False), English()])
 @given(text=TEXTS)
 @example("ŉ")
@@ -111,11 +96,6 @@ def test_places_are_in_order_and_terms_are_their_own_words(tokenizer: Tokenizer,
         assert token.term in tokenizer.words(text[token.start : token.end])
 
 
-@given(TEXTS.filter(lambda text: "\u0345" not in text))  # a mark that alone is folded to a letter
-def test_case_makes_no_difference(text: str) -> None:
-    assert Unicode().words(text.casefold()) == Unicode().words(text)
-
-
 # Terms
 
 
@@ -123,13 +103,6 @@ def test_stop_words_are_left_out_and_leave_no_gap() -> None:
     assert PLAIN.terms("The state of the art") == ["state", "art"]
     assert [token.term for token in PLAIN.spans("The state of the art")] == ["state", "art"]
     assert 110 <= len(ENGLISH) <= 130
-
-
-def test_stop_words_are_spelled_as_words_are() -> None:
-    analyzer = Analyzer(stop_words={"Él", "LA"})
-    assert analyzer.terms("él la el LA los") == ["los"]
-    assert Analyzer(stop_words=set()).terms("the") == ["the"]
-    assert Analyzer(English(), {"a", "of"}).terms("a of by") == ["by"]
 
 
 @pytest.mark.parametrize("stop_words", ["english", {"two words"}])
@@ -148,13 +121,6 @@ def test_stems_stand_for_words_in_their_forms() -> None:
     assert Analyzer(stemmer="german").terms("Häuser Hauses") == ["haus", "haus"]
 
 
-def test_a_stemmer_is_right_on_many_threads() -> None:
-    words = [f"{word}ing" for word in ("search", "test", "shard", "rout", "index")] * 400
-    stem = stemmer("english").__wrapped__  # type: ignore[attr-defined]
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(stem, words)) == ["search", "test", "shard", "rout", "index"] * 400
-
-
 def test_an_unknown_stemmer_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidArgumentError, match=r"stemmer='klingon'; give one of .*english"):
         Analyzer(stemmer="klingon")
@@ -165,16 +131,6 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
     stemmer.cache_clear()
     with pytest.raises(InvalidArgumentError, match=r"shardkit\[search\]"):
         Analyzer(stemmer="english")
-
-
-def test_without_a_stemmer_the_extra_is_not_needed() -> None:
-    code = (
-        "import sys; sys.modules['snowballstemmer'] = None\n"
-        "from shardkit.search.text import Analyzer\n"
-        "print(Analyzer().terms('Naïve words'), Analyzer().fingerprint)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == f"['naive', 'words'] {PLAIN.fingerprint}\n"  # in every process the same
 
 
 def test_the_fingerprint_tells_parameters_apart() -> None:
@@ -189,11 +145,6 @@ def test_the_fingerprint_tells_parameters_apart() -> None:
     assert len({analyzer.fingerprint for analyzer in analyzers}) == len(analyzers)
     assert len(set(analyzers)) == len(analyzers)
     assert Analyzer() == Analyzer(Unicode(), set(ENGLISH))
-
-
-def test_an_analyzer_pickles() -> None:
-    for analyzer in (Analyzer(stemmer="english"), Analyzer(English(), {"a"})):
-        assert pickle.loads(pickle.dumps(analyzer)) == analyzer
 
 
 def test_long_terms_are_cut() -> None:

@@ -19,11 +19,6 @@ def test_rarer_words_weigh_more(documents: int, data: st.DataObject) -> None:
     assert (weight * 1024).is_integer()
 
 
-def test_more_words_than_documents_count_as_all() -> None:
-    assert idf(10, 11) == idf(10, 10)
-    assert idf(0, 0) > 0
-
-
 @given(st.floats(0, 1000), st.integers(0, 10**6))
 def test_an_impact_is_a_byte_that_grows_with_the_word_and_falls_with_the_length(
     times: float, length: int
@@ -31,11 +26,3 @@ def test_an_impact_is_a_byte_that_grows_with_the_word_and_falls_with_the_length(
     byte = impact_byte(times, length)
     assert 1 <= byte <= 255
     assert impact_byte(times + 1, length) >= byte >= impact_byte(times, length + 10)
-
-
-@given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 255)), max_size=30), st.randoms())
-def test_scores_do_not_depend_on_the_order_of_summing(
-    words: list[tuple[int, int]], random: object
-) -> None:
-    parts = [idf(10**6, df) * byte for df, byte in words]
-    assert sum(parts) == sum(reversed(parts)) == sum(sorted(parts)) == math.fsum(parts)

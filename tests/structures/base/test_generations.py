@@ -143,35 +143,6 @@ def test_generations_restart_after_a_minute(kit: ShardKit, kind: Kind) -> None:
     assert client.hget("it:meta", "hint:life") is None
 
 
-def test_an_expiring_structure_has_a_next_generation(kit: ShardKit, kind: Kind) -> None:
-    old = kind.make(kit, 1)
-    kind.write(old, 3)
-    write = late(kit, kind, old)
-    assert kind.make(kit, 1).pexpire(30)
-    client = holder(kit, "many", "it:meta")
-    while client.exists("it:meta"):
-        pass
-    new = kind.make(kit, 2)
-    kind.write(new, 3)
-    assert client.hget("it:meta", "hint:life") is not None
-    with pytest.raises(ParameterMismatchError, match="'it' was created with other parameters"):
-        write.end()
-    assert kind.read(new) == {3}
-
-
-def test_a_slow_deletion_spares_later_generations(kit: ShardKit, kind: Kind) -> None:
-    old = kind.make(kit, 1)
-    kind.write(old, 3)
-    deletion = Exchanges(kit, old.deferred.delete())
-    deletion.until("structures/base/change_part")
-    assert kind.make(kit, 1).delete()  # completes it
-    new = kind.make(kit, 2)
-    kind.write(new, 3)
-    deletion.end()
-    assert kind.read(new) == {3}
-    assert list(new.check()) == []
-
-
 def test_a_deletion_spares_other_parameters(kit: ShardKit, kind: Kind) -> None:
     deletion = Exchanges(kit, kind.make(kit, 1).deferred.delete())
     deletion.until("structures/base/mark_deleting")
@@ -180,21 +151,6 @@ def test_a_deletion_spares_other_parameters(kit: ShardKit, kind: Kind) -> None:
     with pytest.raises(ParameterMismatchError, match="'it' was created with other parameters"):
         deletion.end()
     assert kind.read(new) == {3}
-
-
-def test_late_visits_count_for_the_new_plan(kit: ShardKit) -> None:
-    day = date(2015, 5, 17)
-    visitors = kit.unique_visitors("unique", component="many", first_day=1)
-    visitors.visit_many([f"{n:08x}-0000-4000-8000-000000000000" for n in range(40)], day)
-    session = f"{99:08x}-0000-4000-8000-000000000000"
-    visit = Exchanges(kit, visitors.deferred.visit(session, day))
-    visit.until("structures/unique/add_and_count")
-    other = kit.unique_visitors("unique", component="many", first_day=1)
-    assert other.remove(day)
-    other.visit_many([f"{n:08x}-0000-4000-8000-000000000000" for n in range(50, 90)], day)
-    visit.end()
-    assert other.count(day) == other.recount(day) == 41
-    assert sum(1 for _ in other.ids(day)) == 41
 
 
 def test_a_visit_completes_the_deletion_of_its_day(kit: ShardKit) -> None:

@@ -228,17 +228,6 @@ def test_a_time_to_live_of_nothing_deletes(world: World, kind: Kind) -> None:
     assert world.keys() == {}
 
 
-@pytest.mark.long(7)
-@pytest.mark.parametrize("kind", NO_LISTS, indirect=True)
-def test_the_next_write_completes_a_deletion_that_was_begun(world: World, kind: Kind) -> None:
-    it = kind.make(world.ours, world.component)
-    kind.add(it, range(50))
-    steps = opened_by_another(world, kind).deferred.delete()
-    run_until(world.theirs, steps, "structures/base/mark_deleting")
-    kind.add(opened_by_another(world, kind), [7])
-    check(world, kind, {7})
-
-
 def test_a_kept_list_pushes_nothing_into_one_with_values_of_another_type(world: World) -> None:
     numbers = world.ours.list("it", component=world.component, values=int)
     numbers.rpush(1, 2)
@@ -387,23 +376,6 @@ def test_a_write_that_completes_a_deletion_keeps_later_data(world: World, kind: 
         assert check(world, kind) == ({3, 60, 61, 700} if more else {3, 61}), at
         at += 1
     assert at > 3
-
-
-@pytest.mark.long(6)
-@pytest.mark.parametrize("world", ["few", "cluster"], indirect=True)
-def test_expire_applies_to_a_recreated_structure(world: World, kind: Kind) -> None:
-    kept = kind.make(world.ours, world.component)
-    kind.add(kept, range(20))
-    theirs = opened_by_another(world, kind)
-    assert theirs.delete()
-    kind.add(theirs, range(50))
-    assert kept.pexpireat(LATER)
-    check(world, kind, set(range(50)))
-    assert min(world.keys().values()) > 0
-    assert kept.persist()
-    assert set(world.keys().values()) == {-1}
-    assert kept.delete()
-    assert world.keys() == {}
 
 
 @pytest.mark.long(3)

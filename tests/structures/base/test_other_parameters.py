@@ -13,7 +13,7 @@ from faces import Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
-from shardkit.operations.operation import operation, stream
+from shardkit.operations import operation, stream
 from shardkit.structures.base.writes import settle
 
 DAY = date(2015, 5, 17)

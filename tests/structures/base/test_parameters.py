@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from arranged import map_of
-from faces import Face, faced, holder, keys_of
+from faces import Face, faced, holder
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.local import LocalServer, LocalServers
-from shardkit.operations.operation import Operation
+from shardkit.operations import Operation
 from shardkit.structures.base.parameters import Metadata, open_all
 
 
@@ -57,40 +56,6 @@ def test_a_default_is_not_written_and_an_absent_parameter_has_it(kit: ShardKit) 
     kit.driver.run(opening(spread="even"))
     with pytest.raises(ParameterMismatchError, match="spread is 'even', not 'wide'"):
         kit.driver.run(opening(spread="wide"))
-
-
-MADE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "hash": (
-        lambda kit: kit.hash("it", component="many"),
-        lambda it: it.hset_many((n, n) for n in range(300)),
-    ),
-    "planned set": (
-        lambda kit: kit.set("it", component="many", members=int, total=300),
-        lambda it: it.sadd_many(range(300)),
-    ),
-    "sorted set": (
-        lambda kit: kit.sorted_set("it", component="many"),
-        lambda it: it.zadd({str(n): n for n in range(300)}),
-    ),
-    "list": (lambda kit: kit.list("it", component="many"), lambda it: it.rpush(*range(300))),
-    "packed": (
-        lambda kit: kit.packed("it", component="many", fields={"a": "u16"}),
-        lambda it: it.set_many((n, {"a": n}) for n in range(300)),
-    ),
-}
-
-
-@pytest.mark.parametrize("made", MADE)
-def test_a_kept_structure_whose_parameters_are_lost_is_deleted(
-    face: Face, kit: ShardKit, made: str
-) -> None:
-    make, fill = MADE[made]
-    it = make(face.kit)
-    face.run(fill(it))
-    assert holder(kit, "many", it.meta_key).delete(it.meta_key) == 1
-    assert face.run(it.delete()) is True
-    assert keys_of(kit, "many") == set()
-    assert face.run(it.delete()) is False
 
 
 def test_parts_are_read_and_created_while_the_server_of_the_parameters_is_down() -> None:

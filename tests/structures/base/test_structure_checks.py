@@ -13,7 +13,6 @@ from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.structures import Damage
 from shardkit.structures.base import parameters
-from shardkit.structures.base.damage import damage
 
 WORDS = [f"word{n}" for n in range(300)]
 DAY = date(2015, 5, 17)
@@ -121,19 +120,6 @@ def test_a_damaged_group_state_is_rebuilt(
     assert found_in(face, name) == []
 
 
-def test_a_lost_part_is_found_with_what_it_loses(face: Face, kit: ShardKit) -> None:
-    ids = a_set(face.kit)
-    face.run(ids.sadd_many(range(300)))
-    key = next(k for k in keys_of(kit, "many") if k.endswith("}:0"))
-    client: Any = holder(kit, "many", key)
-    lost = client.scard(key)
-    client.delete(key)
-    [found] = found_in(face, "set")
-    assert found.loses == f"{lost} members, lost already"
-    assert face.run(a_set(face.kit).rebuild()) == 300 - lost
-    assert found_in(face, "set") == []
-
-
 def test_wrong_types_and_values_are_found(face: Face, kit: ShardKit) -> None:
     face.run(a_hash(face.kit).hset(mapping={word: word for word in WORDS}))
     one, two = sorted(k for k in keys_of(kit, "many") if k.endswith("}:0"))
@@ -163,18 +149,6 @@ def test_misplaced_fields_are_found_among_numbers(
     [found] = face.list(it.check())
     assert found.key == "it:0"
     assert f"and {len(wrong) - 1} others" in found.found
-
-
-def test_a_top_that_is_not_the_highest_is_found(face: Face, kit: ShardKit) -> None:
-    face.run(scores(face.kit).zadd({word: n for n, word in enumerate(WORDS)}))
-    key = next(k for k in keys_of(kit, "many") if k.endswith(":top"))
-    client = holder(kit, "many", key)
-    client.zpopmax(key)
-    client.zadd(key, {"word5": 5000})
-    [found] = found_in(face, "sorted set")
-    assert found.key == key
-    face.run(scores(face.kit).rebuild())
-    assert found_in(face, "sorted set") == []
 
 
 @pytest.mark.parametrize("lost", [True, False])
@@ -496,22 +470,6 @@ def test_what_is_rebuilt_expires_with_its_structure(face: Face, kit: ShardKit, n
     assert {key for key, left in ends.items() if not 900 < left <= 1000} == set()
 
 
-def test_a_rebuilt_list_expires_with_its_parts(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
-    face.run(a_list(face.kit).rpush(*range(100)))
-    face.run(a_list(face.kit).expire(1000))
-    client: Any = holder(kit, "many", "jobs")
-    client.delete("{jobs}:meta")
-    client.lpop("{jobs}:2")
-    assert face.run(a_list(face.kit).rebuild()) == 99
-    assert face.list(a_list(face.kit).check()) == []
-    face.run(a_list(face.kit).rpush(*range(100)))
-    forever = {key for key in keys_of(kit, "many") if client.ttl(key) == -1}
-    assert forever == {"{jobs}:meta"}
-
-
 OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "set": (
         lambda kit: kit.set("it", component="one", parts=64, part_size=16),
@@ -561,10 +519,3 @@ def test_force_removes_parts_of_other_parameters(face: Face, kit: ShardKit, name
     assert face.run(make_other(face.kit).delete(force=True))
     kept = {key for key in client.scan_iter() if client.ttl(key) == -1}
     assert kept == {b"it:17x", b"item:{4}"}
-
-
-def test_damage_is_reported_with_what_is_there_what_should_be_and_what_to_do() -> None:
-    error = damage("users", "k", "text", "a number", "rebuild it")
-    assert (error.component, error.key) == ("users", "k")
-    assert (error.found, error.expected) == ("text", "a number")
-    assert str(error).index("text") < str(error).index("a number") < str(error).index("rebuild it")

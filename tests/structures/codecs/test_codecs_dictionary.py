@@ -9,11 +9,11 @@ from faces import Face, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, StructureError
+from shardkit.structures import Codec, Compressed, Tokens
 from shardkit.structures.base import parameters
 from shardkit.structures.codecs import compression
-from shardkit.structures.codecs.compression import Compressed, Tokens, dictionary_of
+from shardkit.structures.codecs.compression import dictionary_of
 from shardkit.structures.codecs.named import JSON
-from shardkit.structures.codecs.plain import Codec
 
 TOWNS = ("Frankfurt am Main", "Rothenburg ob der Tauber", "Bad Münder am Deister")
 CITIES = [[name, str(n), "DE"] for n in range(25) for name in TOWNS]
@@ -190,46 +190,3 @@ def test_dictionaries_are_deleted_with_their_hash(face: Face, kit: ShardKit) -> 
     kit.client("one").delete("records:meta")
     assert face.run(opened(face, "tokens").delete()) is True
     assert keys_of(kit, "one") == set()
-
-
-def test_no_dictionary_stays_cached_after_the_hash_was_deleted(face: Face) -> None:
-    records, others = opened(face, "tokens"), opened(face, "tokens")
-    face.run(records.train(CITIES))
-    face.run(records.hset("a", CITIES[0]))
-    assert face.run(records.delete()) is True
-    assert face.run(others.train(TREES)) is True
-    face.run(others.hset("b", TREES[0]))
-    assert face.run(records.hget("b")) == TREES[0]
-    face.run(records.hset("a", TREES[1]))
-    assert face.run(opened(face, "tokens").hmget("a", "b")) == [TREES[1], TREES[0]]
-
-
-@pytest.mark.parametrize("options", [{"parts": 1}, {"total": 50, "part_size": 64}])
-@pytest.mark.parametrize("later", [False, True])
-def test_a_kept_hash_follows_a_dictionary_that_others_replaced(
-    face: Face, kit: ShardKit, options: dict[str, Any], later: bool
-) -> None:
-    def opened() -> Any:
-        return face.kit.hash("records", component="one", codec="zstd", **options)
-
-    kept, other = opened(), opened()
-    face.run(kept.train(CITIES))
-    face.run(kept.hset("a", CITIES[0]))
-    face.run(other.delete())
-    face.run(other.train(TREES))
-    face.run(other.hset("a", TREES[0]))
-    if later:  # after the lease of parameters that were read
-        kept.meta._read_at -= 10
-    assert face.run(kept.hget("a")) == TREES[0]
-    assert face.run(kept.hgetall()) == {"a": TREES[0]}
-
-    face.run(other.delete())
-    face.run(other.train(CITIES))
-    face.run(other.hset("a", CITIES[0]))
-    if later:
-        kept.meta._read_at -= 10
-    face.run(kept.hset(mapping={"a": TREES[1], "b": TREES[2]}))
-    face.run(kept.hsetnx("c", TREES[3]))
-    read = face.run(opened().hgetall())
-    assert read == dict(zip("abc", TREES[1:4], strict=True))
-    assert face.list(opened().check()) == []

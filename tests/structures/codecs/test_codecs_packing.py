@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.codecs.compression import Compressed, Packing, Tokens, Zstd, dictionary_of
+from shardkit.structures import Compressed, Tokens, Zstd
+from shardkit.structures.codecs.compression import Packing, dictionary_of
 from shardkit.structures.codecs.named import TEXT
-from shardkit.structures.codecs.token_table import TokenTable, code_lengths, train
+from shardkit.structures.codecs.token_table import TokenTable, code_lengths
 
 RECORDS = [
     b'["%b","%d","%b"]' % (name, region, country)
@@ -49,14 +50,6 @@ def test_whatever_is_packed_comes_back(packing: Packing) -> None:
             assert coder.unpack(packed) == value
 
     check()
-
-
-@packings
-def test_records_like_those_of_the_sample_become_much_shorter(packing: Packing) -> None:
-    made = with_dictionary(packing)
-    plain = '["Springfield","23","CH"]'
-    assert len(made.encode(plain)) < 0.6 * len(plain)
-    assert made.decode(made.encode(plain)) == plain
 
 
 @packings
@@ -155,29 +148,6 @@ def test_zstd_keeps_values_of_many_blocks_as_they_are() -> None:
     half = value[: len(value) // 2]
     assert len(made.encode(half)) < len(half) // 10
     assert made.decode(made.encode(half)) == half
-
-
-def test_a_table_is_the_same_after_it_was_stored() -> None:
-    loaded = TokenTable.load(TABLE.dump())
-    assert loaded.dump() == TABLE.dump()
-    assert [loaded.pack(record) for record in RECORDS] == [TABLE.pack(record) for record in RECORDS]
-
-
-def test_training_gives_the_same_table_for_the_same_sample() -> None:
-    assert train(RECORDS, 512).dump() == TABLE.dump()
-
-
-def test_a_table_has_at_most_the_tokens_asked_for_and_the_letters() -> None:
-    letters = len({letter for record in RECORDS for letter in record})
-    for size in (1, 20, 100):
-        table = train(RECORDS, size)
-        count = sum(zlib.decompress(table.dump())[1:257][3::4])
-        assert count <= size + letters + 3
-
-
-def test_bytes_that_the_sample_did_not_have_are_spelt_out() -> None:
-    value = bytes(range(256)) * 2
-    assert TABLE.unpack(TABLE.pack(value)) == value
 
 
 @settings(max_examples=40)

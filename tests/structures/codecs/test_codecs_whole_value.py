@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.structures import WholeValue, codec, compare_codecs
-from shardkit.structures.codecs.named import TEXT
 
+TEXT = codec("text")
 PAGE = "<li>an entry of a cached page</li>" * 300
 
 

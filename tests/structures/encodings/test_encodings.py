@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,16 +13,12 @@ from hypothesis import given, strategies as st
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServer
-from shardkit.log_records import Once
+from shardkit.structures.encodings import check, inspect_keys, limits_at, recommend
 from shardkit.structures.encodings.limits import (
     FORMS,
     KeyEncoding,
     Limits,
-    check,
-    inspect_keys,
-    limits_at,
     read_limits,
-    recommend,
     warn_if_not_compact,
 )
 
@@ -193,15 +188,6 @@ def test_keys_of_every_type_are_looked_at(own: Face, own_server: LocalServer) ->
         assert excess["words"] == []
 
 
-def test_shrunken_keys_are_stale(own: Face, own_server: LocalServer) -> None:
-    with own_server.client() as client:
-        client.hset("h", mapping=dict.fromkeys(range(600), "v"))
-        client.hdel("h", *range(500))
-    [seen] = run(own, inspect_keys("own", ["h"]))
-    verdict = check(seen, run(own, limits_at("own", "h")))
-    assert (verdict.compact, verdict.excesses, verdict.stale) == (False, (), True)
-
-
 def test_of_a_large_key_only_some_entries_are_read(own: Face, own_server: LocalServer) -> None:
     with own_server.client() as client:
         client.hset("h", mapping=dict.fromkeys(range(30000), "v"))
@@ -228,15 +214,6 @@ def test_changing_keys_are_left_out(own: Face, own_server: LocalServer) -> None:
                 return end.value
 
         assert [seen.key for seen in run(own, change_in_between())] == [b"stays"]
-
-
-def test_keys_over_shards_are_looked_at_where_they_live(own: Face) -> None:
-    names = own.kit.set("names", component="own_shards", total=2000, part_size=50, members=int)
-    own.run(names.sadd_many(range(2000)))
-    keys = [names.key_of(n) for n in range(2000)]
-    found = seen_by_key(own, *set(keys), to="own_shards")
-    assert sum(seen.length for seen in found.values()) == 2000
-    assert {seen.encoding for seen in found.values()} == {"intset"}
 
 
 def test_limits_are_unknown_without_permission(
@@ -268,25 +245,3 @@ def test_a_shard_that_is_away_is_an_error() -> None:
     text = json.dumps({"components": {"gone": {"entry": {"port": 1}}}})
     with faced("blocking", ShardMap.parse(text)) as face, pytest.raises(ShardErrors, match="gone"):
         run(face, inspect_keys("gone", ["h"]))
-
-
-def test_the_warning_names_the_setting(
-    own: Face,
-    own_server: LocalServer,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("shardkit.structures.encodings.limits._warned", Once())
-    with caplog.at_level(logging.WARNING, logger="shardkit"):
-        run(own, warn_if_not_compact("own", "k", "hash", 512, "cities"))
-        assert caplog.messages == []
-        run(own, warn_if_not_compact("own", "k", "hash", 1024, "cities"))
-        with own_server.client() as client:
-            client.config_set("hash-max-listpack-entries", 64)
-        run(own, warn_if_not_compact("own", "k", "hash", 128, "cities"))
-    first, second = caplog.messages
-    assert first == (
-        "cities: parts of up to 1024 fields are not compact: the server's "
-        "hash-max-listpack-entries is 512; raise it, or use a smaller part_size"
-    )
-    assert "hash-max-listpack-entries is 64" in second  # also when it is below the default

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +18,6 @@ from shardkit.errors import (
     StructureError,
 )
 from shardkit.local import LocalServer
-from shardkit.structures.hash import sharded_hash
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "numbers and growing": {"part_size": 16, "parts": 4},
@@ -120,18 +118,6 @@ def test_digits_with_leading_zeros_are_fields_of_their_own(kit: ShardKit, layout
     assert agents.hgetall() == {field: field.encode() for field in odd}
 
 
-def test_threads_that_count_lose_nothing(kit: ShardKit, layout: dict[str, Any]) -> None:
-    hits = kit.hash("hits", component="many", **layout)
-
-    def count() -> None:
-        for n in range(150):
-            hits.hincrby(f"page {n % 50}")
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: count(), range(4)))
-    assert {int(value) for value in hits.hvals()} == {12}
-
-
 def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
     cities = kit.hash("cities", component="many")
     for value in (None, [1], {"a": 1}, object(), "\ud800"):
@@ -158,23 +144,6 @@ def test_missing_fields_have_no_value(face: Face, codec: str | None) -> None:
     face.run(it.hset("a", "x"))
     assert face.run(it.hget("b")) is None
     assert face.run(it.hget("a")) == ("x" if codec else b"x")
-
-
-def test_parts_are_as_large_as_what_they_hold_and_how_they_grow_allows(kit: ShardKit) -> None:
-    sizes = {
-        (rule, total): kit.hash("it", component="few", partition=rule, total=total).part_size
-        for rule in ("digits", "crc32")
-        for total in (None, 10_000)
-    }
-    fixed = sharded_hash.DEFAULT_PART_SIZE
-    growing = sharded_hash.DEFAULT_PART_SIZE_OF_HASHED
-    assert fixed != growing
-    assert sizes == {
-        ("digits", None): fixed,
-        ("digits", 10_000): fixed,
-        ("crc32", None): growing,
-        ("crc32", 10_000): fixed,
-    }
 
 
 def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
@@ -307,12 +276,6 @@ def test_a_plain_hash_is_copied(face: Face, kit: ShardKit) -> None:
     records = face.kit.hash("records", component="many", codec="json")
     assert face.run(records.copy_from("cityid2city:")) == 2500
     assert face.run(records.hget(7)) == ["City 7"]
-
-
-def test_a_value_too_long_for_the_compact_form_is_stored_all_the_same(kit: ShardKit) -> None:
-    cities = kit.hash("cities", component="many")
-    cities.hset(mapping={1: "x" * 100_000, "a": "y" * 100_000})
-    assert cities.hmget(1, "a") == [b"x" * 100_000, b"y" * 100_000]
 
 
 class TestStrings:

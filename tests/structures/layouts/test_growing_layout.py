@@ -4,56 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
-from zlib import crc32
 
 import pytest
 from faces import Exchanges, Face, sends
-from hypothesis import given, strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.structures.layouts import growing
-from shardkit.structures.layouts.growing import address, max_load, parts_after_splits, tags
-
-NUMBERS = st.integers(0, 2**32 - 1)
-PARTS = st.integers(1, 5000)
-
-
-@given(NUMBERS, PARTS)
-def test_a_split_moves_members_only_from_the_part_in_line_to_the_new_one(q: int, n: int) -> None:
-    before, after = address(q, n), address(q, n + 1)
-    assert 0 <= before < n
-    split = n - (1 << (n.bit_length() - 1))
-    assert after == before or (before, after) == (split, n)
-
-
-@given(NUMBERS, PARTS, PARTS)
-def test_a_member_is_in_a_part_that_was_split_from_its_old_one(q: int, a: int, b: int) -> None:
-    before, now = min(a, b), max(a, b)
-    assert address(q, now) in parts_after_splits(before, now, {address(q, before)})
-
-
-@given(PARTS, PARTS)
-def test_every_part_was_split_from_exactly_one_old_part(a: int, b: int) -> None:
-    before, now = min(a, b, 200), min(max(a, b), 400)
-    found = [part for old in range(before) for part in parts_after_splits(before, now, {old})]
-    assert sorted(found) == list(range(now))
-
-
-@pytest.mark.parametrize("shards", [1, 2, 4, 8, 16, 32, 64])
-def test_crc32_spreads_the_groups_evenly_over_any_power_of_two_of_shards(shards: int) -> None:
-    held = Counter(crc32(b"%d" % tag) % shards for tag in tags(64))
-    assert set(held.values()) == {64 // shards}
-
-
-def test_the_load_leaves_room_for_parts_that_wait_to_be_split() -> None:
-    for size in (64, 128, 256, 512, 4096):
-        most = 2 * max_load(size)
-        assert most + 6 * most**0.5 <= size + 1e-6 < most + 7 * most**0.5 + 3
 
 
 def test_more_members_of_one_part_than_a_script_takes_go_in_several(face: Face) -> None:
@@ -80,25 +40,6 @@ def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: st
     assert largest <= 64
     assert {encoding for _, encoding in parts_of(kit, component, "ids")} == {b"intset"}
     assert face.run(ids.scard()) == 12 * 700 == len(set(face.run(ids.smembers())))
-
-
-def test_a_load_plans_parts_for_its_new_members(kit: ShardKit) -> None:
-    members = list(range(60_000))
-    options: dict[str, Any] = {"component": "one", "members": int, "part_size": 256, "parts": 4}
-    known, unknown = kit.set("known", **options), kit.set("unknown", **options)
-    assert known.sadd_many(members) == unknown.sadd_many(iter(members)) == len(members)
-
-    def part_count(ids: Any) -> int:
-        return sum(ids.layout.parts)
-
-    needed = len(members) / max_load(256)
-    assert needed <= part_count(known) <= 1.05 * needed + 4
-    assert part_count(unknown) == pytest.approx(part_count(known), rel=0.05)
-    before = part_count(known), part_count(unknown)
-    assert known.sadd_many(members) == unknown.sadd_many(iter(members)) == 0
-    added = part_count(known) - before[0], part_count(unknown) - before[1]
-    assert added[0] == pytest.approx(added[1], abs=4)  # one for each group
-    assert set(known.smembers()) == set(members)
 
 
 def parts_of(kit: ShardKit, component: str, name: str) -> list[tuple[int, bytes]]:

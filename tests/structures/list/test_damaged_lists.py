@@ -9,7 +9,6 @@ import pytest
 from faces import Face, holder
 
 from shardkit import DamagedDataError, ShardKit
-from shardkit.structures.list.scripts import Ends
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "lpop": lambda jobs: jobs.lpop(5),
@@ -144,8 +143,3 @@ def test_a_full_part_beyond_an_end_is_damage(face: Face, kit: ShardKit, beyond: 
         with pytest.raises(DamagedDataError, match=f"first=0 last=3, where {beyond} within"):
             call()
     assert face.run(jobs.rebuild()) == 14
-
-
-def test_a_list_that_does_not_exist_ends_where_it_begins() -> None:
-    ends = Ends.parse("many", "{jobs}:ends", [None] * 5)
-    assert (ends.length, ends.part_size, ends.find(0)) == (0, 0, None)

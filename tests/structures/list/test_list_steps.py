@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from faces import Exchanges, Face, holder
 
-from shardkit import AsyncShardKit, DamagedDataError, ShardKit
+from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.structures.list import scripts
 
@@ -113,39 +112,6 @@ def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, ch
     assert again.lrange(0, -1) == left
 
 
-def test_damaged_parts_stop_an_insertion(kit: ShardKit) -> None:
-    jobs = made(kit, "jobs", "linsert")
-    client = holder(kit, "many", jobs.meta_key)
-    steps = iter(Exchanges(kit, jobs.deferred.linsert("BEFORE", "y", "z")))
-    while client.hget("{jobs}:ends", "unfinished") is None:
-        next(steps)
-    reached = int(client.hget("{jobs}:ends", "unfinished").split()[2])
-    assert client.llen(f"{{jobs}}:{reached}") == 3, "one more than it takes"
-    client.rpop(f"{{jobs}}:{reached + 1}")
-    before = {key: client.dump(key) for key in client.scan_iter()}
-    with pytest.raises(DamagedDataError, match="1 values") as raised:
-        kit.list("jobs", component="many", part_size=2).rpush("new")
-    assert raised.value.key == f"{{jobs}}:{reached + 1}"
-    assert {key: client.dump(key) for key in client.scan_iter()} == before
-
-
-def test_a_list_that_expires_while_its_time_is_changed_is_gone(kit: ShardKit) -> None:
-    jobs = made(kit, "jobs", "expire")
-    jobs.pexpire(150)
-    assert run_until(kit, jobs.deferred.expire(100), 1)
-    client = holder(kit, "many", jobs.meta_key)
-    assert client.hget("{jobs}:ends", "unfinished") is not None
-    while client.exists("{jobs}:11"):
-        pass
-    assert kit.list("jobs", component="many", part_size=2).rpush("new") == 1
-    assert sorted(client.keys("{jobs}:*")) == [
-        b"{jobs}:0",
-        b"{jobs}:ends",
-        b"{jobs}:meta",
-        b"{jobs}:signal",
-    ]
-
-
 def test_no_script_removes_more_than_some_thousand_values(kit: ShardKit) -> None:
     jobs = kit.list("jobs", component="many", part_size=10_000)
     jobs.rpush_many("x" if n % 5 else f"{n}" for n in range(25_000))
@@ -163,30 +129,6 @@ def test_no_script_removes_more_than_some_thousand_values(kit: ShardKit) -> None
     gone = set(skipped)
     assert [*jobs.items()] == [value for n, value in enumerate(kept) if n not in gone]
     assert list(jobs.check()) == []
-
-
-async def test_cancelled_pops_are_undone_after_a_change(akit: AsyncShardKit, kit: ShardKit) -> None:
-    jobs = made(kit, "jobs", "lrem all")
-    popping = akit.list("jobs", component="many", part_size=2)
-    await popping.llen()
-    send, sent, go_on = akit.driver.link.send, asyncio.Event(), asyncio.Event()
-
-    async def slow(batch: Any) -> Any:
-        replies = await send(batch)
-        if not sent.is_set():
-            sent.set()
-            await go_on.wait()
-        return replies
-
-    popping._driver._send = slow
-    task = asyncio.ensure_future(popping.lpop(3))
-    await sent.wait()
-    assert run_until(kit, jobs.deferred.lrem(0, "x"), 1)
-    task.cancel()
-    go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert jobs.lrange(0, -1) == [*"axbcdefghyijkl"]
 
 
 @pytest.mark.parametrize(
@@ -264,20 +206,6 @@ def test_a_change_checks_the_list(kit: ShardKit, damage: dict[str, Any]) -> None
     with pytest.raises(DamagedDataError, match="is damaged"):
         kit.list("jobs", component="many", part_size=2).llen()
     assert {key: client.dump(key) for key in client.keys("{jobs}:*")} == before
-
-
-@pytest.mark.parametrize("damage", [{"first": -(10**12)}, {"last": 10**12}, {"first": "x"}])
-def test_parts_far_from_the_ends_are_found(kit: ShardKit, damage: dict[str, Any]) -> None:
-    jobs = kit.list("[a]*", component="many", part_size=2)
-    jobs.rpush_many(VALUES * 100)
-    jobs.ltrim(2300, -1)
-    client = holder(kit, "many", jobs.meta_key)
-    client.rpush("{[a]*}:nothing", 1)
-    client.hset("{[a]*}:ends", mapping=damage)
-    with pytest.raises(DamagedDataError, match=r"\[a\]\*\}:(ends|-?1000000000000) is damaged"):
-        jobs.llen()
-    assert jobs.rebuild() == 200
-    assert jobs.lrange(0, -1) == VALUES * 8
 
 
 def test_who_knows_the_ends_of_a_list_ends_a_change_of_it_all_the_same(kit: ShardKit) -> None:

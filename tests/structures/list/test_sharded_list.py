@@ -18,7 +18,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.operations.operation import Page
+from shardkit.operations import Page
 
 
 @pytest.fixture(params=["one", "many"])
@@ -162,16 +162,6 @@ def test_a_name_with_a_tag_of_its_own_keeps_it(face: Face, kit: ShardKit) -> Non
         face.kit.list("}x", component="many")
 
 
-def test_a_call_reads_where_its_list_ends_and_no_parameters(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("jobs", component="many")
-    face.run(jobs.rpush("a"))
-    client = holder(kit, "many", jobs.meta_key)
-    for call in (jobs.rpush, jobs.lpos):
-        client.config_resetstat()
-        face.run(call("b"))
-        assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 1
-
-
 def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) -> None:
     lists = [face.kit.list(f"jobs:{n}", component="many", part_size=2) for n in range(40)]
     lengths = face.run(face.kit.together(*(each.deferred.rpush(1, 2, 3) for each in lists)))
@@ -225,28 +215,6 @@ def test_lists_that_do_not_live_together_are_refused(face: Face, kit: ShardKit) 
 
 
 # ---- parameters
-
-
-def test_a_list_that_others_created_anew_is_noticed(face: Face, kit: ShardKit) -> None:
-    """Their parameters were compared once; the scripts look at each call."""
-    jobs = face.kit.list("jobs", component="many", part_size=3)
-    face.run(jobs.rpush(*range(7)))
-    holder(kit, "many", "jobs").flushdb()
-    assert face.run(jobs.llen()) == 0
-    assert face.run(jobs.rpush(1)) == 1
-    assert "{jobs}:meta" in keys_of(kit, "many")
-    kit.list("jobs", component="many", part_size=3).delete()
-    kit.list("jobs", component="many", part_size=4).rpush(*range(9))
-    calls: list[Callable[[], Any]] = [
-        lambda: jobs.rpush(1),
-        lambda: jobs.lpop(),
-        lambda: jobs.llen(),
-        lambda: jobs.lrange(0, 1),
-    ]
-    for call in calls:
-        with pytest.raises(ParameterMismatchError, match="part_size is '4', not '3'"):
-            face.run(call())
-    assert kit.list("jobs", component="many", part_size=4).llen() == 9
 
 
 # ---- bad input

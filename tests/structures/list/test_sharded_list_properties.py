@@ -185,21 +185,3 @@ def test_a_list_in_parts_does_what_a_list_does(
     monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 2)
     monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
     run_state_machine_as_test(machine(face, kit), settings=BUDGET)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_values_of_any_kind_come_back(face: Face, kit: ShardKit, size: int) -> None:
-    parts = face.kit.list("all", component="many", part_size=size, values=bytes)
-    sent = [bytes([n % 256]) * (n % 7) for n in range(2500)]
-    assert face.run(parts.rpush_many(sent[1000:])) == 1500
-    assert face.run(parts.lpush_many(sent[:1000][::-1])) == 2500
-    assert face.list(parts.items()) == sent
-    assert face.list(parts.items(reverse=True)) == sent[::-1]
-    check_parts(kit, parts)
-    assert [face.run(parts.lindex(n)) for n in (0, 7, 1249, -1)] == [
-        sent[n] for n in (0, 7, 1249, -1)
-    ]
-    assert face.run(parts.rpop(1200)) == sent[:1299:-1]
-    assert face.run(parts.lpop(1300)) == sent[:1300]
-    assert face.run(parts.llen()) == 0
-    check_parts(kit, parts)

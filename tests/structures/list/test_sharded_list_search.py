@@ -102,15 +102,6 @@ def test_no_insertion_beside_a_removed_value(kit: ShardKit, jobs: Any) -> None:
     assert jobs.llen() == 0
 
 
-def test_a_search_ends_with_the_parts_that_existed_when_it_began(kit: ShardKit, jobs: Any) -> None:
-    for steps, none in (
-        (jobs.deferred.lpos("new"), None),
-        (jobs.deferred.linsert("AFTER", "new", "newer"), -1),
-    ):
-        assert between(kit, steps, 1, lambda: jobs.rpush(*"12345678", "new")) == none
-        jobs.rpop(9)
-
-
 def test_all_indexes_are_found_over_many_steps(face: Face) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=1000)
     face.run(jobs.rpush_many(n % 2 for n in range(45_000)))

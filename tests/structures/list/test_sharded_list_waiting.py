@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +20,10 @@ import pytest
 from faces import Face, faced, holder, sends
 
 import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.errors import ShardErrors
+from shardkit import AsyncShardKit, ServerClock, ShardKit, ShardMap
 from shardkit.local import LocalServer
-from shardkit.operations.operation import Operation
-from shardkit.structures.base.server_clock import ServerClock
+from shardkit.structures import ShardedList
 from shardkit.structures.list import sharded_list
-from shardkit.structures.list.sharded_list import ShardedList
 
 STOP = "stop"
 
@@ -67,17 +63,6 @@ def test_a_blocked_pop_returns_what_is_pushed(
             map(str, range(5) if end == "l" else range(3, 8))
         )
     assert jobs.llen() == 3
-
-
-async def test_blocked_tasks_return_what_is_pushed(
-    akit: AsyncShardKit, kit: ShardKit, only_tokens_wake: None
-) -> None:
-    jobs = akit.list("jobs", component="many", part_size=3)
-    waiting = [asyncio.ensure_future(jobs.brpop()) for _ in range(5)]
-    await asyncio.to_thread(blocked, kit, "jobs", 5)
-    await jobs.lpush(*range(5))
-    assert sorted(map(str, await asyncio.wait_for(asyncio.gather(*waiting), 30))) == [*"01234"]
-    assert await jobs.llen() == 0
 
 
 def test_a_missing_list_can_be_waited_for(kit: ShardKit, only_tokens_wake: None) -> None:
@@ -143,33 +128,6 @@ def test_threads_at_both_ends_lose_nothing(kit: ShardKit, only_tokens_wake: None
     assert jobs.llen() == 0
 
 
-async def test_tasks_at_both_ends_lose_nothing(akit: AsyncShardKit, only_tokens_wake: None) -> None:
-    jobs = akit.list("jobs", component="many", part_size=2)
-    taken: list[str | None] = []
-    all_taken = asyncio.Event()
-
-    async def produce(n: int) -> None:
-        random = Random(n)
-        numbers = iter(range(n, ITEMS, 4))
-        while page := list(islice(numbers, random.randint(1, 5))):
-            await random.choice([jobs.lpush, jobs.rpush])(*page)
-
-    async def consume(n: int) -> None:
-        pop = [jobs.blpop, jobs.brpop][n % 2]
-        while (value := await pop()) != STOP:
-            taken.append(value)
-            if len(taken) == ITEMS:
-                all_taken.set()
-
-    async with asyncio.timeout(60):
-        consumers = [asyncio.ensure_future(consume(n)) for n in range(20)]
-        await asyncio.gather(*map(produce, range(4)))
-        await all_taken.wait()  # a STOP on the right would overtake values on the left
-        await jobs.rpush(*[STOP] * 20)
-        await asyncio.gather(*consumers)
-    assert Counter(taken) == Counter(map(str, range(ITEMS)))
-
-
 # ---- faults
 
 
@@ -233,63 +191,12 @@ async def test_cancelled_pops_are_put_back(
     assert left_over(kit, "jobs") == [*"01234567"]
 
 
-def die_with_token(kit: ShardKit, name: str) -> None:
-    """A waiter that ends when it was given a token, before it pops: its steps stop there."""
-    steps: Operation[Any] = kit.list(name, component="many", part_size=3).deferred.blpop()
-    step: Any = next(steps)
-    while step[0].block is None:
-        step = steps.send(kit.driver.link.send(step))
-    while kit.driver.link.send(step)[0] is None:
-        pass
-    steps.close()
-
-
-def test_a_dead_consumer_does_not_strand_others(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sharded_list, "LONGEST_BLOCK", 0.1)
-    jobs = kit.list("jobs", component="many", part_size=3)
-    with ThreadPoolExecutor() as pool:
-        for _ in range(3):
-            dying = pool.submit(die_with_token, kit, "jobs")
-            blocked(kit, "jobs", 1)
-            waiting = [pool.submit(jobs.blpop, 30) for _ in range(3)]
-            blocked(kit, "jobs", 4)
-            jobs.rpush(1, 2, 3)
-            assert sorted(str(w.result(40)) for w in waiting) == ["1", "2", "3"]
-            while not dying.done():  # it had none of the tokens
-                jobs.rpush("x")
-                jobs.lpop()
-            dying.result()
-
-
 @pytest.fixture(params=["blocking", "awaiting"])
 def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]:
     with LocalServer() as server:
         text = f'{{"components": {{"own": {{"entry": {{"port": {server.port}}}}}}}}}'
         with faced(request.param, ShardMap.parse(text)) as face:
             yield face, server
-
-
-def test_a_restart_fails_the_wait(mortal: tuple[Face, LocalServer]) -> None:
-    face, server = mortal
-    jobs = face.kit.list("jobs", component="own", part_size=3)
-    with server.client() as client, ThreadPoolExecutor() as pool:
-
-        def crash() -> None:
-            while not client.info("clients")["blocked_clients"]:
-                threading.Event().wait(0.002)
-            server.kill()
-
-        crashing = pool.submit(crash)
-        with pytest.raises(ShardErrors) as failed:
-            face.run(jobs.blpop())
-        assert "the command may have been executed" in str(failed.value)
-        crashing.result(30)
-    server.restart()
-    assert face.run(jobs.rpush(1, 2)) == 2  # its data is gone, and the list is created again
-    assert face.run(jobs.blpop()) == "1"
-    assert face.run(jobs.lindex(0)) == "2"
 
 
 def blocking(client: Any, besides: int) -> int:
@@ -351,11 +258,3 @@ def test_a_wait_is_as_long_as_its_timeout(
                 blocked.append(step[0].block)
                 replies = [[b"{jobs}:signal", b"1"] if token else None]
     assert blocked == pytest.approx(waits)
-
-
-def test_a_wait_ends_though_nothing_is_pushed(face: Face) -> None:
-    jobs = face.kit.list("jobs", component="many", part_size=3)
-    for seconds in (0.05, 0.2):
-        before = time.monotonic()
-        assert face.run(jobs.blpop(seconds)) is None
-        assert time.monotonic() - before >= seconds - 0.02

@@ -16,13 +16,8 @@ from faces import Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
-from shardkit.structures.packed.locations import (
-    Location,
-    LocationCounts,
-    decode,
-    encode,
-    location_codes,
-)
+from shardkit.structures import Location, LocationCounts
+from shardkit.structures.packed.locations import decode, encode, location_codes
 
 VECTORS = [
     ("USA", "CA", (235, 9)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,15 +10,14 @@ import pytest
 from faces import Face, holder, keys_of
 
 import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalServer
+from shardkit.structures import FieldTotals, RecordGroup
 from shardkit.structures.packed import part_store, records as packed_records
-from shardkit.structures.packed.aggregates import FieldTotals, RecordGroup
 
 COMPONENTS = ("one", "many", "few", "both")
 FIELDS = {"country": "u8", "score": "i16", "height": "f32", "code": "bytes3"}
-ZEROS = {"country": 0, "score": 0, "height": 0.0, "code": b"\0\0\0"}
 
 
 @pytest.fixture(params=COMPONENTS)
@@ -58,15 +56,6 @@ def test_the_servers_bitfield_works_on_the_same_data(kit: ShardKit) -> None:
 
 
 # ---- counters
-
-
-def test_integers_are_added_to(face: Face, users: Any) -> None:
-    assert face.run(users.increment(3, "score")) == 1
-    assert face.run(users.increment(3, "score", -5)) == -4
-    assert face.run(users.increment_many({3: 1, 4: 7, 40: 2}, "score")) == {3: -3, 4: 7, 40: 2}
-    assert face.run(users.increment_many({}, "score")) == {}
-    assert face.run(users.get(40)) == ZEROS | {"score": 2}
-    assert face.run(users.get_field(40, "score")) == 2
 
 
 def test_sums_of_64_bits_are_exact(face: Face) -> None:
@@ -305,9 +294,3 @@ def test_other_shards_are_written_if_one_fails(own_server: LocalServer, own_map:
         client.delete("f:1")
         records.set_many({17: {"postal": 3}})
         assert client.strlen("f:1") == records.part_bytes
-
-
-async def test_tasks_write_at_the_same_time(akit: AsyncShardKit) -> None:
-    records = akit.packed("t", component="many", fields={"n": "u16"}, part_size=8)
-    await asyncio.gather(*(records.set(n, n=n + 1) for n in range(200)))
-    assert [record["n"] async for _, record in records.scan_iter()] == list(range(1, 201))

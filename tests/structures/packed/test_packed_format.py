@@ -13,9 +13,10 @@ from faces import ALL_CASES
 from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.packed.aggregates import Aggregator, FieldTotals, RecordGroup
+from shardkit.structures import Choice, FieldTotals, FieldType, RecordGroup
+from shardkit.structures.packed.aggregates import Aggregator
 from shardkit.structures.packed.part_store import RecordLayout
-from shardkit.structures.packed.record_format import Choice, FieldType, RecordFormat, field_type
+from shardkit.structures.packed.record_format import RecordFormat
 from shardkit.structures.packed.records import aggregator_class
 
 SIZES = Choice(["S", "M", "L"], bits=2)
@@ -101,6 +102,7 @@ def test_bits_are_numbered_as_bitfield_numbers_them() -> None:
     form = RecordFormat({"country": "u8", "score": "i12", "flag": "u1"})
     assert form.encode({"country": 5, "score": -3, "flag": True}).hex() == "05ffd8"
     assert form.spec == "country:u8,score:i12,flag:u1"
+    assert repr(form.fields["country"].type) == "Unsigned('u8')"
 
 
 def test_degrees_come_back_within_half_a_cell_and_the_precision_is_stated() -> None:
@@ -241,21 +243,6 @@ def test_what_is_written_is_what_is_read(bits: int, ids: list[int], part_size: i
     assert found == records
 
 
-def test_neighbours_are_joined() -> None:
-    layout = RecordLayout(16, 1000)
-    row = {n: n for n in (4, 5, 6, 9)}
-    assert layout.write_commands(row, {}) == {
-        0: [("SETRANGE", 8, bytes([0, 4, 0, 5, 0, 6])), ("BITFIELD", "SET", "u16", 144, 9)]
-    }
-    [read, other] = layout.read_ranges([4, 5, 9, 9, 42, 76])  # 64 bytes between, and 66
-    assert read == (0, 8, 85, [4, 5, 9, 42])
-    assert other.ids == [76]
-    flags = RecordLayout(1, 1000).write_commands(dict.fromkeys(range(5, 30), 1), {})
-    assert flags == {
-        0: [("SETRANGE", 1, b"\xff\xff"), ("BITFIELD", "SET", "u3", 5, 7, "SET", "u6", 24, 63)]
-    }
-
-
 # ---- aggregates: with arrays and without, against what a loop finds
 
 
@@ -355,10 +342,6 @@ def test_what_cannot_be_added_up_is_refused(by: list[str], of: list[str], said: 
         aggregator_class()("users", form, RecordLayout(form.bits, 8), by, of)
 
 
-def test_types_show_their_spec() -> None:
-    assert repr(field_type("users", "a", "u8")) == "Unsigned('u8')"
-
-
 def test_the_bytes_of_the_page_are_those_that_were_measured() -> None:
     root = Path(__file__).parents[3]
     saved = json.loads((root / "benchmarks" / "results" / "packed.json").read_text())
@@ -371,17 +354,3 @@ def test_the_bytes_of_the_page_are_those_that_were_measured() -> None:
         if layout.startswith("packed"):
             assert on_redis["bytes"] <= 2.3
             assert valkey[layout]["bytes"] <= 2.3
-
-
-@settings(max_examples=200 if ALL_CASES else 70)
-@given(st.lists(st.binary(min_size=18, max_size=18), max_size=5), st.data())
-def test_bit_columns_are_cut_like_numbers(records: list[bytes], data: st.DataObject) -> None:
-    numpy = pytest.importorskip("numpy")
-    from shardkit.structures.packed.numpy_aggregates import _column
-
-    offset = data.draw(st.integers(0, 79))
-    bits = data.draw(st.integers(1, 64))
-    array = numpy.frombuffer(b"".join(records), "u1").reshape(len(records), 18)
-    left = 8 * 18 - offset - bits
-    expected = [int.from_bytes(r, "big") >> left & (1 << bits) - 1 for r in records]
-    assert _column(array, offset, bits).tolist() == expected

@@ -12,7 +12,6 @@ from faces import Face, faced
 
 from shardkit import ShardMap, connect
 from shardkit.local import LocalServer
-from shardkit.log_records import Once
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -41,14 +40,6 @@ def test_parts_of_a_full_set_are_intsets(own_map: ShardMap, own_server: LocalSer
         assert encodings(own_server, part_keys(ids)) == {"intset": 128}
 
 
-def test_a_set_may_outgrow_its_plan(own_map: ShardMap, own_server: LocalServer) -> None:
-    with connect(own_map) as kit:
-        ids = kit.set("ids", component="own", total=1024, members=int)
-        assert ids.sadd_many(range(4 * 1024)) == 4096
-        assert encodings(own_server, part_keys(ids)) == {"hashtable": 4}
-        assert sorted(ids.smembers()) == list(range(4096))
-
-
 def test_parts_of_text_are_compact(own_map: ShardMap, own_server: LocalServer) -> None:
     with connect(own_map) as kit:
         names = kit.set("names", component="own", total=4096, part_size=128)
@@ -62,34 +53,16 @@ def test_parts_of_text_are_compact(own_map: ShardMap, own_server: LocalServer) -
 # ---- limits
 
 
-def test_oversized_parts_are_logged(
-    own: Face, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardkit.structures.encodings.limits._warned", Once())  # of both faces
+def test_oversized_parts_are_logged(own: Face, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"large {type(own.kit).__name__}"  # each name is told of once
     with caplog.at_level(logging.WARNING, logger="shardkit"):
         fits = own.kit.set("fits", component="own", total=10, part_size=512, members=int)
         own.run(fits.sadd(1))
-        large = own.kit.set("large", component="own", total=10, part_size=1024, members=int)
+        large = own.kit.set(name, component="own", total=10, part_size=1024, members=int)
         assert own.run(large.scard()) == 0
         assert caplog.messages == []
         own.run(large.sadd(1))
         own.run(large.sadd(2))
     [message] = caplog.messages
-    assert message.startswith("large: parts of up to 1024 members are not compact")
+    assert message.startswith(f"{name}: parts of up to 1024 members are not compact")
     assert "set-max-intset-entries is 512" in message
-
-
-def test_a_limit_that_was_raised_is_enough(
-    own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    with own_server.client() as client:
-        client.config_set("set-max-intset-entries", 1024)
-    large = own.kit.set("large", component="own", total=10, part_size=1024, members=int)
-    assert own.run(large.sadd(1)) == 1
-    assert caplog.messages == []
-
-
-def test_text_is_measured_by_its_own_limit(own: Face, caplog: pytest.LogCaptureFixture) -> None:
-    names = own.kit.set("names", component="own", total=10, part_size=512)
-    assert own.run(names.sadd("a")) == 1
-    assert all("set-max-listpack-entries is 128" in message for message in caplog.messages)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import Any
@@ -12,10 +10,10 @@ from typing import Any
 import pytest
 from faces import SESSION_ID, Exchanges, Face, holder, keys_of
 
-from shardkit import AsyncShardKit, ShardKit
+from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
-from shardkit.operations.operation import Page
-from shardkit.structures.set.sharded_set import ShardedSet
+from shardkit.operations import Page
+from shardkit.structures import ShardedSet
 
 COMPONENTS = ("one", "many", "few", "both")
 
@@ -66,15 +64,6 @@ def test_random_members_are_popped_once(face: Face, kit: ShardKit, plan: dict[st
         run(ids.spop(-1))
 
 
-def test_threads_that_pop_share_the_members(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="many", members=int, part_size=16, parts=4)
-    ids.sadd(*range(200))
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda n: ids.spop(n % 3 + 1), range(100)))
-    assert sum(map(len, found)) == 200 - ids.scard()
-    assert len(set().union(*found)) == sum(map(len, found))
-
-
 def test_one_member_is_one_however_it_is_given(face: Face) -> None:
     class Town(StrEnum):
         FULDA = "Fulda"
@@ -94,30 +83,6 @@ def test_one_member_is_one_however_it_is_given(face: Face) -> None:
     raw = face.kit.set("raw", component="many", total=1000, part_size=4, members=bytes)
     assert face.run(raw.sadd(b"\xff", "é", 7)) == 3
     assert sorted(face.run(raw.smembers())) == [b"7", "é".encode(), b"\xff"]
-
-
-def test_any_iterable_is_added_in_pages(face: Face, ids: Any) -> None:
-    read = []
-
-    def numbers() -> Iterator[int]:
-        for number in range(25_000):
-            read.append(number)
-            yield number
-
-    assert face.run(ids.sadd_many(numbers())) == 25_000
-    assert face.run(ids.sadd_many({1, 2, 25_001})) == 1
-    assert face.run(ids.scard()) == 25_001
-    assert len(read) == 25_000
-
-
-def test_bounds_of_pages_lose_nothing(face: Face) -> None:
-    """2,100 parts: three exchanges of 1,000 parts, nine of 256."""
-    ids = face.kit.set("ids", component="many", total=2100, part_size=2, members=int)
-    assert ids.parts == 2100
-    assert face.run(ids.sadd_many(range(5000))) == 5000
-    assert face.run(ids.scard()) == 5000
-    assert sorted(face.run(ids.smembers())) == list(range(5000))
-    assert face.run(ids.delete()) is True
 
 
 def test_a_stream_asks_for_some_hundred_parts_at_a_time(kit: ShardKit) -> None:
@@ -174,15 +139,6 @@ def test_a_part_lives_on_the_shard_of_its_key(face: Face, kit: ShardKit) -> None
     assert keys_of(kit, "many") == {"ids:meta", *ids.by_key(range(300))}
 
 
-def test_a_hash_tag_in_the_name_keeps_all_parts_together(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("{ids}", component="many", total=1000, part_size=50, members=int)
-    face.run(ids.sadd(*range(100)))
-    assert {kit.component("many").shard_of(key) for key in keys_of(kit, "many")} == {
-        kit.component("many").shard_of("ids")
-    }
-    assert face.run(ids.scard()) == 100
-
-
 # ---- bad input
 
 
@@ -223,14 +179,6 @@ def test_another_kind_of_structure_is_refused_by_name(face: Face) -> None:
     assert face.run(taken.sadd("a")) == 1
 
 
-def test_readers_compare_the_parameters_that_a_writer_stores_later(face: Face) -> None:
-    reader = face.kit.set("ids", component="many", **PARAMETERS | {"total": 5})
-    assert face.run(reader.scard()) == 0
-    face.run(face.kit.set("ids", component="many", **PARAMETERS).sadd(1))
-    with pytest.raises(ParameterMismatchError, match="meta: 'ids' was created with other"):
-        face.run(reader.scard())
-
-
 def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
     barrier = threading.Barrier(8)
     outcomes: list[object] = []
@@ -249,12 +197,6 @@ def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
     assert len(outcomes) == 8
     assert len(refused) == 4  # whichever came first, all of the others' were refused
     assert sum(outcome for outcome in outcomes if isinstance(outcome, int)) == 1
-
-
-async def test_many_tasks_share_one_set(akit: AsyncShardKit) -> None:
-    ids = akit.set("ids", component="many", total=1000, part_size=50, members=int)
-    added = await asyncio.gather(*(ids.sadd(n % 500, n) for n in range(1000)))
-    assert sum(added) == await ids.scard() == 1000
 
 
 def test_binary_parameters_are_shown(face: Face, kit: ShardKit) -> None:

@@ -55,24 +55,6 @@ def test_sets_are_combined_without_storing(face: Face, sets: list[Any]) -> None:
     assert face.run(a.sinter([b, c])) == face.run(a.sinter([b], c)) == ONE & OTHER & THIRD
 
 
-@pytest.mark.long(6)
-@pytest.mark.parametrize("component", ["one", "many"])
-def test_combinations_are_stored(face: Face, sets: list[Any], component: str) -> None:
-    a, b, c = sets
-    target = face.kit.set("target", component=component, **PLAN)
-    face.run(target.sadd_many(range(5000, 6000)))  # every part of it is stale
-    for store, sources, expected in [
-        (target.sinterstore, (a, b), ONE & OTHER),
-        (target.sunionstore, (a, b, c), ONE | OTHER | THIRD),
-        (target.sdiffstore, (a, b), ONE - OTHER),
-        (target.sdiffstore, (a, b, c), ONE - OTHER - THIRD),
-        (target.sinterstore, (a,), ONE),
-    ]:
-        assert face.run(store(*sources)) == len(expected)
-        assert set(face.run(target.smembers())) == expected
-        assert face.run(target.scard()) == len(expected)
-
-
 @pytest.mark.parametrize("component", ["one", "many"])
 def test_empty_parts_of_a_target_are_removed(face: Face, kit: ShardKit, component: str) -> None:
     empty = face.kit.set("empty", component="few", **PLAN)
@@ -81,13 +63,6 @@ def test_empty_parts_of_a_target_are_removed(face: Face, kit: ShardKit, componen
     assert len(keys_of(kit, component)) == 41
     assert face.run(target.sunionstore(empty)) == 0
     assert keys_of(kit, component) == {"target:meta"}
-
-
-def test_a_failed_difference_says_not_to_repeat(face: Face, sets: list[Any]) -> None:
-    a, b, _ = sets
-    face.run(a.sdiffstore(b, a))
-    face.run(a.sdiffstore(b, a))
-    assert set(face.run(a.smembers())) == OTHER - (OTHER - ONE)
 
 
 def test_an_interrupted_store_expires(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,23 +137,6 @@ def test_a_store_needs_a_source(face: Face, kit: ShardKit) -> None:
         with pytest.raises(InvalidArgumentError, match=r"a: s\w+store without sets; give at least"):
             face.run(store([]))
     assert keys_of(kit, "many") == set()
-
-
-def test_missing_sets_are_empty(face: Face, kit: ShardKit) -> None:
-    a, b, c = (face.kit.set(name, component="many", **PLAN) for name in "abc")
-    face.run(a.sadd_many(ONE))
-    assert face.run(a.sinter(b)) == set()
-    assert set(face.run(b.sunion(a))) == ONE
-    assert face.run(c.sdiffstore(a, b)) == len(ONE)
-    assert "b:meta" not in keys_of(kit, "many")
-
-
-def test_both_faces_combine_each_others_sets(kit: ShardKit, face: Face) -> None:
-    a = kit.set("a", component="many", **PLAN)  # type: ignore[call-overload]
-    b = face.kit.set("b", component="many", **PLAN)
-    a.sadd_many(ONE)
-    face.run(b.sadd_many(OTHER))
-    assert set(face.run(b.sinter(a))) == set(a.sinter(b)) == ONE & OTHER
 
 
 def test_a_part_that_cannot_be_combined_fails_with_its_shard(face: Face, kit: ShardKit) -> None:

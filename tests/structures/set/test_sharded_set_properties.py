@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from faces import Face
-from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from shardkit import ShardKit
-from shardkit.routing.placement import part_count
 
 BUDGET = settings(
     max_examples=12,
@@ -152,25 +151,3 @@ def machine(face: Face, kit: ShardKit, kind: type) -> type[RuleBasedStateMachine
 @pytest.mark.parametrize("kind", [int, str, bytes])
 def test_a_sharded_set_does_what_a_set_does(face: Face, kit: ShardKit, kind: type) -> None:
     run_state_machine_as_test(machine(face, kit, kind), settings=BUDGET)
-
-
-@given(
-    st.integers(1, 10**12),
-    st.integers(1, 10**6),
-    st.lists(MEMBERS[int], max_size=20),
-    st.sampled_from(["crc32", "redis-in-action"]),
-)
-@settings(BUDGET, max_examples=100)
-def test_every_member_has_one_part_of_those_that_are_visited(
-    kit: ShardKit, total: int, part_size: int, members: list[Any], rule: str
-) -> None:
-    assume(part_count(total, part_size) <= 2**32)
-    ids = kit.set(
-        "ids", component="one", total=total, part_size=part_size, members=int, partition=rule
-    )
-    for member in members:
-        part = ids.part_of(member)
-        assert 0 <= part < ids.parts
-        assert {ids.part_of(spelled) for spelled in (int(member), sent(member))} == {part}
-    grouped = ids.by_key(members)
-    assert sorted(itertools.chain(*grouped.values())) == sorted(map(sent, members))

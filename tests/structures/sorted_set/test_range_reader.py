@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from shardkit import ShardKit
-from shardkit.operations.commands import Command
-from shardkit.operations.operation import Operation, Page
+from shardkit.operations import Command, Operation, Page
 from shardkit.structures.sorted_set import groups
 from shardkit.structures.sorted_set.groups import Row
 

@@ -12,11 +12,13 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import shardkit
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, ShardCountError
+from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
+from shardkit.operations import Command, Shard, ShardOf
+from shardkit.operations.commands import Key, To
 from shardkit.operations.lua import script
-from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES, part_key, range_over
+from shardkit.structures import part_key, range_over
+from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES
 
 Row = tuple[bytes, float]
 
@@ -244,18 +246,6 @@ def test_a_cursor_among_equal_scores_is_cheap(any_server: LocalServer) -> None:
         assert calls < 30
 
 
-def test_it_runs_on_a_replica_that_cannot_be_written_to(any_server: LocalServer) -> None:
-    with any_server.client() as master:
-        master.flushall()
-        master.zadd("z", {"a": 1, "b": 1, "c": 2})
-    with LocalServer(replica_of=any_server) as server, server.client() as replica:
-        assert replica.config_get("replica-read-only")["replica-read-only"] == "yes"
-        found = replica.eval(
-            script("structures/sorted_set/score_range").text, 1, "z", "-inf", "+inf", 9, 0, "1", "a"
-        )
-        assert found == [b"b", b"1", b"c", b"2"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -281,8 +271,3 @@ def test_too_many_sorted_sets_are_refused(kit: ShardKit) -> None:
     assert kit.driver.run(range_over(most, "-inf", "inf", 0)) == []
     with pytest.raises(InvalidArgumentError, match=rf"over {MOST_PLACES + 1:,} sorted sets; give"):
         kit.driver.run(range_over([*most, *parts("one", 1)], "-inf", "inf", 0))
-
-
-def test_another_number_of_shards_is_refused(kit: ShardKit) -> None:
-    with pytest.raises(ShardCountError, match="this call says 4: it would look up keys on"):
-        kit.score_ranges("f", component="many", shards=4).page()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -24,27 +23,10 @@ def scored(count: int, seed: int = 1) -> dict[str, float]:
     return {f"user:{n}": float(random.randrange(count)) for n in range(count)}
 
 
-def in_order(scores: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(scores.items(), key=lambda pair: (pair[1], pair[0].encode()))
-
-
 @pytest.fixture(params=COMPONENTS)
 def component(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
-
-
-def test_paging_survives_removals(face: Face, component: str) -> None:
-    scores = scored(400)
-    each = face.kit.sorted_set("s", component=component, part_size=8, parts=4, bound=10)
-    face.run(each.zadd(scores))
-    seen: list[tuple[str, float]] = []
-    cursor = None
-    while rows := face.run(each.page(cursor, 37, desc=True, min="(20")):
-        seen += rows
-        cursor = rows[-1]
-        face.run(each.zrem(cursor[0]))
-    assert seen == [row for row in in_order(scores)[::-1] if row[1] > 20]
 
 
 @pytest.mark.parametrize(
@@ -74,30 +56,6 @@ def test_parts_and_bounds_are_compact(face: Face, kit: ShardKit, component: str)
         client.object("encoding", key) for client in clients for key in client.scan_iter("s:{*}:*")
     }
     assert encodings == {b"listpack"}
-
-
-def test_a_planned_total_saves_splits_and_changes_nothing_else(face: Face, kit: ShardKit) -> None:
-    planned = face.kit.sorted_set("s", component="many", total=2000)
-    again = face.kit.sorted_set("s", component="many")
-    face.run(planned.zadd(scored(300)))
-    assert face.run(again.zadd(scored(600))) == 300
-    assert face.run(planned.zcard()) == face.run(again.zcard()) == 600
-    assert dict(face.list(again.zscan_iter())) == scored(600)
-    check_bounds(kit, "many", again)
-
-
-def test_poppers_share_out_the_members(kit: ShardKit) -> None:
-    each = kit.sorted_set("s", component="many", members=int, part_size=8, parts=4, bound=5)
-    each.zadd({n: n % 7 for n in range(240)})
-    popped: list[list[int]] = [[] for _ in range(4)]
-
-    def pop(mine: list[int]) -> None:
-        while rows := each.zpopmin(3):
-            mine += (member for member, _ in rows)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(pop, popped))
-    assert sorted(member for mine in popped for member in mine) == list(range(240))
 
 
 @pytest.mark.parametrize("bound", [1, 5])
@@ -135,28 +93,6 @@ def test_bounds_are_right_after_many_wrote_at_once(kit: ShardKit, bound: int) ->
     rows = sorted(((score, member) for member, score in each.zscan_iter()), reverse=True)
     assert each.zcard() == len(rows)
     assert [(score, member) for member, score in each.top(60)] == rows[:60]
-
-
-def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> None:
-    plan: dict[str, Any] = {"part_size": 8, "parts": 2}
-    there = {f"there:{n}": float(n) for n in range(60)}
-    writer = kit.sorted_set("s", component="few", **plan)
-    reader = kit.sorted_set("s", component="few", **plan)
-    writer.zadd(there)
-
-    def write() -> None:
-        for n in range(40):
-            writer.zadd({f"new:{n}:{m}": n - 100 for m in range(25)})
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    while thread.is_alive():
-        assert list(reader.range_iter(0)) == list(there.items())
-        assert dict(reader.zscan_iter()).items() >= there.items()
-        assert reader.top(60) == list(there.items())[::-1]
-        assert reader.zcount(0, 100) == 60
-    thread.join()
-    assert reader.zcard() == 1060
 
 
 def test_a_lost_bound_that_the_state_does_not_know_of_is_named(face: Face, kit: ShardKit) -> None:
@@ -258,19 +194,6 @@ def test_a_sum_that_is_no_number_changes_nothing(face: Face, kit: ShardKit) -> N
     assert "not a number" in str(raised.value.exceptions[0])
     assert face.run(each.zscore("a")) == INFINITY
     check_bounds(kit, "one", each)
-
-
-def test_the_first_of_equal_scores_are_found_though_one_part_has_them_all(kit: ShardKit) -> None:
-    each = kit.sorted_set("s", component="one", total=1500, part_size=500, parts=1, bound=0)
-    each.zadd({f"a{n:04}": 1 for n in range(1000)} | {f"b{n:04}": 1 for n in range(1000)})
-    of_part = kit.client("one").zrange("s:{0}:1", 0, -1)
-    first = [member for member in of_part if member.startswith(b"a")]
-    others = [f"b{n:04}" for n in range(1000) if f"b{n:04}".encode() not in of_part][:60]
-    kept = {member.decode() for member in first} | set(others)
-    each.zrem(*({member for member, _ in each.zscan_iter()} - kept))
-    for num in range(50, 130, 8):
-        found = each.zrange(1, 1, byscore=True, offset=0, num=num)
-        assert found == sorted(kept)[:num]
 
 
 def test_more_of_the_first_in_one_group_than_in_its_share_are_found(face: Face) -> None:

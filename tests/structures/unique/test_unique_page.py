@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from shardkit.structures.unique import precision
-from shardkit.structures.unique.precision import CounterSettings
+import pytest
+from arranged import map_of
+
+import shardkit
+from shardkit.structures import UniqueVisitors
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "unique.md").read_text(encoding="utf-8")
-FIGURES = json.loads((ROOT / "benchmarks" / "results" / "unique.json").read_text(encoding="utf-8"))
 
 
-def test_the_odds_are_what_they_are() -> None:
+@pytest.fixture
+def counted() -> Iterator[Callable[[str], UniqueVisitors]]:
+    """Counters of a precision; nothing connects."""
+    with shardkit.connect(map_of(a={"entry": {}})) as kit:
+        yield lambda precision: kit.unique_visitors(component="a", precision=precision)
+
+
+def test_the_odds_are_what_they_are(counted: Callable[[str], UniqueVisitors]) -> None:
     for millions, bits, claims in [
         (0.01, 60, ["{missed:.1e}"]),
         (0.01, 56, ["{missed:.1e}"]),
@@ -26,40 +35,28 @@ def test_the_odds_are_what_they_are() -> None:
         (250, 60, ["{missed:.1e}: on {some:.1%} of days"]),
         (250, 56, ["{missed:.1e}: on {some:.0%} of days"]),
     ]:
-        missed = (millions * 1e6) ** 2 / 2 ** (bits + 1)
+        found = counted("60-bit").odds(int(millions * 1e6), uuid4=bits == 56)
+        assert found.bits == bits
+        assert found.missed == pytest.approx((millions * 1e6) ** 2 / 2 ** (bits + 1))
+        assert found.some == pytest.approx(1 - math.exp(-found.missed))
         figures = {
-            "missed": missed,
-            "days": 1 / missed,
-            "years": 1 / missed / 365.25,
-            "some": 1 - math.exp(-missed),
+            "missed": found.missed,
+            "days": 1 / found.missed,
+            "years": 1 / found.missed / 365.25,
+            "some": found.some,
         }
         for claim in claims:
             told = re.sub(r"e-0", "e-", claim.format(**figures))
             assert f"| {told} |" in TEXT, told
 
 
-def test_the_odds_of_compact_are_what_they_are() -> None:
-    settings = CounterSettings("d", "compact")
+def test_the_odds_of_compact_are_what_they_are(
+    counted: Callable[[str], UniqueVisitors],
+) -> None:
+    compact = counted("compact")
     rows = re.findall(r"\| ([0-9.]+) bits: ([0-9.e-]+)", TEXT)
     assert len(rows) == 4
     for visitors, (bits, missed) in zip((10**4, 10**6, 25 * 10**6, 250 * 10**6), rows, strict=True):
-        found = settings.odds(visitors)
+        found = compact.odds(visitors)
         assert f"{found.bits:.1f}" == bits
         assert abs(found.missed / float(missed) - 1) < 0.02
-
-
-def test_the_bytes_are_those_that_were_measured() -> None:
-    valkey, redis = FIGURES["memory"].values()
-    assert redis["60-bit"] <= 9.3
-    assert redis["compact"] <= 5.0
-    stated = re.findall(r"^\| `([a-z0-9-]+)` \| ([0-9.]+) \| ([0-9.]+) \|$", TEXT, re.MULTILINE)
-    assert [name for name, _, _ in stated] == ["exact", "60-bit", "compact", "hyperloglog"]
-    for name, on_valkey, on_redis in stated:
-        assert abs(valkey[name] - float(on_valkey)) <= 0.051
-        assert abs(redis[name] - float(on_redis)) <= 0.051
-
-
-def test_the_modules_text_says_how_full_parts_are() -> None:
-    assert "410 of 512" in (precision.__doc__ or "")
-    assert round(precision.average_fill(512), -1) == 410
-    assert precision.parts_for(2_097_152, 512) == 5120

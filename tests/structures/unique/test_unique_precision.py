@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +12,9 @@ from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.structures.unique.precision import (
-    PRECISIONS,
     CounterSettings,
     average_fill,
-    expected_after,
     expected_for,
-    odds,
     parts_for,
     visitor_id,
 )
@@ -136,12 +132,6 @@ def test_parameters_of_other_precisions_are_refused(
 # ---- plans
 
 
-def test_a_million_without_a_day_before_make_5120_parts() -> None:
-    assert expected_after(1_000_000) == 2_097_152
-    assert parts_for(2_097_152, 512) == 5120
-    assert parts_for(expected_after(85), 512) == parts_for(1, 512) == 1
-
-
 @given(st.integers(0, 40), st.integers(1, 10_000))
 def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
     expected = 2**doublings
@@ -152,14 +142,6 @@ def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
     if part_size >= 128:
         assert average_fill(part_size) + 5 * math.sqrt(average_fill(part_size)) <= part_size + 1e-9
     assert parts_for(expected_for(parts, part_size), part_size) <= parts
-
-
-def test_chance_hardly_ever_fills_a_part_of_a_day_that_is_as_expected() -> None:
-    average = 2_097_152 / 5120
-    more = sum(
-        math.exp(n * math.log(average) - average - math.lgamma(n + 1)) for n in range(513, 900)
-    )
-    assert more < 1 / 2_000_000
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 2000))
@@ -175,24 +157,6 @@ def test_compact_hashes_alike_everywhere() -> None:
 
 
 # ---- odds
-
-
-@pytest.mark.parametrize(
-    ("millions", "bits", "missed", "some"),
-    [
-        (1, 60, 4.3e-7, 4.3e-7),
-        (1, 56, 6.9e-6, 6.9e-6),
-        (25, 60, 2.7e-4, 2.7e-4),
-        (25, 56, 4.3e-3, 4.3e-3),
-        (250, 60, 2.7e-2, 2.7e-2),
-        (250, 56, 0.43, 0.35),
-    ],
-)
-def test_odds_are_those_of_birthdays(millions: int, bits: int, missed: float, some: float) -> None:
-    """The table of spec 41: the book's own figures are wrong."""
-    found = odds(millions * 10**6, bits)
-    assert found.missed == pytest.approx(missed, rel=0.02)
-    assert found.some == pytest.approx(some, rel=0.02)
 
 
 def test_the_odds_of_each_precision() -> None:
@@ -214,14 +178,3 @@ def test_the_odds_of_each_precision() -> None:
     for visitors in (-1, None, 1.5, True):
         with pytest.raises(InvalidArgumentError, match="visitors="):
             of("60-bit", visitors)  # type: ignore[arg-type]
-
-
-def test_as_many_are_missed_as_the_odds_say() -> None:
-    """2,000 visitors, 20 bits: 1.9 of them, over 200 days 381."""
-    random = Random(41)
-    missed = sum(2000 - len({random.getrandbits(20) for _ in range(2000)}) for _ in range(200))
-    assert missed / 200 == pytest.approx(odds(2000, 20).missed, rel=0.15)
-
-
-def test_every_precision_has_its_parameters() -> None:
-    assert {CounterSettings("d", p).precision for p in PRECISIONS} == {*PRECISIONS}

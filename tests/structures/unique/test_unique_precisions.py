@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from random import Random
 from typing import Any
@@ -146,26 +144,6 @@ def test_a_days_precision_outlives_lost_parameters(face: Face, kit: ShardKit) ->
         with pytest.raises(ParameterMismatchError, match=f"{precision}:2015-05-17:meta"):
             face.run(counter(face.kit, other, "one", precision).rebuild(DAY))
         kit.client("one").delete(f"{precision}:meta")  # type: ignore[union-attr]
-
-
-@pytest.mark.long(4)
-@pytest.mark.parametrize("precision", EXACT)
-def test_threads_count_exactly(kit: ShardKit, component: str, precision: str) -> None:
-    visitors = counter(kit, precision, component)
-    known = some(precision, 500)
-    new: list[int] = []
-    barrier = threading.Barrier(4)
-
-    def visit(n: int) -> None:
-        barrier.wait()
-        mine = known[n * 60 : n * 60 + 320]
-        added = sum(visitors.visit(session, DAY) for session in mine[::9])
-        new.append(added + visitors.visit_many(mine, DAY))
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(visit, range(4)))
-    assert len(new) == 4
-    assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 500
 
 
 @pytest.mark.parametrize("precision", SETS)
@@ -347,22 +325,6 @@ def test_exact_ids_are_compact(own_map: ShardMap, own_server: LocalServer) -> No
         assert visitors.visit_many(sessions(4096), DAY) == 4096
         limit = client.config_get("set-max-listpack-entries")
         assert encodings(client, "unique:2015-05-17:*") == {"listpack" if limit else "hashtable"}
-
-
-def test_what_no_id_of_64_bits_is_is_found_in_a_part_of_compact(face: Face, kit: ShardKit) -> None:
-    visitors = counter(face.kit, "compact", "many")
-    face.run(visitors.visit(SESSION, DAY))
-    key = face.run(visitors.locate(SESSION, DAY)).key
-    part = holder(kit, "many", key)
-    part.sadd(key, -(2**63), 2**63 - 1)
-    assert key not in {each.key for each in face.list(visitors.check(DAY))}
-    beyond = [b"%d" % 2**63, b"%d" % (-(2**63) - 1), b"%020d" % 1, b"1" * 9000]
-    for wrong in (b"--1", b"word", *beyond):
-        part.sadd(key, wrong)
-        [found] = [each for each in face.list(visitors.check(DAY)) if each.key == key]
-        assert found.found.endswith(", one of 1 that are not its own"), wrong
-        assert found.expected == "only ids of this part"
-        part.srem(key, wrong)
 
 
 def test_bitmaps_have_full_length_at_once(own_map: ShardMap, own_server: LocalServer) -> None:

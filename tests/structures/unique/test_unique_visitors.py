@@ -10,9 +10,8 @@ from zlib import crc32
 
 import pytest
 from faces import SESSION, SESSION_ID, Exchanges, Face, faced, holder, keys_of, sessions
-from hypothesis import given, strategies as st
 
-from shardkit import ShardKit, ShardMap
+from shardkit import ServerClock, ShardKit, ShardMap
 from shardkit.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -20,9 +19,6 @@ from shardkit.errors import (
     ShardCountError,
     StructureError,
 )
-from shardkit.structures.base.server_clock import ServerClock
-from shardkit.structures.unique.precision import expected_after
-from shardkit.structures.unique.visitors import UniqueVisitors
 
 DAY = date(2015, 5, 17)
 NEXT = DAY + timedelta(days=1)
@@ -41,18 +37,6 @@ def home(kit: ShardKit, component: str, key: str) -> Any:
 
 
 # ---- counting
-
-
-def test_many_sessions_are_counted_in_pages(face: Face) -> None:
-    visitors = face.kit.unique_visitors(component="many", first_day=1000, part_size=50)
-
-    def twice() -> Iterator[str]:
-        yield from sessions(12_000)
-        yield from sessions(12_000)
-
-    assert face.run(visitors.visit_many(twice(), DAY)) == 12_000
-    assert face.run(visitors.count(DAY)) == 12_000
-    assert face.run(face.run(visitors.visitors(DAY)).scard()) == 12_000
 
 
 def test_the_keys_are_those_of_the_published_layout(face: Face, kit: ShardKit) -> None:
@@ -124,18 +108,6 @@ def test_an_invalid_session_is_refused_and_changes_nothing(face: Face, kit: Shar
             assert "give a UUID" in seen.value.remedy
             assert len(str(seen.value)) < 250
     assert keys_of(kit, "both") == set()
-
-
-@given(st.uuids(), st.integers(1, 15))
-def test_an_id_is_the_first_digits_as_an_integer(session: UUID, digits: int) -> None:
-    class NoDriver:
-        run = iterate = None
-
-    visitors: Any = UniqueVisitors(NoDriver(), "c", digits=digits)  # type: ignore[arg-type]
-    expected = int(session.hex[:digits], 16)
-    for spelled in (session, session.hex, str(session), str(session).upper().encode()):
-        assert visitors.visitor_id(spelled) == expected
-    assert expected < 2**60
 
 
 # ---- days
@@ -211,14 +183,6 @@ def test_today_is_the_servers_day(face: Face, kit: ShardKit, monkeypatch: Any) -
 
 
 # ---- plans
-
-
-@given(st.integers(0, 10**12))
-def test_a_plan_is_the_least_power_of_two_that_is_enough(before: int) -> None:
-    plan = expected_after(before)
-    assert plan.bit_count() == 1
-    assert 2 * plan >= 3 * before
-    assert plan == 1 or plan < 3 * before
 
 
 def test_a_day_expects_what_the_day_before_says(face: Face, visitors: Any, kit: ShardKit) -> None:

@@ -6,7 +6,6 @@ killed has lost its data.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import date
 from typing import Any
@@ -17,7 +16,7 @@ from faces import Exchanges, Face, faced, sends, sessions
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Pause
+from shardkit.operations import Pause
 
 DAY = date(2015, 5, 17)
 SESSIONS = sessions(600)
@@ -151,29 +150,6 @@ def test_recount_waits_for_visits(face: Face, visitors: Any, own_servers: LocalS
         assert any(isinstance(step, Pause) for step in recount)
         assert visit.end() is True
         assert recount.end() == face.run(visitors.count(DAY)) == 11
-
-
-def test_recounting_all_the_time_leaves_a_right_count_alone(own_servers: LocalServers) -> None:
-    """Over one server: nothing is ever between adding and counting."""
-    with faced("blocking", own_servers.shard_map) as face:
-        counter = face.kit.unique_visitors("live", component="alone", first_day=1000)
-        counter.visit(SESSIONS[0], DAY)
-        over = threading.Event()
-        seen: list[int] = []
-
-        def recount() -> None:
-            while not over.is_set():
-                seen.append(counter.recount(DAY))
-
-        thread = threading.Thread(target=recount)
-        thread.start()
-        for session in SESSIONS:
-            counter.visit(session, DAY)
-        over.set()
-        thread.join()
-        assert counter.count(DAY) == counter.recount(DAY) == 600
-        assert seen == sorted(seen)
-        counter.remove(DAY)
 
 
 def test_failed_visits_can_be_repeated(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from faces import faced
 from redis.exceptions import (
     AuthenticationError,
@@ -21,7 +22,6 @@ from redis.exceptions import (
 
 import shardkit
 from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap, ShardUnavailable
-from shardkit.config.component import Component
 from shardkit.errors import (
     ClosedError,
     CommandRefused,
@@ -30,7 +30,6 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.local import LocalServer
-from shardkit.network.connections.clients import Clients
 from shardkit.operations import Command, Locate, Replies, Shard, Transaction
 from shardkit.testing.fakes import servers as fake_servers
 from shardkit.testing.fakes.servers import MemoryConnector
@@ -172,14 +171,6 @@ def test_sockets_and_sentinels_services_are_servers_by_name(
         kit.client("socket").ping()
 
 
-def test_structures_get_raw_replies_where_clients_get_text(kit: ShardKit) -> None:
-    kit.client("text").set("x", "ä")
-    assert kit.client("text").get("x") == "ä"
-    words = kit.set("words", component="text", total=100)
-    words.sadd("ä", "b")
-    assert sorted(words.smembers()) == ["b", "ä"]
-
-
 async def test_a_cluster_routes_and_structures_work_on_it(
     memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit
 ) -> None:
@@ -220,32 +211,6 @@ async def test_a_cluster_that_failed_is_asked_again(memory: MemoryConnector, sen
         assert await send(Command("slots", "a", ("GET", "a"))) == [b"1"]
 
 
-def test_a_changed_entrys_pool_retires(memory: MemoryConnector) -> None:
-    clients = Clients(memory)
-    old = clients.get(Component("x", Entry({"host": "a"})), None)
-    held = old.connection_pool.get_connection()
-    new = clients.get(Component("x", Entry({"host": "b"})), None)
-    assert new is not old
-    held.send_command("PING")
-    assert held.read_response() == b"PONG"
-    old.connection_pool.release(held)
-    assert not held.is_connected
-    clients.close()
-
-
-def test_a_config_server_can_be_in_memory_too(memory: MemoryConnector) -> None:
-    client = memory.server("config").client()
-    client.set("config:redis:one", '{"host": "a"}')
-    with shardkit.connect("redis://config", connector=memory) as kit:
-        kit.client("one").set("x", 1)
-        client.set("config:redis:one", '{"host": "b"}')
-        kit.topology.expire()
-        assert kit.client("one").get("x") is None
-        memory.server("config").down()
-        kit.topology.expire()
-        assert kit.client("one").ping()
-
-
 async def test_flushing_deletes_data_and_scripts_and_scripts_come_back(
     memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit
 ) -> None:
@@ -281,29 +246,6 @@ async def test_a_server_that_is_down_costs_its_own_replies_only(
     assert memory.server("b").client().get("k1") == b"1"
     memory.server("b").up()
     assert await send(*to_all("INCR", "{}")) == [3, 2, 3, 3]
-
-
-async def test_clients_of_a_server_that_is_down_raise_until_it_is_up(
-    memory: MemoryConnector, call: Call
-) -> None:
-    assert await call("ping")
-    memory.server("a").down()
-    for _ in range(2):
-        with pytest.raises(redis.ConnectionError, match=r"connecting to a:6379.*refused"):
-            await call("ping")
-    memory.server("a").up()
-    assert await call("ping")
-
-
-def test_structures_raise_one_error_that_names_the_shards_that_are_down(
-    memory: MemoryConnector, kit: ShardKit
-) -> None:
-    ids = kit.set("ids", component="data", total=10_000, members=int)
-    ids.sadd_many(range(100))
-    memory.server("c").down()
-    memory.server("d").down()
-    with pytest.raises(ShardErrors, match=r"2 shards failed \(data:2, data:3\)"):
-        ids.scard()
 
 
 def somebody_waits(memory: MemoryConnector) -> bool:
@@ -445,25 +387,6 @@ async def test_a_connection_breaks_at_the_command_that_is_struck(
     assert [client.get(key) for key in ("n", "x", "m")] == [b"1", b"1", None]
 
 
-async def test_a_lost_answer_reaches_nobody_else(
-    memory: MemoryConnector, akit: AsyncShardKit
-) -> None:
-    client = await akit.client("one")
-    for n in range(200):
-        await client.set(f"k{n}", n)
-    memory.server("a").lose_answer(times=5)
-    link = akit.driver.link
-
-    async def ask(n: int) -> bool:
-        await asyncio.sleep(n % 7 / 1000)  # some alone, some with others
-        [reply] = await link.send([Command("one", f"k{n}", ("GET", f"k{n}"))])
-        assert isinstance(reply, ShardUnavailable) or reply == str(n).encode()
-        return isinstance(reply, ShardUnavailable)
-
-    lost = await asyncio.gather(*map(ask, range(200)))
-    assert 1 <= sum(lost) < 200
-
-
 async def test_a_server_that_hangs_is_a_timeout_at_once_and_executes_late(
     memory: MemoryConnector, send: Send, call: Call
 ) -> None:
@@ -481,29 +404,6 @@ async def test_a_server_that_hangs_is_a_timeout_at_once_and_executes_late(
 
 
 # ---- answers that are errors
-
-
-async def test_an_error_is_the_answer_of_the_struck_command_only(
-    memory: MemoryConnector, send: Send
-) -> None:
-    memory.server("b").answer("MISCONF Redis cannot save its data", "SET")
-    shard = Shard("data", 1)
-    batch = [Command(shard, "n", args) for args in (("INCR", "n"), ("SET", "n", 9), ("INCR", "n"))]
-    before, refused, after = await send(*batch)
-    assert (before, after) == (1, 2)
-    assert isinstance(refused, CommandRefused)
-    assert "the server cannot save its data" in refused.message
-
-
-async def test_clients_raise_the_error_that_was_answered(
-    memory: MemoryConnector, call: Call
-) -> None:
-    memory.server("a").answer(
-        OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
-    )
-    with pytest.raises(OutOfMemoryError, match="maxmemory"):
-        await call("incr", "n")
-    assert await call("incr", "n") == 1
 
 
 async def test_a_server_that_asks_for_a_password_breaks_the_connection_as_redis_py_does(
@@ -779,14 +679,13 @@ def test_the_inside_of_a_server_is_beyond_its_faults(memory: MemoryConnector) ->
 
 
 def test_a_health_check_that_fails_makes_a_new_connection(memory: MemoryConnector) -> None:
-    clients = Clients(memory)
-    entry = Entry({"host": "a", "health_check_interval": 1})
-    client = clients.get(Component("x", entry), None)
-    client.ping()
-    connection = client.connection_pool.get_connection()
-    connection.next_health_check = 0
-    client.connection_pool.release(connection)
-    memory.server("a").lose_command("PING")
-    assert client.get("x") is None
-    assert client.connection_pool.get_connection() is not connection
-    clients.close()
+    where = map_of(x={"entry": {"host": "a", "health_check_interval": 1}})
+    with shardkit.connect(where, connector=memory) as kit:
+        client = kit.client("x")
+        client.ping()
+        connection = client.connection_pool.get_connection()
+        connection.next_health_check = 0
+        client.connection_pool.release(connection)
+        memory.server("a").lose_command("PING")
+        assert client.get("x") is None
+        assert client.connection_pool.get_connection() is not connection
