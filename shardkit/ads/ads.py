@@ -356,6 +356,9 @@ class Ads(DocumentStructure[Face]):
             type: what is paid for: ``cpm``, 1,000 views; ``cpc``, a click; ``cpa``, an action.
             value: how much is paid, 0 or more.
 
+        Raises:
+            InvalidArgumentError: an argument cannot be used; nothing was written.
+
         Cost: one exchange; one more if the averages are not cached (`averages_ttl`).
         """
         return (yield from self._index([(ad_id, locations, text, type, value)])) == 1

@@ -239,6 +239,9 @@ class JobSearch(DocumentStructure[Face]):
         An id is any text of at most 1,024 bytes. A job requires at most 1,000 skills; if it
         requires none, all candidates qualify.
 
+        Raises:
+            InvalidArgumentError: the id or a skill cannot be used; nothing was written.
+
         Cost: one exchange; one command that takes some microseconds a skill.
         """
         written = yield from self._parts.write([self._prepare(job_id, skills)])

@@ -156,6 +156,9 @@ class SearchIndex(DocumentStructure[Face]):
         Returns:
             The number of different words of its text, without stop words.
 
+        Raises:
+            InvalidArgumentError: something cannot be indexed; nothing was written.
+
         Cost: one exchange; one command that takes some microseconds a word. With more than 1,500
         different words one exchange for 300 of them, and one or more to remove what it replaces.
         """

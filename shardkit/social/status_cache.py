@@ -183,6 +183,9 @@ class CachedStatuses:
         They are fields by id; see `StatusStore.put_many`. A status that is removed in the meantime
         is not written. To change statuses, use `replace`.
 
+        Raises:
+            InvalidArgumentError: a status is malformed; nothing was written.
+
         Cost: two exchanges and one transaction of the store for each 500.
         """
         table_rows(statuses)

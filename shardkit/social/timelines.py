@@ -48,8 +48,6 @@ class Timelines:
         self.home_limit = home_limit
         self.profile_limit = profile_limit
 
-    # ---- writing
-
     def add(self, keys: Sequence[Key], rows: Sequence[Row], limit: int) -> Operation[int]:
         """Add entries to timelines, which keep their newest; return how many were new."""
         added = 0
@@ -106,8 +104,6 @@ class Timelines:
         authors = yield from self._statuses.authors(near)
         gone = [each for each, of in zip(near, authors, strict=True) if of is None or of == uid]
         return (yield from self.remove([key], gone))
-
-    # ---- reading
 
     def newest(self, key: str, limit: int) -> Command:
         """Return the command that reads a timeline's newest entries with their times."""

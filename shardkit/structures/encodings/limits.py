@@ -114,9 +114,6 @@ class Limits:
         return f"Limits({self.settings})"
 
 
-# ---- rules
-
-
 def recommend(
     form: str, part_size: int, longest: int | None = None, limits: Limits | None = None
 ) -> dict[str, int]:
@@ -237,9 +234,6 @@ def beyond(
             entry = "field or value" if of_bytes and form.name == "hash" else form.entry
             excesses.append(Excess(limit.setting, limit.value, value, entry, of_bytes))
     return tuple(excesses)
-
-
-# ---- operations
 
 
 def limits_at(to: To, key: Key) -> Operation[Limits | None]:

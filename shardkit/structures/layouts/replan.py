@@ -162,8 +162,6 @@ class _Replan:
     def _mark(self, *, frozen: bool) -> int:
         return _MARK + 32 * self._plan.number + (31 if frozen else 15)
 
-    # ---- copying
-
     def _copy(self) -> Operation[None]:
         parts = yield from self._parts(self._fixed.plan)
         changed: Collection[int] = parts
@@ -329,8 +327,6 @@ class _Replan:
                 (part, f): end for f, end in zip(fields, reply or (), strict=False) if end > 0
             }
         return times
-
-    # ---- the end
 
     def _clear(self) -> Operation[None]:
         """Remove the old parts, which have the second mark."""

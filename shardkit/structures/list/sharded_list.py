@@ -401,8 +401,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         yield from self._scripts.run_to_end("trim", start, end, self._scripts.visited)
         return True
 
-    # ---- steps
-
     @stream
     def check(self) -> Stream[Damage]:
         """Read everything and yield the damage: of the ends, each part's length and each value.

@@ -120,8 +120,6 @@ class PackedRecords(ExpirableStructure[Face]):
         part, index = divmod(self.store.check_id(record_id), self.part_size)
         return self.part_key(part), index * self.format.bits
 
-    # ---- reading and writing records
-
     @operation
     def set(
         self, record_id: int, record: Record | None = None, /, **fields: Any
@@ -284,8 +282,6 @@ class PackedRecords(ExpirableStructure[Face]):
             for old in (yield from self._bitfields(args, create=False)).values():
                 removed += sum(any(old[n : n + width]) for n in range(0, len(old), width))
         return removed
-
-    # ---- all records
 
     @stream
     def scan_iter(self) -> Stream[tuple[int, dict[str, Any]]]:

@@ -80,8 +80,6 @@ class ScoredGroups(GrowingLayout):
         self._bottoms = [f"{key}:bottom" for key in self._keys]
         self._needs_all_parts: set[int] = set()
 
-    # ---- writing
-
     def _write_command(
         self, plan: WritePlan, build: Build[Any], *, adds: bool, unsure: bool
     ) -> Command:
@@ -217,8 +215,6 @@ class ScoredGroups(GrowingLayout):
     def _all_keys(self, group: int) -> list[str]:
         """Return the keys of a group, its state first, then top and bottom."""
         return [*self._bounded(group), *self._part_keys(group, range(self.parts[group]))]
-
-    # ---- reading
 
     def first(self, wanted: OrderedRange, limit: int) -> Operation[list[Row]]:
         """Return the first members of a range, in order.

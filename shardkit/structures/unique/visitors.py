@@ -618,8 +618,6 @@ class UniqueVisitors(Structure[Face]):
         self._planner.forget(day_of(self.name, day))
         return removed
 
-    # ---- helpers
-
     def _date(self, day: date | None) -> Operation[date]:
         if day is None:
             return (yield from self._clock.today(self._home, self.name))

@@ -393,8 +393,6 @@ class DirectEnd(_Executing, FakeSocket):
         """Whether it executes commands on this data."""
         return self._server is data
 
-    # ---- its transaction
-
     @property
     def queues(self) -> bool:
         """Whether it is in a transaction."""
@@ -413,8 +411,6 @@ class DirectEnd(_Executing, FakeSocket):
         """Forget the transaction and the watched keys."""
         self._forget_transaction()
         self._clear_watches()
-
-    # ---- executing
 
     def execute(self, args: list[bytes]) -> None:
         """Execute a command: in fewer steps than fakeredis, if nothing but the data matters."""
