@@ -75,12 +75,14 @@ def without_secrets(text: str) -> str:
 
 def shown(value: object) -> str:
     """Return a value as messages show it: shortened in the middle when it is long."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"of {value.bit_length()} bits"
     try:
         if type(value) is str:
             return _short.repr(without_secrets(value))
         return without_secrets(_short.repr(value))
-    except ValueError:  # Python refuses to print integers of thousands of digits
-        return f"of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
+    except ValueError:  # there is such a number in it
+        return type(value).__name__
 
 
 @dataclasses.dataclass(frozen=True)

@@ -285,6 +285,7 @@ def test_liveness_probes_are_answered_on_a_port(
             with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
                 return int(answer.status)
         except HTTPError as error:
+            error.close()
             return error.code
         except OSError:
             return 0

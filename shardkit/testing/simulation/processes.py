@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -222,18 +222,29 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         """Run all that is ready, until it waits."""
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
+        try:
+            with self._running():
+                for _ in range(MOST_TURNS):
+                    now = self.process.now()
+                    if self.process.dead or not (self._ready or self._next_timer() <= now):
+                        return
+                    self._run_once()
+                raise RuntimeError(f"{self.process.name} runs for ever without waiting")
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
         outer = asyncio._get_running_loop()  # of a test that awaits, for example
+        swap = getattr(asyncio.tasks, "_swap_current_task", None)  # a thread has one, from 3.14 on
+        task = swap(outer, None) if outer is not None and swap else None
         asyncio._set_running_loop(self)
         try:
-            for _ in range(MOST_TURNS):
-                now = self.process.now()
-                if self.process.dead or not (self._ready or self._next_timer() <= now):
-                    return
-                self._run_once()
-            raise RuntimeError(f"{self.process.name} runs for ever without waiting")
+            yield
         finally:
             asyncio._set_running_loop(outer)
-            sys.set_asyncgen_hooks(*hooks)
+            if task is not None:
+                swap(outer, task)
 
     def cancel_main(self) -> bool:
         """Cancel the task that was created first; return whether it was still running."""
@@ -248,19 +259,15 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         self._ended = True
         self._ready.clear()
         self._scheduled.clear()
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
-        try:
+        with self._running():
             for task in self._tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     with suppress(BaseException):
                         task.get_coro().close()
-        finally:
-            asyncio._set_running_loop(outer)
-            self._ready.clear()
-            self._scheduled.clear()
-            self._tasks.clear()
+        self._ready.clear()
+        self._scheduled.clear()
+        self._tasks.clear()
 
     def finish(self, cleanup: Coroutine[Any, Any, None]) -> None:
         """Run a clean-up after the end: nothing of the simulation sees it."""
