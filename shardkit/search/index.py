@@ -221,8 +221,6 @@ class SearchIndex(DocumentStructure[Face]):
             documents |= yield from self._read(page)
         return documents
 
-    # ---- searching
-
     @operation
     def search(self, query: str | Node, **options: Unpack[SearchOptions]) -> Operation[Results]:
         """Find documents.

@@ -352,8 +352,6 @@ class Delivery:
     queue: str
     limit: int
 
-    # ---- posts
-
     def post(
         self, uid: int, message: str, extras: Mapping[str, Extra], idempotency_key: str | None
     ) -> Operation[int | None]:
@@ -418,8 +416,6 @@ class Delivery:
     def _job(self, action: str, status: int, uid: int, note: str, time: int) -> FanOutJob:
         shards = self.layout.relation_parts
         return FanOutJob.begin(action, uid, shards, note, subject=status, time=time)
-
-    # ---- jobs
 
     def resume(self, fields: Sequence[Any]) -> Operation[None]:
         """Run some passes of a queued job, given its fields."""

@@ -227,8 +227,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             yield from self._wait(lambda: self._move(destination, src, dest, waits=True), timeout)
         )
 
-    # ---- reading
-
     @operation
     def llen(self) -> Operation[int]:
         """Return the number of values. Cost: one exchange, O(1)."""
@@ -324,8 +322,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 yield self._page(reversed(values) if reverse else values)
             if (int(end) - int(at)) * step < 0:
                 return
-
-    # ---- changing
 
     @operation
     def lset(self, index: int, value: Argument) -> Operation[bool]:

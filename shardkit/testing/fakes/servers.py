@@ -156,8 +156,6 @@ class MemoryServer:
             self._faults.clear()
             self._down = False
 
-    # ---- data
-
     def client(self, **arguments: Any) -> redis.Redis:
         """Return a blocking client that no fault affects; ``arguments`` are of ``redis.Redis``."""
         given = {"connection_class": _connections().InsideConnection, "protocol": 2, **arguments}

@@ -100,8 +100,6 @@ class World:
         self._fault_chance = choices.random.choice((0.0, 0.02, 0.1, 0.3)) if faults else 0.0
         self._switch_chance = choices.random.choice((0.1, 0.4, None))
 
-    # ---- time
-
     def now(self) -> float:
         """Return the time of the simulation, in seconds."""
         return self.seconds
@@ -525,8 +523,6 @@ class World:
             wire.close_client()
         self.note(process.name, "forks, and goes on as the child")
         forks.renew()
-
-    # ---- the end
 
     def close(self) -> None:
         """Drop everything that is left."""
