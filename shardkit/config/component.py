@@ -258,7 +258,7 @@ class Component:
         if rule is not None and there and rule != self.placement:
             whose = "entries say" if self.by_hand is None else "another call says"
             raise InvalidArgumentError(
-                f"component {self.name!r}: this call says placement={shown('', rule)}, but "
+                f"component {self.name!r}: this call says placement={mask('host', rule)!r}, but "
                 f"{whose} {self.placement!r}",
                 "use one placement for all calls",
             )

@@ -49,7 +49,7 @@ PRINTABLE = frozenset({str, bytes, float})  # whatever the value
 
 # From what begins it on: a URL's ? or #, a setting's name, a short option of redis-cli or mysql.
 _SECRET = re.compile(
-    r"""(?isx) ( \?[^\s=]*= | :/[^\#]*\# | (?:^|\s)-[ap]=?\s?
+    r"""(?isx) ( \?[^\s=?]*= | :/(?:(?!:/)[^\#])*\# | (?:^|\s)-[ap]=?\s?
     | \b(?:\w*password|passwd|pwd|pass|\w*secret|\w*token)["']?\s*(?:=|:\s)\s* ) .+"""
 )
 

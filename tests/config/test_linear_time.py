@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -31,6 +32,10 @@ def refused(fields: dict[str, object]) -> str:
         lambda: refused({"host": ":" * MANY}),
         lambda: refused({"host": "?" * MANY}),
         lambda: shown("host", "a:" * MANY),
+        *(
+            partial(shown, "host", part * MANY)
+            for part in ("?", ":/", "password", "password ", "token: ", " -p", "?a=", ":/#")
+        ),
         lambda: masked(f"{'a' * MANY} redis://u:p@h:1"),
         lambda: masked(f"://{'a.' * MANY}"),
         lambda: families([((sign * MANY).encode(), "string") for sign in "a0-:."] * 9)[0].text,

@@ -132,8 +132,8 @@ class SimulatedSocket:
 
         The system gives its number to the next that is opened, which the user would then write to.
         """
-        fiber = Fiber.current
-        if self._user not in (None, fiber) and fiber is not None and not self._process.dead:
+        fiber, users = Fiber.current, self._process.fibers  # a parent's are not among them
+        if fiber not in (None, self._user) and self._user in users and not self._process.dead:
             error = AssertionError(f"{self.wire.server.address}: closed while it is in use")
             self._process.failure = self._process.failure or error
         self.wire.close_client()

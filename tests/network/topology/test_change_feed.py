@@ -141,10 +141,14 @@ def test_a_new_feed_catches_up(fed: Fed) -> None:
     fed.uses(7)
 
 
+class _Plain(redis.Connection):
+    is_replaced = False
+
+
 @pytest.fixture
 def feed(own_server: LocalServer) -> Iterator[ChangeFeed]:
     """A feed that is told of changes on a server of each kind."""
-    found = ChangeFeed(redis.Connection(host="127.0.0.1", port=own_server.port, protocol=3))
+    found = ChangeFeed(_Plain(host="127.0.0.1", port=own_server.port, protocol=3))
     yield found
     found.release()
 

@@ -138,7 +138,7 @@ def test_a_component_of_a_file_is_known_without_having_been_read(path: Path) -> 
 def test_a_file_that_cannot_be_used_at_first_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         MapFile(tmp_path / "nowhere.yaml")
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="it is no regular file"):
         MapFile(tmp_path)
     with pytest.raises(InvalidEntryError, match="99999999"):
         MapFile(write(tmp_path / "map.yaml", port=99999999))

@@ -17,8 +17,9 @@ from typing import Any
 from shared import Roles
 
 from shardkit import ShardKit, ShardMap
+from shardkit.config.entry import read_regular
 from shardkit.config.store import push
-from shardkit.network.topology import MapFile, Topology
+from shardkit.network.topology import MapFile, Topology, sources
 from shardkit.operations.kept import kept_with
 from shardkit.queues import AsyncWorker, Worker, WorkerSummary
 from shardkit.testing import Client, Protocol
@@ -235,6 +236,13 @@ class _MapPath(type(Path())):  # type: ignore[misc]
 
     def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
         return self.read_bytes().decode()
+
+
+def _read(path: Any) -> bytes:
+    return path.read_bytes() if isinstance(path, _MapPath) else read_regular(path)
+
+
+sources.read_regular = _read  # such a file has no descriptor
 
 
 class MapFiles(Roles):
