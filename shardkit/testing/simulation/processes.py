@@ -236,7 +236,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
     @contextmanager
     def _running(self) -> Iterator[None]:
         outer = asyncio._get_running_loop()  # of a test that awaits, for example
-        swap = getattr(asyncio.tasks, "_swap_current_task", None)  # a thread has one, from 3.14 on
+        swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)  # one a thread, from 3.14
         task = swap(outer, None) if outer is not None and swap else None
         asyncio._set_running_loop(self)
         try:
