@@ -378,12 +378,12 @@ def test_an_interrupted_restore_is_continued_unless_a_move_has_closed_a_database
 def test_restore_fails_if_the_target_evicts(
     kit: shardkit.ShardKit, servers: LocalServers, others: LocalServers, tmp_path: Path
 ) -> None:
-    fill(kit, 4000, 200)
+    fill(kit, 4000, 1000)
     backup(components(servers), tmp_path / "backup")
     for server in others.servers:
         with server.client() as client:
             client.config_set("maxmemory-policy", "allkeys-random")
-            client.config_set("maxmemory", client.info("memory")["used_memory"] + 200_000)
+            client.config_set("maxmemory", client.info("memory")["used_memory"] + 500_000)
     said = r"data:\d has only \d+ keys of 1,\d+: its server evicted .*; give it more memory"
     with pytest.raises(ConfigError, match=said):
         restore(tmp_path / "backup", others.shard_map)

@@ -106,8 +106,9 @@ class Move(Change):
             afterwards, as ``host:port``; empty text for none.
         slots: the first and last of each range of slots, by the place of a cluster's master.
         minimums: ``min-replicas-to-write`` of a cluster's nodes before they were closed, by node.
-        decided: when the sources were closed for good, by their clocks, in seconds, by server; of a
-            move of a server, when the data was marked, by which a target that lost it is known.
+        decided: when the sources were closed for good, by their clocks, in seconds, by server.
+        run_id: of the target of a move of a server, when the data was marked: under another one it
+            may have come back without the data, and so without the mark.
         opened: databases that were left and have been opened for other uses since.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
@@ -142,6 +143,7 @@ class Move(Change):
     slots: dict[str, list[list[int]]] = field(default_factory=dict)
     minimums: dict[str, str] = field(default_factory=dict)
     decided: dict[str, int] = field(default_factory=dict)
+    run_id: str = ""
     opened: list[str] = field(default_factory=list)
     copied: int = 0
     seconds: float = 0.0

@@ -89,7 +89,7 @@ class ServerMover(Mover):
                     self._attach(new)  # the target may have been restarted
                     servers.wait_for_copy(old, new, self._copy_timeout)
                     servers.take_writes_alone(new, config, target)
-                    self._prove(old)
+                    self._prove(old, new)
                     with self._lease.marking(old, new):
                         move.held = servers.hand_over(
                             old, new, target, self._hold, self._lease.order
@@ -113,7 +113,13 @@ class ServerMover(Mover):
                     self._certify(proof_key(new).encode())
                     self._require_data(old, new)
                 self._reached("done")
-                new.delete(proof_key(new))
+
+    def _reached(self, phase: str) -> None:
+        super()._reached(phase)
+        for server in (self._source, self._target) if self._move.is_over else ():
+            with suppress(RedisError, OSError), servers.connected_to(server, self._own) as client:
+                if client.get(proof_key(client)) == self._move.id.encode():  # of no later move
+                    client.delete(proof_key(client))
 
     def _begin(self, old: Any, new: Any) -> None:
         others = self._servers.replicas_of(self._source)
@@ -163,11 +169,11 @@ class ServerMover(Mover):
                 f"find out which server has the keys, then: shardkit changes end {self._move.name}",
             )
 
-    def _prove(self, old: Any) -> None:
+    def _prove(self, old: Any, new: Any) -> None:
         """Have the data prove on both servers that it is that of this move."""
         with suppress(ResponseError):  # it is full, or the user may not: then nothing is proven
             old.set(proof_key(old), self._move.id)
-            self._move.decided = {self._move.source: int(time.time())}
+            self._move.run_id = str(new.info("server").get("run_id", ""))
             self._lease.write(self._move)
 
     def _require_data(self, old: Any, new: Any) -> None:
@@ -176,9 +182,11 @@ class ServerMover(Mover):
         The source follows the target, so soon it would have lost its data, too.
         """
         move, proof = self._move, self._move.id.encode()
-        if not move.decided or new.get(proof_key(new)) == proof:
+        if not move.run_id or new.get(proof_key(new)) == proof:
             return
-        if new.info("stats").get("evicted_keys"):  # perhaps the proof
+        # The mark may be evicted, or the record older than the end of the move, which removes it.
+        there = sum(each["keys"] for each in new.info("keyspace").values())
+        if new.info("server").get("run_id") == move.run_id or 2 * there >= move.total:
             return
         lost = f"{self._target} has come back without its data"
         with suppress(RedisError, OSError):
@@ -190,7 +198,6 @@ class ServerMover(Mover):
                 text = f"move of {self._target} back to {self._source}"
                 push_relocation(self._lease, *back, keep_source=False, message=text)
                 self._reached("aborted")
-                old.delete(proof_key(old))
         if move.phase == "aborted":
             raise GrowthError(
                 f"{lost}: {self._source} takes writes again",

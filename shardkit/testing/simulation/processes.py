@@ -243,7 +243,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
             yield
         finally:
             asyncio._set_running_loop(outer)
-            if task is not None:
+            if swap is not None and task is not None:
                 swap(outer, task)
 
     def cancel_main(self) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,6 +144,7 @@ class Running:
             client.execute_command("CLIENT", "UNPAUSE")
             client.execute_command("CLIENT", "KILL", "SKIPME", "YES")
             client.flushall()
+            Path(server.directory, "dump.rdb").unlink(missing_ok=True)  # of a copy or a SAVE
             client.script_flush()
             client.function_flush()
             client.config_resetstat()

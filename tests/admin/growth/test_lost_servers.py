@@ -98,6 +98,53 @@ def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
         assert fleet.masters() == [fleet.name(0)] * 2
 
 
+@pytest.mark.parametrize("since", ["done", "restarted", "flushed"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        (growth_servers, "hand_over"),
+        (server_move, "push_relocation"),
+        (server_move, "wait_until_left"),
+    ],
+    ids=["attached", "promoted", "pushed"],
+)
+def test_data_without_the_mark_of_its_move_is_not_lost(
+    fleet: Fleet, moment: Any, since: str
+) -> None:
+    small(fleet)
+    with killed_at(moment):
+        fleet.move_server()
+    snapshot = {key: fleet.config.dump(key) for key in fleet.config.keys("config:*")}
+    with fleet.servers[1].client() as new:
+        if since == "flushed" and moment[1] != "hand_over":
+            new.flushall()
+        else:
+            assert resume_move(fleet.config, fleet.name(0)).phase == "done"
+            assert not new.exists("config:fence{}:copied")
+        if since == "restarted":
+            new.save()
+            fleet.servers[1].kill()
+            fleet.servers[1].restart()
+        fleet.config.flushall()  # the record is older than the servers
+        for key, value in snapshot.items():
+            fleet.config.restore(key, 0, value or b"")
+        for _ in range(2):
+            assert resume_move(fleet.config, fleet.name(0)).phase == "done"
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert still_there(fleet) or since == "flushed"
+
+
+def test_an_abort_removes_the_mark_of_the_move(fleet: Fleet) -> None:
+    small(fleet)
+    with killed_at((growth_servers, "hand_over")):
+        fleet.move_server()
+    with fleet.servers[0].client() as old:
+        assert old.exists("config:fence{}:copied")
+        abort_move(fleet.config, fleet.name(0))
+        assert not old.exists("config:fence{}:copied")
+    assert still_there(fleet)
+
+
 def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:
     small(fleet)
     for of_shards, moment in ((True, (shard_move.ShardMover, "_caught_up")), (False, None)):

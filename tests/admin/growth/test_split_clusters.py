@@ -166,8 +166,8 @@ INTO = {
 }
 OUT_OF = {
     (shard_move, "DatabaseCopy"): False,
-    (gate, "pause"): False,
-    (gate, "force_close"): False,
+    (gate.ClusterGate, "wait_for_writers"): False,
+    (gate.ClusterGate, "_close_nodes"): False,
     (gate, "set_if_marked"): False,
     (gate.ClusterGate, "turn_away"): True,
     (gate.CopyGate, "open"): True,

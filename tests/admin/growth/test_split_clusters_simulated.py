@@ -82,14 +82,16 @@ def simulated_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with simulated_shards(monkeypatch), monkeypatch.context() as patched:
         patched.setattr("shardkit.admin.growth.move.new_split", a_split)
         patched.setattr(Capture, "expect_setting", nothing, raising=False)
-        for name in ("pause", "go_on", "persist_roles"):
-            patched.setattr(gate, name, nothing)
+        patched.setattr(gate, "persist_roles", nothing)
         patched.setattr(gate, "moving_slots", lambda client: False)
         patched.setattr(gate, "set_if_marked", set_if_marked)
         execute = SimulatedServer.execute
 
         def refuse(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
             name = args[0].upper()
+            if name == b"CLIENT" and args[1].upper() in (b"PAUSE", b"UNPAUSE"):
+                socket.answer(b"OK")
+                return True
             if self.address in NODES and name == b"CONFIG":
                 if args[1].upper() == b"GET":
                     socket.answer([args[2], CLOSED.get(self.address, b"0")])
