@@ -36,7 +36,6 @@ from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation
 
 # Python 3.12 and later warn of what these tests are about.
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
 KEYS = [f"k{n}" for n in range(500)]
 

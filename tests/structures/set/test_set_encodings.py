@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from faces import Face, faced
@@ -54,7 +55,7 @@ def test_parts_of_text_are_compact(own_map: ShardMap, own_server: LocalServer) -
 
 
 def test_oversized_parts_are_logged(own: Face, caplog: pytest.LogCaptureFixture) -> None:
-    name = f"large {type(own.kit).__name__}"  # each name is told of once
+    name = f"large {uuid4().hex}"  # each name is told of once in a process
     with caplog.at_level(logging.WARNING, logger="shardkit"):
         fits = own.kit.set("fits", component="own", total=10, part_size=512, members=int)
         own.run(fits.sadd(1))
