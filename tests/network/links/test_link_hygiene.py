@@ -35,8 +35,6 @@ from shardkit.network.links import multiplexer
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation
 
-# Python 3.12 and later warn of what these tests are about.
-
 KEYS = [f"k{n}" for n in range(500)]
 
 
