@@ -172,7 +172,7 @@ class ServerMover(Mover):
     def _prove(self, old: Any, new: Any) -> None:
         """Have the data prove on both servers that it is that of this move."""
         with suppress(ResponseError):  # it is full, or the user may not: then nothing is proven
-            old.set(proof_key(old), self._move.id)
+            self._lease.order(old, "SET", proof_key(old), self._move.id)
             self._move.run_id = str(new.info("server").get("run_id", ""))
             self._lease.write(self._move)
 
