@@ -89,8 +89,8 @@ class ServerMover(Mover):
                     self._attach(new)  # the target may have been restarted
                     servers.wait_for_copy(old, new, self._copy_timeout)
                     servers.take_writes_alone(new, config, target)
-                    self._prove(old, new)
                     with self._lease.marking(old, new):
+                        self._prove(old, new)
                         move.held = servers.hand_over(
                             old, new, target, self._hold, self._lease.order
                         )
