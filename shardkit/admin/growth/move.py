@@ -89,8 +89,8 @@ class ServerMover(Mover):
                     self._attach(new)  # the target may have been restarted
                     servers.wait_for_copy(old, new, self._copy_timeout)
                     servers.take_writes_alone(new, config, target)
-                    self._prove(old, new)
                     with self._lease.marking(old, new):
+                        self._prove(old, new)
                         move.held = servers.hand_over(
                             old, new, target, self._hold, self._lease.order
                         )
@@ -172,7 +172,7 @@ class ServerMover(Mover):
     def _prove(self, old: Any, new: Any) -> None:
         """Have the data prove on both servers that it is that of this move."""
         with suppress(ResponseError):  # it is full, or the user may not: then nothing is proven
-            old.set(proof_key(old), self._move.id)
+            self._lease.order(old, "SET", proof_key(old), self._move.id)
             self._move.run_id = str(new.info("server").get("run_id", ""))
             self._lease.write(self._move)
 

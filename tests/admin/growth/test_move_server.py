@@ -650,7 +650,7 @@ class Answering:
 def test_a_replica_that_is_not_in_good_order_gets_no_handover(
     monkeypatch: pytest.MonkeyPatch, master: dict[str, Any], said: str, commands: list[str]
 ) -> None:
-    monkeypatch.setattr("shardkit.admin.growth.servers.TIMEOUT", 0.01)
+    monkeypatch.setattr("shardkit.admin.growth.servers.TIMEOUT", 0.3)
     asked = Answering(master)
     with pytest.raises(GrowthError, match=said):
         hand_over(asked, Answering(REPLICA), B, 0.001, order)

@@ -328,7 +328,7 @@ def test_entries_of_streams_that_differ_elsewhere_are_not_read_again(
         one.xreadgroup("g", "a", {"s": "0"})  # its consumer has another time
         assert one.dump("s") != other.dump("s")
         assert differing(one, other, [b"s"]) == []
-        assert one.info("commandstats")["cmdstat_xrange"]["calls"] == 1, "for the first entry"
+        assert one.info("commandstats")["cmdstat_xrange"]["calls"] == 2, "of one entry"
         for change in (
             lambda: one.xack("s", "g", one.xrange("s", count=1)[0][0]),
             lambda: one.xadd("s", {"n": 0}),
