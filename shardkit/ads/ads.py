@@ -333,8 +333,6 @@ class Ads(DocumentStructure[Face]):
         self._ttl = ttl
         self._cached: tuple[dict[str, float], float] | None = None  # averages, and until when
 
-    # ---- ads
-
     @operation
     def index(
         self,

@@ -243,6 +243,8 @@ def _is_installed(place: str) -> bool:
 
 
 def _explain(error: Exception | KeyboardInterrupt) -> int:
+    import redis
+
     from shardkit.cli.text import reason
     from shardkit.config.problem import mask
     from shardkit.errors import ShardErrors, ShardKitError
@@ -282,7 +284,7 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
             f"{server[1] if server else 'a server'} cannot be used: {reason(error)}",
             "see shardkit status",
         )
-    elif f"{os.sep}redis{os.sep}" in traceback.extract_tb(error.__traceback__)[-1].filename:
+    elif os.path.dirname(redis.__file__) in traceback.extract_tb(error.__traceback__)[-1].filename:
         write_error(f"a server's reply cannot be used: {error}", "see shardkit status")
     else:
         name = type(error).__name__

@@ -572,8 +572,6 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         [ended] = yield [self._call("break", token or 0, words, secrets.token_hex(8))]
         return int(ended)
 
-    # ---- helpers
-
     def _left(self, held: Any, kept: bool, error: object) -> None:
         if not kept and error is None:
             held.released = False

@@ -327,8 +327,6 @@ class Transfers(Structure[Face]):
         done = yield [self._account_call("transfer_resolve", account, id_, 0) for id_ in gone]
         return sum(done)
 
-    # ---- what several operations share
-
     def _in_steps(self, id_: str, texts: Mapping[str, str]) -> Operation[TransferResult]:
         yield [self._log("begin", id_, json.dumps(list(texts)))]
         refused = None

@@ -7,9 +7,9 @@ no longer its shard's is replaced. The time between its last answered PING and t
 is given as a message of type ``gap``. After a move the former place counts for a while, because
 publishers may learn of the move later. On clusters, channels are sharded channels.
 
-Under Sentinels and in clusters a former master answers until it is told of its successor, to which
-others may publish already, or some not yet. So Sentinels must name the server and nodes must be
-with the majority; what this leaves unknown is in the gap, too.
+A master that Sentinels or a cluster have replaced answers until they tell it. Meanwhile clients
+publish to its successor. So Sentinels must name the server, and a node must be with the majority.
+The gap begins before the last such answer, and ends after the next one.
 """
 
 from __future__ import annotations
@@ -78,12 +78,14 @@ class _Listener(ListeningConnection):
     """A subscribed connection."""
 
     def __init__(self, client: Any, words: Words, sharded: bool) -> None:
-        self._named = self._made = time.time()  # when its server was known to be the master
+        self._made = time.time()
         super().__init__(client.connection_pool)
         self._client = client
         self._sentinels = getattr(self._pool, "master", None)
-        self._may_be_former = sharded or self._sentinels is not None
-        self._ask_at = self._made + LINGER if self._may_be_former else math.inf
+        # For how long clients may know a successor that its server does not know.
+        self._doubt = LINGER if sharded or self._sentinels is not None else 0.0
+        self._named = self._made if self._doubt else math.inf  # when it was known as the master
+        self._ask_at = self._named + self._doubt
         self._is_former = False
         self.confirmed = 0.0  # what its server published before this time has come; 0 if unknown
         self._changed = math.inf  # when it subscribed last
@@ -103,14 +105,12 @@ class _Listener(ListeningConnection):
     @property
     def is_known(self) -> bool:
         """Whether its server is surely the one to which others publish."""
-        return not self._may_be_former or self._named >= self._made + LINGER
+        return self._named >= self._made + self._doubt
 
     @property
     def heard(self) -> float:
         """Until when all that was published has come; 0 if unknown."""
-        if not self._may_be_former:
-            return self.confirmed
-        return max(0.0, min(self.confirmed, self._named) - LINGER)
+        return max(0.0, min(self.confirmed, self._named) - self._doubt)
 
     def add(self, words: Words) -> None:
         """Subscribe to what is new."""
@@ -139,16 +139,18 @@ class _Listener(ListeningConnection):
     def _ask(self) -> None:
         """Ask whether its server is still the master, in a thread."""
         asked, sentinels = time.time(), self._sentinels
-        with suppress(*FAILURES):
-            try:
-                if sentinels is None:
-                    is_master = self._client.cluster("INFO")["cluster_state"] == "ok"
-                else:
-                    named = sentinels.manager.masters(sentinels.service)
-                    is_master = (self._connection.host, self._connection.port) in named
-            except NoPermissionError:
-                is_master = True  # as far as its user may know
-            self._named, self._is_former = asked if is_master else self._named, not is_master
+        try:
+            if sentinels is None:
+                self._is_former = self._client.cluster("INFO")["cluster_state"] != "ok"
+            else:
+                named = sentinels.manager.masters(sentinels.service)
+                self._is_former = (self._connection.host, self._connection.port) not in named
+        except NoPermissionError:
+            pass  # it is the master as far as its user may know
+        except Exception:  # also a reply that cannot be used: nothing is known
+            asked = self._named
+        if not self._is_former:
+            self._named = asked
         self._ask_at = time.time() + LINGER
 
     def beat(self) -> None:

@@ -225,6 +225,28 @@ def test_who_came_first_has_it_first(face: Face, kit: ShardKit, component: str) 
         assert len(seen.inspect().waiters) == 5 - n
 
 
+@pytest.mark.parametrize(("patience", "overtaken"), [(60_000_000, True), (0, False)])
+def test_what_is_not_fair_is_had_by_who_asks_while_others_may_be_overtaken(
+    kit: ShardKit, patience: int, overtaken: bool
+) -> None:
+    lock = kit.lock("x", component="one", fair=False)
+
+    def wait_as_another() -> Any:
+        args = ("w", "x", 10_000_000, 1, "waiter", "-", 60_000_000, 0, 0, patience)
+        [reply] = yield [lock._call("acquire", *args)]
+        return reply[0]
+
+    with lock:
+        assert lock._driver.run(wait_as_another()) == 0
+    assert (
+        kit.lock("x", component="one").acquire(blocking_timeout=0) is None
+    )  # who is fair overtakes nobody
+    assert (lock.acquire(blocking_timeout=0) is not None) is overtaken
+    if overtaken:
+        lock.release()
+    assert lock._driver.run(wait_as_another()) > 0
+
+
 def test_all_have_what_is_not_fair_one_at_a_time(face: Face) -> None:
     inside, most, done = 0, 0, 0
     lock = face.kit.lock("x", component="one", fair=False, blocking_timeout=60)
@@ -819,3 +841,35 @@ def test_a_lock_of_a_later_format_is_refused_by_name(face: Face, kit: ShardKit) 
     for call in (lambda: lock.acquire(blocking_timeout=0), lambda: lock.inspect()):
         with pytest.raises(NewerFormatError, match=r"lock:\{x\} has format 2"):
             face.run(call())
+
+
+@pytest.mark.parametrize("remember", [None, 60])
+def test_a_token_is_remembered_for_as_long_as_was_said(
+    face: Face, kit: ShardKit, remember: float | None
+) -> None:
+    hold = face.run(face.kit.lock("x", component="many").acquire())
+    guard = hold.guard("one", remember=remember)
+    assert face.run(guard.execute(("SET", "a", 1))) == [b"OK"]
+    left = kit.client("one").pttl("lock:x:fence")
+    assert left == -1 if remember is None else 50_000 < left <= 60_000
+
+
+def test_a_writer_whose_details_are_lost_still_excludes_readers(face: Face, kit: ShardKit) -> None:
+    def shelf() -> Any:
+        return face.kit.read_write_lock("shelf", component="one", renew=False)
+
+    client: Any = kit.client("one")
+    lost = (
+        lambda: client.delete("rwlock:{shelf}:details"),
+        lambda: client.hdel("rwlock:{shelf}:details", *client.hkeys("rwlock:{shelf}:details")),
+    )
+    for lose in lost:
+        hold = face.run(shelf().write.acquire())
+        lose()
+        assert face.run(shelf().read.acquire(blocking_timeout=0)) is None
+        assert face.run(shelf().write.acquire(blocking_timeout=0)) is None
+        face.run(shelf().write.break_holds("a test"))
+        del hold
+        shared = face.run(shelf().read.acquire(blocking_timeout=0))
+        assert shared
+        face.run(shelf().read.break_holds("a test"))

@@ -11,6 +11,8 @@ from social_helpers import USER, compare, drain, opened, populate, seen
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
 from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor
+from shardkit.social.delivery import MARK, FanOutJob
+from shardkit.social.relations import mode_change_note
 
 
 @pytest.fixture
@@ -187,8 +189,14 @@ def test_every_method_compares_the_parameters(face: Face, network: Any) -> None:
             face.run(getattr(opened(face, parts=8), name)(*args))
 
 
-def test_a_task_that_comes_first_stores_the_parameters(face: Face, network: Any) -> None:
-    face.run(network.backfill("user", 1))
+@pytest.mark.parametrize("task", ["backfill", "fan-out"])
+def test_a_task_that_comes_first_stores_the_parameters(face: Face, network: Any, task: str) -> None:
+    if task == "backfill":
+        face.run(network.backfill("user", 1))
+    else:
+        note = mode_change_note(1)
+        job = FanOutJob.begin(MARK, 1, network.layout.relation_parts, note, version="9")
+        face.run(network.resume_fan_out(*job))
     with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
         face.run(opened(face, parts=8).get_user(7))
 

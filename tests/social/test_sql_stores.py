@@ -98,6 +98,14 @@ def test_what_was_deleted_stays_deleted_even_if_it_comes_later(store: StatusStor
     assert store.remove_many([1, 2, 3]) == 1
 
 
+def test_more_than_a_batch_is_put_got_and_deleted(store: StatusStore) -> None:
+    many = {n: status(n) for n in range(1, 2002)}
+    store.put_many(many)
+    assert store.get_many(many) == many
+    assert store.remove_many(iter(many)) == 2001
+    assert store.get_many(many) == {}
+
+
 def test_it_is_there_after_it_was_opened_again(opened: Callable[[], StatusStore]) -> None:
     first = opened()
     first.put_many({5: status(5)})
@@ -194,6 +202,14 @@ def test_a_table_has_a_plain_name_and_a_file_a_path(tmp_path: Path) -> None:
             PostgreSQLStatusStore("", table)
     with pytest.raises(InvalidArgumentError, match="path"):
         SQLiteStatusStore(":memory:")
+
+
+def test_two_tables_live_side_by_side_in_a_file(tmp_path: Path) -> None:
+    one, two = (SQLiteStatusStore(tmp_path / "x.db", table) for table in ("one", "two"))
+    one.put_many({1: status(1)})
+    assert two.get_many([1]) == {}
+    one.close()
+    two.close()
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServers
 from shardkit.operations import Call, Locate, Operation, Pause
 from shardkit.social import CachedStatuses, SQLiteStatusStore
+from shardkit.social.status_cache import TOMBSTONE_TTL, WINDOW
 
 
 class CountingStore(SQLiteStatusStore):
@@ -134,10 +135,22 @@ def test_a_page_of_recent_statuses_is_one_exchange(kit: ShardKit, store: Countin
     assert len(batch) == 30  # type: ignore[arg-type]
 
 
+def test_a_deleted_status_is_gone_from_both(
+    kit: ShardKit, store: CountingStore, component: str
+) -> None:
+    cached = CachedStatuses(store, component)
+    kit.driver.run(cached.write({n: status(n) for n in (1, 2)}))
+    assert kit.driver.run(cached.remove([1, 3])) == 1
+    assert kit.driver.run(cached.read([1, 2])) == {2: status(2)}
+    assert copies(kit, component, (1, 2)) == {2}
+    assert kit.driver.run(cached.remove([1])) == 0
+
+
 def test_nor_does_one_that_slept_until_the_mark_was_gone(
     kit: ShardKit, store: CountingStore, component: str
 ) -> None:
     """A mark goes after a minute; what was read more than ten seconds ago is refused anyway."""
+    assert TOMBSTONE_TTL > 2 * WINDOW
     cached = CachedStatuses(store, component)
     store.put_many({1: status(1)})
     reader = cached.read([1])
@@ -148,7 +161,7 @@ def test_nor_does_one_that_slept_until_the_mark_was_gone(
     put = reader.send(found)
     [command] = put  # type: ignore[misc]
     slept = list(command.args)
-    slept[5] -= 10_001  # milliseconds
+    slept[5] -= WINDOW + 1
     assert kit.driver.link.send([command._replace(args=tuple(slept))]) == [0]
     assert copies(kit, component, [1]) == set()
     # Without the sleep it would have been taken: it is this rule that refuses it.

@@ -95,10 +95,8 @@ _ABORTING = {REPLICATION: ("FLUSHALL",), KEYS: ()}
 _SAMPLED = 100  # keys of a database, which are measured together
 _MOST_SAMPLED = 1000  # keys of a database
 _MEASURING = 0.2  # seconds for a server, about
-_LONG, _MANY = (
-    10_000,
-    500,
-)  # bytes of a string, elements of a collection: larger ones are only sized
+_LOOKING = 5.0  # seconds for a server, to find values that have no pieces
+_LONG, _MANY = 10_000, 500  # bytes of a string, elements of a collection: more are only counted
 _DUMPED = 8e-9  # seconds for a byte of a value that is copied whole
 _COPYING = 2.0  # by what a copy takes longer than reading
 _NOTING = (
@@ -393,12 +391,13 @@ def plan_copy(
             ]
     for server, numbers in sources.items():
         problems += config_databases(server, login_of(server), numbers)
+        end = time.monotonic() + _LOOKING
         for number in numbers:
             with (
                 suppress(RedisError, OSError),  # the plan reports that it cannot be used
                 database_client(server, login_of(server), number) as client,
             ):
-                notes += [f"{server}: {text}" for text in _copied_whole(client)]
+                notes += [f"{server}: {text}" for text in _copied_whole(client, end)]
     where = "; ".join(
         f"{server}, databases {', '.join(map(str, numbers))}" for server, numbers in sources.items()
     )
@@ -636,14 +635,17 @@ def _libraries(old: Any, new: Any, target: ServerAddress, problems: list[str]) -
     return sorted(mine.keys() - its.keys())
 
 
-def _copied_whole(client: Any) -> Iterator[str]:
-    """Yield which large values of a database hold both servers, as they have no pieces."""
+def _copied_whole(client: Any, end: float) -> Iterator[str]:
+    """Yield which large values without pieces a database has, as far as it is read by ``end``."""
     with one_connection(client) as line:
         vectors, modules = line.ask([("COMMAND", "INFO", "VADD"), ("MODULE", "LIST")])
     # Without the right to ask, there may be some.
     if not any(isinstance(each, Exception) or any(each) for each in (vectors, modules)):
         return
     for keys in pages(client, 10 * _SAMPLED):
+        if time.monotonic() > end:
+            yield "vector sets and values of modules are copied whole; not all keys were looked at"
+            return
         kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]
         others = {key: kind for key, kind in zip(keys, kinds, strict=True) if kind not in IN_PIECES}
         for key, size in large_values(client, list(others)).items() if others else ():

@@ -179,7 +179,7 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
         kept = [each for each in early if each <= until]
         early = early[len(kept) :]
         every = {**{each: [b"", b""] for each in kept}, **{_parts(id_): f for id_, f in entries}}
-        yield [("XADD", key, _text(each), *every[each]) for each in sorted(every)]
+        yield [("XADD", key, b"%d-%d" % each, *every[each]) for each in sorted(every)]
         if len(entries) < page:
             break
         start = b"(" + entries[-1][0]
@@ -195,7 +195,7 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
                 for id_, consumer, idle, count in pending
             ]
     for n in range(0, len(gone), _MEMBERS):
-        yield [("XDEL", key, *map(_text, gone[n : n + _MEMBERS]))]
+        yield [("XDEL", key, *(b"%d-%d" % each for each in gone[n : n + _MEMBERS]))]
     counts: Arguments = ()
     if b"entries-added" in info:
         counts = ("ENTRIESADDED", info[b"entries-added"])
@@ -221,7 +221,3 @@ def _named(said: Any) -> dict[bytes, Any]:
 
 def _parts(id_: bytes) -> tuple[int, ...]:
     return tuple(map(int, id_.split(b"-")))
-
-
-def _text(parts: Sequence[int]) -> bytes:
-    return b"%d-%d" % tuple(parts)

@@ -374,10 +374,7 @@ def wait_for_copy(
     again: str = "and resume, or abort",
     tell: Callable[[], object] = lambda: None,
 ) -> None:
-    """Wait until a replica has been filled and is near its master's offset.
-
-    ``again`` says what to do after an error.
-    """
+    """Wait until a replica is near its master's offset; ``again`` ends the remedies of errors."""
     end = time.monotonic() + seconds
     while True:
         try:

@@ -324,8 +324,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.databases, request.ends = databases, ends
         if more:
             request.more, request.given = deque(more), chunks
+        request.confirms = confirms
         count, size = request.unwritten, sum(len(chunk.data) for chunk in chunks)
-        return self._queue(request, count, size, deadline, confirms)
+        return self._queue(request, count, size, deadline)
 
     def submit(
         self,
@@ -344,12 +345,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         return self._queue(request, replies, len(data), deadline)
 
     def _queue(
-        self,
-        request: QueuedRequest,
-        replies: int,
-        size: int,
-        deadline: Deadline | None,
-        confirms: bool = False,
+        self, request: QueuedRequest, replies: int, size: int, deadline: Deadline | None
     ) -> asyncio.Future[Received]:
         future = request.future
         if self._breaker is not None and self._breaker.opened:
@@ -359,7 +355,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.limit(deadline, self._loop, self._note_silence)
             if future.done():
                 return future
-        if confirms:
+        if request.confirms:
             self._divert(request)
             return future
         lane, waiting = self, self._waiting

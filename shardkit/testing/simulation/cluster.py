@@ -99,8 +99,6 @@ class SimulatedNode:
     def _missing(self, keys: list[bytes]) -> int:
         return len(keys) - int(self.server.ask(b"EXISTS", *keys))
 
-    # ---- its commands
-
     def _cluster(self, args: list[bytes]) -> Any:
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"SLOTS":
