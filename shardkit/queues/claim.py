@@ -93,9 +93,9 @@ class Claim:
         together = self._end_of(0) == len(self._queues)
         waited, pause = 0.0, FIRST_PAUSE
         while True:
-            taken = yield from self._attempt(waits=together and timeout > 0)
-            if taken is not None:
-                return taken
+            task = yield from self._attempt(waits=together and timeout > 0)
+            if task is not None:
+                return task
             left = timeout - max(waited, self._passed)
             if self._due <= 0:
                 continue  # one script moves a hundred due tasks; there are more
@@ -127,7 +127,7 @@ class Claim:
         others = [n for n in range(size) if not first <= n < end and self._is_asked(n)]
         counts = [self._commands.move(self._queues[n], MOVED_AT_ONCE) for n in others]
         [reply, *replies] = yield self._batch(first, end, waits, counts)
-        taken = self._handle_take(first, end, reply)
+        task = self._handle_take(first, end, reply)
         waiting = []
         for n, reply in zip(others, replies, strict=True):
             if isinstance(reply, ShardFailure):
@@ -139,13 +139,13 @@ class Claim:
                     waiting.append(n)
         end = 0
         for n in waiting:
-            if taken is not None or self._due <= 0:
+            if task is not None or self._due <= 0:
                 break
             if n >= end:
                 end = self._end_of(n)
                 [reply] = yield self._batch(n, end, waits, [])
-                taken = self._handle_take(n, end, reply)
-        return taken
+                task = self._handle_take(n, end, reply)
+        return task
 
     def _is_asked(self, n: int) -> bool:
         """Whether to ask a queue's server; if not, its latest failure counts."""
@@ -179,9 +179,9 @@ class Claim:
         claim = self._claim = secrets.token_hex(8)
 
         def undo(replies: Replies) -> Operation[None]:
-            taken = self._parse_take(first, replies[0], claim)
-            if taken is not None:
-                keys, id_, _, attempts, _ = taken
+            task = self._parse_take(first, replies[0], claim)
+            if task is not None:
+                keys, id_, _, attempts, _ = task
                 yield [self._commands.requeue(keys.queue, id_, attempts, claim, counts=False)]
 
         queues = self._queues[first:end]

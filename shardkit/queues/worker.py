@@ -402,8 +402,8 @@ class Worker(BaseWorker[Blocking]):
             self._aborting.set()
             renewer.join()
             until = time.monotonic() + PATIENCE
-            for each in self._late:
-                each.join(max(0.0, until - time.monotonic()))
+            for late in self._late:
+                late.join(max(0.0, until - time.monotonic()))
         if on_progress is not None:
             on_progress(self.summary, len(self._running))
         if self._fatal is not None:
@@ -452,7 +452,7 @@ class Worker(BaseWorker[Blocking]):
 
     def _beside(self, steps: Steps[Any]) -> None:
         thread = threading.Thread(target=run_steps, args=(steps,), daemon=True)
-        self._late = [each for each in self._late if each.is_alive()] + [thread]
+        self._late = [late for late in self._late if late.is_alive()] + [thread]
         thread.start()
 
     @contextmanager
@@ -465,12 +465,12 @@ class Worker(BaseWorker[Blocking]):
         def handle(_number: int, _frame: Any) -> None:
             (self._aborting if self._stopping.is_set() else self._stopping).set()
 
-        before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
+        before = {n: signal.signal(n, handle) for n in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class AsyncWorker(BaseWorker[Awaiting]):
@@ -518,8 +518,8 @@ class AsyncWorker(BaseWorker[Awaiting]):
                 if self._late:
                     await asyncio.wait(self._late, timeout=PATIENCE)
             finally:
-                for each in (*slots, *beside, *self._late):
-                    each.cancel()
+                for task in (*slots, *beside, *self._late):
+                    task.cancel()
                 await asyncio.gather(*slots, *beside, *self._late, return_exceptions=True)
         if on_progress is not None:
             on_progress(self.summary, len(self._running))
@@ -650,16 +650,16 @@ class AsyncWorker(BaseWorker[Awaiting]):
             self.stop()
 
         try:
-            for each in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(each, handle)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, handle)
         except (RuntimeError, ValueError, NotImplementedError):
             yield
             return
         try:
             yield
         finally:
-            for each in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(each)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
 
 
 def _failure_reason(error: BaseException) -> str:
