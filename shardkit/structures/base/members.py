@@ -43,13 +43,13 @@ def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
     length = len(texts[-1])
 
     def matches(member: bytes) -> bool:
-        found = first.match(member)
+        match = first.match(member)
         for piece in inner:
-            if found is None:
+            if match is None:
                 return False
-            found = piece.search(member, found.end())
-        return found is not None and bool(
-            last.fullmatch(member, max(found.end(), len(member) - length))
+            match = piece.search(member, match.end())
+        return match is not None and bool(
+            last.fullmatch(member, max(match.end(), len(member) - length))
         )
 
     return matches

@@ -287,8 +287,8 @@ class ExpirableStructure(Structure[Face]):
             yield from self._send_to_all(generation, *expiry)
             if due > 0 and (expecting := self.meta.expecting_end(left, generation.number)):
                 yield expecting
-            told = (due, generation.number)
-            end = lua_call(self.component, ending, [key], told, idempotent=True)
+            arguments = (due, generation.number)
+            end = lua_call(self.component, ending, [key], arguments, idempotent=True)
             [now] = yield [end]  # others may have changed it: the last one holds
             if now in (due, -2):
                 return
@@ -357,14 +357,14 @@ def open_to_delete(meta: Metadata, force: bool = False) -> Operation[bool]:
     """
     meta.checked = meta.data_ruled_out = False
     try:
-        gone = yield from _removed_if_damaged(meta)
+        absent = yield from _removed_if_damaged(meta)
     except ParameterMismatchError:
         if not force:
             raise
         yield [meta.command(meta.key, "UNLINK")]
-        gone = True
-    meta.data_ruled_out = meta.data_ruled_out or gone
-    return gone
+        absent = True
+    meta.data_ruled_out = meta.data_ruled_out or absent
+    return absent
 
 
 def _removed_if_damaged(meta: Metadata) -> Operation[bool]:

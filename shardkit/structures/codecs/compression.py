@@ -350,8 +350,8 @@ class CodedValues(Generic[V]):
             missing = needed.keys() - compressed.coders.keys()
             # Numbers beyond those that are there are the values' damage.
             if missing and min(missing) < max(compressed.coders, default=MOST_DICTIONARIES + 1):
-                found = f"no dictionary {min(missing)}"
-                raise damage(self._to, self.key, found, "that of stored values")
+                actual = f"no dictionary {min(missing)}"
+                raise damage(self._to, self.key, actual, "that of stored values")
 
     def decode_with(self, stored: Iterable[bytes | None], decode: Callable[[], T]) -> Operation[T]:
         """Decode values; again with the dictionaries of now if that fails.

@@ -254,11 +254,11 @@ def inflated(decompressor: Any, stored: bytes, growth: int = GROWTH) -> bytes:
         ValueError: they are not one whole stream, and nothing else.
     """
     most = most_made(len(stored), growth)
-    made: bytes | None = None
+    inflated_data: bytes | None = None
     with suppress(MemoryError):
-        made = decompressor.decompress(stored, most + 1)
-    if made is None or len(made) > most:
+        inflated_data = decompressor.decompress(stored, most + 1)
+    if inflated_data is None or len(inflated_data) > most:
         raise too_large(most)
     if not decompressor.eof or decompressor.unused_data:
         raise ValueError("not one whole stream")
-    return made
+    return inflated_data

@@ -121,9 +121,9 @@ class TokenMatcher:
             way = ways.get(window)
             if way is None:
                 way = self._learn(window)
-            found, lengths, has_far = way
+            costs, lengths, has_far = way
             if has_far:
-                found, lengths, _ = far_ways.get(text[at : at + _FAR], way)
+                costs, lengths, _ = far_ways.get(text[at : at + _FAR], way)
             most = _NEVER
             for length in lengths:
                 end = at + length
@@ -136,7 +136,7 @@ class TokenMatcher:
                         came[end] = at
                         if end >= reached:
                             reached, limit = end, longer + margin
-            for length, cost in found:
+            for length, cost in costs:
                 if cost <= most:
                     cost += so_far
                     end = at + length
@@ -214,8 +214,8 @@ class TokenTable:
             bits = (bits >> LONGEST_CODE & ((1 << left) - 1)) << 8 * len(piece)
             bits = (bits | int.from_bytes(piece)) << LONGEST_CODE | _ONES
             left += 8 * len(piece)
-            kept = LONGEST_CODE + 8 if at + _AT_ONCE < len(packed) else 0  # to go on with
-            while left > kept:
+            reserve = LONGEST_CODE + 8 if at + _AT_ONCE < len(packed) else 0  # to go on with
+            while left > reserve:
                 window = (bits >> left) & _ONES
                 index = bisect_right(starts, window) - 1
                 length = lengths[index]

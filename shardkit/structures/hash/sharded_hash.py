@@ -703,8 +703,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         try:
             return self.codec.decode(stored)
         except StructureError as error:
-            key, found = self.layout.key_of(field), f"{shown(field)}: {error.message}"
-            raise damage(self.component, key, found, "what was stored") from None
+            key, actual = self.layout.key_of(field), f"{shown(field)}: {error.message}"
+            raise damage(self.component, key, actual, "what was stored") from None
 
     def _values_or_none(
         self, fields: Iterable[bytes], stored: Iterable[bytes | None]
@@ -758,9 +758,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             )
 
 
-def _counted(chunk: Chunk, found: Sequence[Any]) -> int:
+def _counted(chunk: Chunk, replies: Sequence[Any]) -> int:
     """Return how many of a chunk's entries are counted in the states of groups."""
-    return len(found) if isinstance(chunk[0], GroupPart) else 0
+    return len(replies) if isinstance(chunk[0], GroupPart) else 0
 
 
 def _setting(fields: list[bytes], values: list[Argument]) -> tuple[Argument, ...]:

@@ -127,7 +127,7 @@ class NumberedLayout(LayoutBase):
             )
             if left:
                 again = [
-                    (key, [self.member(parts[key], each) for each in stored], owned)
+                    (key, [self.member(parts[key], field) for field in stored], owned)
                     for key, stored, owned in left
                 ]
                 rest = members_of(again, bare=False)

@@ -242,12 +242,12 @@ class _Replan:
         Parts that were ``gone`` are empty, whatever a late write has put there since.
         """
         there = [part for part in parts if part not in gone]
-        held = yield from contents(self._layout.component, self._kind, self._keys(there), [])
-        parts, held = [*there, *gone], [*held, *([] for _ in gone)]
-        times = (yield from self._times_of(parts, held)) if self._times else {}
+        all_entries = yield from contents(self._layout.component, self._kind, self._keys(there), [])
+        parts, all_entries = [*there, *gone], [*all_entries, *([] for _ in gone)]
+        times = (yield from self._times_of(parts, all_entries)) if self._times else {}
         new: dict[int, dict[bytes, Any]] = {}
         expiring: dict[int, list[tuple[bytes, int]]] = {}
-        for part, entries in zip(parts, held, strict=True):
+        for part, entries in zip(parts, all_entries, strict=True):
             (self._filled.add if entries else self._filled.discard)(part)
             for stored, value in entries:
                 to = part if self._is_number(part, stored) else self._plan.part_of(stored)
@@ -288,8 +288,8 @@ class _Replan:
         lost: dict[int, list[bytes]] = {}
         for some in pages(sorted(targets), KEYS_CHECKED):
             keys = self._keys(some, self._plan)
-            held = yield from contents(self._layout.component, self._kind, keys, [])
-            for to, entries in zip(some, held, strict=True):
+            all_entries = yield from contents(self._layout.component, self._kind, keys, [])
+            for to, entries in zip(some, all_entries, strict=True):
                 left = [
                     stored
                     for stored, _ in entries
@@ -302,22 +302,22 @@ class _Replan:
         return lost
 
     def _times_of(
-        self, parts: Sequence[int], held: Sequence[Sequence[tuple[bytes, Any]]]
+        self, parts: Sequence[int], all_entries: Sequence[Sequence[tuple[bytes, Any]]]
     ) -> Operation[dict[tuple[int, bytes], int]]:
         """Return when fields expire, by their old part."""
-        asked = [
+        queries = [
             (key, part, [stored for stored, _ in some])
-            for key, part, entries in zip(self._keys(parts), parts, held, strict=True)
+            for key, part, entries in zip(self._keys(parts), parts, all_entries, strict=True)
             for some in pages(entries, _MEMBERS)
         ]
         replies = yield Partial(
             [
                 self._command(key, "HPEXPIRETIME", _FIELDS, len(fields), *fields)
-                for key, _, fields in asked
+                for key, _, fields in queries
             ]
         )
         times: dict[tuple[int, bytes], int] = {}
-        for (_, part, fields), reply in zip(asked, replies, strict=True):
+        for (_, part, fields), reply in zip(queries, replies, strict=True):
             if isinstance(reply, Exception):
                 if "unknown" not in str(reply).lower():
                     raise reply

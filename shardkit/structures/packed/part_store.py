@@ -365,8 +365,8 @@ class PartStore:
                 # The last bit, unless another client created the part in between.
                 extend = ("BITFIELD", key, "INCRBY", "u1", 8 * full - 1, 0)
                 yield [Command(self.component, key, extend, idempotent=True)]
-                [held] = yield [Command(self.component, key, ("GETRANGE", key, 0, full - 1))]
-                yield [Command(self.component, key, ("SET", key, held, "KEEPTTL"))]
+                [stored] = yield [Command(self.component, key, ("GETRANGE", key, 0, full - 1))]
+                yield [Command(self.component, key, ("SET", key, stored, "KEEPTTL"))]
         return len(parts)
 
     def part_key(self, part: int) -> str:

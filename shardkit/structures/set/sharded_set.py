@@ -539,8 +539,8 @@ def verify_counts(
     layouts: Sequence[FixedLayout | GrowingLayout], seen: Sequence[int]
 ) -> Operation[None]:
     """Compare what was read of each set with its count; see `LayoutBase.verify`."""
-    for layout, found in zip(layouts, seen, strict=True):
-        yield from layout.verify(found)
+    for layout, count in zip(layouts, seen, strict=True):
+        yield from layout.verify(count)
 
 
 def store_combined(
@@ -567,8 +567,8 @@ def _store_fixed(verb: str, target: FixedLayout, sources: Sequence[FixedLayout])
     stored = 0
     for parts in target.chunks(PARTS_COMBINED):
         together = yield from _live_together((target, *sources), parts)
-        apart = [part for part, there in zip(parts, together, strict=True) if not there]
-        fetched = iter((yield _fetch(verb, sources, apart, [False] * len(apart))) if apart else ())
+        split = [part for part, there in zip(parts, together, strict=True) if not there]
+        fetched = iter((yield _fetch(verb, sources, split, [False] * len(split))) if split else ())
         batch: list[Command | Transaction] = []
         for part, there in zip(parts, together, strict=True):
             if there:

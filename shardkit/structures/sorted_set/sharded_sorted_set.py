@@ -438,11 +438,11 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Cost: one exchange per 10,000 members, one command per part.
         """
-        asked = [(self._members.encode(member), n) for n, member in enumerate(members)]
-        check_some(self.name, "zmscore", asked, "member")
-        results: list[float | None] = [None] * len(asked)
+        encoded = [(self._members.encode(member), n) for n, member in enumerate(members)]
+        check_some(self.name, "zmscore", encoded, "member")
+        results: list[float | None] = [None] * len(encoded)
         yield from self._open()
-        for page in pages(asked, MEMBERS_AT_ONCE):
+        for page in pages(encoded, MEMBERS_AT_ONCE):
             replies = yield from self.layout.read(page, lambda some, _: ("ZMSCORE", *some))
             for positions, scores in replies:
                 for n, score in zip(positions, scores, strict=True):
@@ -731,8 +731,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             if in_vain == SAME_IN_VAIN:  # others would have changed them by now
                 score, member = best[0]
                 caches = self.layout._tops if desc else self.layout._bottoms
-                key, found = caches[self.layout.place(member)[0]], f"{shown(member)} at {score:g}"
-                raise damage(self.component, key, found, "its score", "rebuild() corrects it")
+                key, actual = caches[self.layout.place(member)[0]], f"{shown(member)} at {score:g}"
+                raise damage(self.component, key, actual, "its score", "rebuild() corrects it")
             before = best
         return self._page(popped)
 

@@ -388,12 +388,12 @@ class SetDay(DayInParts):
         """See `DayInParts.check_parts`: their types and ids."""
         notes: Suspicions = []
         keys = list(map(self.part_key, parts))
-        held = yield from contents(self.component, "SET", keys, notes)
-        for part, key, entries in zip(parts, keys, held, strict=True):
+        all_entries = yield from contents(self.component, "SET", keys, notes)
+        for part, key, entries in zip(parts, keys, all_entries, strict=True):
             wrong = [member for member, _ in entries if not self._is_of(part, member)]
             if wrong:
-                found = f"{shown(wrong[0])}, one of {len(wrong)} that are not its own"
-                error = damage(self.component, key, found, "only ids of this part")
+                actual = f"{shown(wrong[0])}, one of {len(wrong)} that are not its own"
+                error = damage(self.component, key, actual, "only ids of this part")
                 notes.append(Suspicion(error))
         return notes
 
@@ -427,7 +427,7 @@ class SetDay(DayInParts):
                 for number in {*databases} - {databases[home.number or 0]}
             ]
             replies = yield [Command(to, k, ("SMEMBERS", k)) for to, k in others]
-            held = [
+            stray = [
                 (to, key, some)
                 for (to, key), members in zip(others, replies, strict=True)
                 for some in pages(members, MEMBERS_PER_SCRIPT)
@@ -435,11 +435,11 @@ class SetDay(DayInParts):
             # An interruption leaves ids in both places: gather again.
             yield [
                 self.meta.command(key, *written)
-                for _, key, some in held
+                for _, key, some in stray
                 for written in (("SADD", *some), self.meta.expiry)
             ]
             yield [
-                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in held
+                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in stray
             ]
 
     def _databases(self, shards: int) -> Operation[list[int]]:
@@ -463,9 +463,9 @@ class SetDay(DayInParts):
         """Return the numbers that follow, of no far larger plan."""
         yield from ()
         if self.planned_parts > self.parts + MOST_UNLISTED:
-            found = f"a plan of {self.planned_parts} parts"
+            actual = f"a plan of {self.planned_parts} parts"
             wanted = f"the {self.parts} parts of {self.meta.key}"
-            raise damage(self.home, plan_key(self.key), found, wanted)
+            raise damage(self.home, plan_key(self.key), actual, wanted)
         return count(self.parts)
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
@@ -476,8 +476,8 @@ class SetDay(DayInParts):
         start: list[Argument] = [len(counters), self.meta.end]
         keys, args = counters[:], start[:]
         for key, sent in members.items():
-            few = len(sent) <= MEMBERS_PER_SCRIPT  # as in nearly every part
-            for page in [sent] if few else pages(sent, MEMBERS_PER_SCRIPT):
+            fits = len(sent) <= MEMBERS_PER_SCRIPT  # as in nearly every part
+            for page in [sent] if fits else pages(sent, MEMBERS_PER_SCRIPT):
                 full = not counters or len(args) + len(page) >= MEMBERS_PER_SCRIPT
                 if full and len(keys) > len(counters):
                     yield lua_call(to, add, keys, args)

@@ -379,8 +379,8 @@ class UniqueVisitors(Structure[Face]):
         counts: dict[date, int] = {}
         for page in pages((day_of(self.name, day) for day in days), DAYS_AT_ONCE):
             keys = list(map(self._planner.count_key, page))
-            asked = list(map(self._count_command, keys))
-            replies = yield from send_opened(self._planner.meta, asked)
+            commands = list(map(self._count_command, keys))
+            replies = yield from send_opened(self._planner.meta, commands)
             counts |= {
                 day: self._stored_count(key, n)
                 for day, key, n in zip(page, keys, replies, strict=True)
@@ -527,8 +527,8 @@ class UniqueVisitors(Structure[Face]):
             return []  # likewise
         if size is None or int(stored or 0) == size:
             return []
-        found = "no count" if stored is None else f"count={int(stored)}"
-        error = damage(self._home, data.key, found, f"that of the {size} ids there are")
+        actual = "no count" if stored is None else f"count={int(stored)}"
+        error = damage(self._home, data.key, actual, f"that of the {size} ids there are")
         return [Suspicion(error, "recount() counts the ids")]
 
     # ---- looking into a day
