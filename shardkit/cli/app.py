@@ -178,7 +178,7 @@ class Application(CommandGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first commands by task, or with ``--help-all`` the groups of all."""
         there = set(self.list_commands(ctx))
-        texts = {n: text for each in self._sections.values() for n, (_, text) in each.items()}
+        texts = {n: text for section in self._sections.values() for n, (_, text) in section.items()}
         shown: Mapping[str, Iterable[str]] = self._sections if _EVERY in ctx.meta else FIRST
         for title, names in shown.items():
             rows = [(name, texts[name]) for name in names if name in there]
@@ -272,8 +272,8 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
     elif isinstance(error, ShardKitError):
         write_error(error.message, error.remedy)
     elif isinstance(error, ExceptionGroup):  # of operations that ran together
-        for each in error.exceptions[:_MOST_SHOWN]:
-            _explain(each)
+        for cause in error.exceptions[:_MOST_SHOWN]:
+            _explain(cause)
     elif isinstance(error, OSError):
         full = "standard output" if error.errno == errno.ENOSPC else ""
         named = f"{mask('', error.filename) or full}: ".removeprefix(": ")

@@ -97,13 +97,13 @@ def advise(
         software, model = server.software, measure(server, expiring)
     for n, family in enumerate(sample.families[:most]):
         choices, reason = layouts_of(family, model)
-        found = []
+        layouts = []
         for choice in choices:
             progress(f"{family.family.text}: {choice.conversion.into}", n, most)
             with servers.empty_server() as server, server.limits(choice.settings):
-                found.append(_check(choice, server, model))
-        found.sort(key=lambda advice: advice.bytes)
-        advices.append(FamilyAdvice(family, tuple(found), "" if found else reason))
+                layouts.append(_check(choice, server, model))
+        layouts.sort(key=lambda advice: advice.bytes)
+        advices.append(FamilyAdvice(family, tuple(layouts), "" if layouts else reason))
     return advices, software
 
 
@@ -427,11 +427,11 @@ def convert_command(
     structure. If it is interrupted, run it again: what is equal is only read.
     """
     conversion = Conversion.parse(read_regular(plan))
-    told = threading.Event()
+    confirmed = threading.Event()
 
     def wait_for_enter() -> None:
         sys.stdin.readline()
-        told.set()
+        confirmed.set()
 
     def stopped() -> bool:
         if offline:
@@ -440,7 +440,7 @@ def convert_command(
             output.note("both are equal; stop writing the keys, then press Enter")
             asking.append(threading.Thread(target=wait_for_enter, daemon=True))
             asking[0].start()
-        return told.is_set()
+        return confirmed.is_set()
 
     asking: list[threading.Thread] = []
     with (

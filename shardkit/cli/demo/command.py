@@ -221,9 +221,9 @@ def celery(
     sent = {"tasks sent": run.sent, "ran": run.ran}
     _show_figures(output, sent, {"lost": run.lost}, {"ran more than once": run.again})
     plot = Table.of(number("second"), number("tasks"), wordy(""))
-    each = [now - before for before, now in pairwise((0, *run.slices))]
-    for n, count in enumerate(each):
-        bar = "█" * round(30 * count / max(1, *each))
+    counts = [now - before for before, now in pairwise((0, *run.slices))]
+    for n, count in enumerate(counts):
+        bar = "█" * round(30 * count / max(1, *counts))
         if run.moved[0] < n + 1 and n < run.moved[1]:
             bar += " queues move"
         plot.row(f"{n}", f"{count:,}", bar + " a worker is killed" * (int(run.killed) == n))

@@ -194,9 +194,9 @@ def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
     described = kit.component(component)
     for shard in described.all_shards():
         number = shard.number or 0
-        found = set(map(text, router.client(number).scan_iter(match=f"{name}:*", count=_PIPELINED)))
+        known = set(map(text, router.client(number).scan_iter(match=f"{name}:*", count=_PIPELINED)))
         # Shards may share a database.
-        keys = [key for key in found if router.shard_of(key) == number]
+        keys = [key for key in known if router.shard_of(key) == number]
         ids, size = kit.driver.run(_sums(component, keys))
         yield ShardLoad(shard, described.entry_of(shard).address, ids, len(keys), size)
 
