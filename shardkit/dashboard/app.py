@@ -185,7 +185,7 @@ def application(
 
     async def file(request: Request) -> Response:
         name = request.path_params.get("file", "dashboard.html")
-        if name not in {each.name for each in PAGE.iterdir()}:
+        if name not in {path.name for path in PAGE.iterdir()}:
             return Response("not found", 404)
         kind = _TYPES.get(name[name.rindex(".") :], "text/plain")
         return Response((PAGE / name).read_bytes(), media_type=kind)
