@@ -69,10 +69,10 @@ class SimulatedProcess:
         """Return when a part of it can run by itself."""
         if self.dead:
             return float("inf")
-        found = [fiber.wake_at for fiber in self.fibers]
+        times = [fiber.wake_at for fiber in self.fibers]
         if self.loop is not None:
-            found.append(self.loop.next_time())
-        return max(self.frozen_until, min(found, default=float("inf")))
+            times.append(self.loop.next_time())
+        return max(self.frozen_until, min(times, default=float("inf")))
 
     def start_blocking(self, function: Callable[[], object]) -> Fiber:
         """Run a blocking function as a fiber of this process."""
@@ -88,8 +88,8 @@ class SimulatedProcess:
 
     def fork(self) -> None:
         """Go on as a forked child: only the fiber that calls is left, and none ends its work."""
-        self._vanished += [each for each in self.fibers if each is not Fiber.current]
-        self.fibers = [each for each in self.fibers if each is Fiber.current]
+        self._vanished += [fiber for fiber in self.fibers if fiber is not Fiber.current]
+        self.fibers = [fiber for fiber in self.fibers if fiber is Fiber.current]
 
     def unwind(self) -> NoReturn:
         """End the code that runs, as the process is dead; what it does on its way out fails.
@@ -291,7 +291,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         if self._main is None:
             self._main = task
         if len(self._tasks) > 100:
-            self._tasks = [each for each in self._tasks if not each.done()]
+            self._tasks = [task for task in self._tasks if not task.done()]
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:

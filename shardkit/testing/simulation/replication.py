@@ -57,7 +57,7 @@ class Replication:
     @property
     def replicas(self) -> list[Replication]:
         """Its replicas that receive its writes."""
-        return [each for each in self._others.values() if each.master is self and each.is_told()]
+        return [node for node in self._others.values() if node.master is self and node.is_told()]
 
     def is_told(self) -> bool:
         """Whether it receives the writes of its master."""
@@ -108,8 +108,8 @@ class Replication:
             if answer is not True:
                 socket.answer(answer)
             return True
-        for each in self.replicas if writes else ():
-            each.come()
+        for replica in self.replicas if writes else ():
+            replica.come()
         return None
 
     def _wait(self, socket: ServerSocket, replicas: int, seconds: float) -> bool:
@@ -117,12 +117,12 @@ class Replication:
         offset = len(self.server.entries)
 
         def there() -> int:
-            return sum(each._executed >= offset for each in self.replicas)
+            return sum(replica._executed >= offset for replica in self.replicas)
 
         if self.master is None and there() < replicas:
             until = self._world.seconds + (seconds or float("inf"))
             retry = lambda first: there() if there() >= replicas else None  # noqa: E731
-            socket.waiting = retry, until, lambda found: there() if found is None else found
+            socket.waiting = retry, until, lambda result: there() if result is None else result
             return False
         refused = SimpleError("ERR WAIT cannot be used with replica instances.")
         socket.answer(there() if self.master is None else refused)
@@ -152,14 +152,14 @@ class Replication:
         return None
 
     def _info(self, section: bytes) -> bytes:
-        said = {} if section == b"KEYSPACE" else self._of_replication()
+        fields = {} if section == b"KEYSPACE" else self._of_replication()
         for number, keys in self.server.data.sizes().items():
             if keys:
-                said[f"db{number}"] = f"keys={keys},expires=0"
-        return "".join(f"{name}:{value}\r\n" for name, value in said.items()).encode()
+                fields[f"db{number}"] = f"keys={keys},expires=0"
+        return "".join(f"{name}:{value}\r\n" for name, value in fields.items()).encode()
 
     def _of_replication(self) -> dict[str, Any]:
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "redis_version": "7.2.0",
             "run_id": self.server.address,
             "used_memory": 1,
@@ -171,13 +171,13 @@ class Replication:
         if self.master is not None:
             host, _, port = self.master.server.address.rpartition(":")
             up = "up" if self.is_told() else "down"
-            said |= {"master_host": host, "master_port": port, "master_link_status": up}
-            said["slave_repl_offset"] = len(self.server.entries)
-        for number, each in enumerate(self.replicas):
-            host, _, port = each.server.address.rpartition(":")
-            offset = f"offset={each._executed},lag=0"
-            said[f"slave{number}"] = f"ip={host},port={port},state=online,{offset}"
-        return said
+            fields |= {"master_host": host, "master_port": port, "master_link_status": up}
+            fields["slave_repl_offset"] = len(self.server.entries)
+        for number, replica in enumerate(self.replicas):
+            host, _, port = replica.server.address.rpartition(":")
+            offset = f"offset={replica._executed},lag=0"
+            fields[f"slave{number}"] = f"ip={host},port={port},state=online,{offset}"
+        return fields
 
     # ---- following
 
@@ -210,8 +210,8 @@ class Replication:
         else:
             self.server.follow(entries[self._executed :], self._world.set_time)
         self._executed = len(entries)
-        for each in self.replicas:
-            each.come()
+        for replica in self.replicas:
+            replica.come()
         if master._handing_to is self:
             master._hand_over()
         master.server.retry_blocked()
@@ -228,9 +228,9 @@ class Replication:
         def restart() -> None:
             server.up = True
             self._world.note(server.address, "is up again")
-            for each in self._others.values():
-                if each is self or each.master is self:
-                    each.come()
+            for other in self._others.values():
+                if other is self or other.master is self:
+                    other.come()
 
         server.up = False
         self._handing_to, self._turn, self._waiting = None, None, []
@@ -306,8 +306,8 @@ class SimulatedSentinels:
         self.began_at = 0.0  # when the last failover began
         self.agreed_at = 0.0  # when all Sentinels and servers know of it
         self._epoch = 0
-        for each in self._servers[1:]:
-            each.fill(self.master)
+        for replica in self._servers[1:]:
+            replica.fill(self.master)
         self._sentinels = [_Sentinel(self._servers, self.master) for _ in addresses]
         for address, sentinel in zip(addresses, self._sentinels, strict=True):
             world.server(address).role = sentinel
@@ -315,7 +315,7 @@ class SimulatedSentinels:
     def fail_over(self) -> None:
         """Begin to replace the master, unless that is under way or no replica is up."""
         world, old = self._world, self.master
-        replicas = [each for each in self._servers if each.master is old and each.is_told()]
+        replicas = [other for other in self._servers if other.master is old and other.is_told()]
         if not replicas or self.began_at > self.agreed_at:
             return
         self.began_at = world.seconds
@@ -334,15 +334,15 @@ class SimulatedSentinels:
         new.follow(None)
         world.disconnect(new.server)
         confirmed = world.choices.one_of(_CONFIRMS)
-        others = [each for each in self._servers if each is not new]
+        others = [other for other in self._servers if other is not new]
         hears = [confirmed + world.choices.one_of(_HEARS) for _ in self._sentinels]
         hears[self._sentinels.index(leader)] = confirmed
-        is_told = [confirmed + world.choices.one_of(_IS_TOLD) for _ in others]
+        told_after = [confirmed + world.choices.one_of(_IS_TOLD) for _ in others]
         for sentinel, seconds in zip(self._sentinels, hears, strict=True):
             world.after(seconds, partial(sentinel.hear, new, epoch))
-        for each, seconds in zip(others, is_told, strict=True):
-            world.after(seconds, partial(self._tell, each))
-        self.agreed_at = max(self.agreed_at, world.seconds + max(hears + is_told))
+        for other, seconds in zip(others, told_after, strict=True):
+            world.after(seconds, partial(self._tell, other))
+        self.agreed_at = max(self.agreed_at, world.seconds + max(hears + told_after))
 
     def _tell(self, server: Replication) -> None:
         """Make a server follow the master, and close its clients' connections."""
@@ -355,8 +355,8 @@ class SimulatedSentinels:
         """Make the master known to all Sentinels and servers now."""
         for sentinel in self._sentinels:
             sentinel.hear(self.master, self._epoch)
-        for each in self._servers:
-            self._tell(each)
+        for server in self._servers:
+            self._tell(server)
 
 
 class _Sentinel:
@@ -380,21 +380,21 @@ class _Sentinel:
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"MASTERS":
             flags = "master,failover_in_progress" if self.replaces else "master"
-            said = self._said_of(self._master, SERVICE, flags)
-            return [[*said, "config-epoch", str(self._epoch)]]
+            fields = self._said_of(self._master, SERVICE, flags)
+            return [[*fields, "config-epoch", str(self._epoch)]]
         if args[2:3] != [SERVICE.encode()]:
             return SimpleError("ERR No such master with that name")
         if what == b"GET-MASTER-ADDR-BY-NAME":
             return list(_host_and_port(self._master))
         if what in (b"SLAVES", b"REPLICAS"):
-            replicas = [each for each in self._servers if each is not self._master]
-            return [self._said_of(each, each.server.address, "slave") for each in replicas]
+            replicas = [replica for replica in self._servers if replica is not self._master]
+            return [self._said_of(replica, replica.server.address, "slave") for replica in replicas]
         return SimpleError(f"ERR Unknown subcommand {what.decode()!r}")
 
     def _said_of(self, server: Replication, name: str, flags: str) -> list[str]:
         host, port = _host_and_port(server)
-        said = {"name": name, "ip": host, "port": port, "flags": flags, "num-other-sentinels": "2"}
-        return [each for item in said.items() for each in item]
+        pairs = {"name": name, "ip": host, "port": port, "flags": flags, "num-other-sentinels": "2"}
+        return [word for item in pairs.items() for word in item]
 
 
 def _host_and_port(server: Replication) -> tuple[str, str]:
