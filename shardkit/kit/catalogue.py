@@ -578,8 +578,8 @@ class Catalogue(Generic[Face]):
             logs: where `AccessTimes.warn` counts its warnings.
             read_from: see `hash`.
         """
-        found = self.statistics(name, component=component, read_from=read_from)
-        return _metrics.AccessTimes(found, overall=overall, logs=logs)
+        statistics = self.statistics(name, component=component, read_from=read_from)
+        return _metrics.AccessTimes(statistics, overall=overall, logs=logs)
 
     def timed(self, context: str, *, component: str, errors: bool = True) -> _metrics.TimedBlock:
         """Time a block of code or a function; see `shardkit.metrics.AccessTimes.timed`."""

@@ -174,11 +174,11 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return the decorator `shardkit.kit.decorators.sharded_connection` of this kit."""
-        found = decorators.sharded_connection(
+        decorator = decorators.sharded_connection(
             self.plane, component, shards, key, max_age, placement, read_from
         )
         self.topology.count(component, shards, placement or DEFAULT)
-        return found
+        return decorator
 
     def cached(
         self, component: str, **options: Unpack[_caching.CachingOptions]
@@ -368,15 +368,15 @@ def _whole(component: Component) -> Component:
 
 
 def _alive(private: set[weakref.ref[Clients]]) -> list[Clients]:
-    found = [each() for each in list(private)]
-    return [clients for clients in found if clients is not None]
+    alive = [ref() for ref in list(private)]
+    return [clients for clients in alive if clients is not None]
 
 
 def _tell_changed(
     clients: Clients, private: set[weakref.ref[Clients]], component: Component
 ) -> None:
-    for each in (clients, *_alive(private)):
-        each.changed(component)
+    for changing in (clients, *_alive(private)):
+        changing.changed(component)
     if handlers:
         emit(EntryChanged(component.name, component.epoch))
 
@@ -454,9 +454,9 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
 
         def find(anew: bool) -> Client:
             read = self.topology.reread if anew else self.topology.component
-            found = read(component)
-            require_unsplit(layout, found, shard)
-            return clients.get(found, shard, raw=False)
+            described = read(component)
+            require_unsplit(layout, described, shard)
+            return clients.get(described, shard, raw=False)
 
         private_client = _followed(clients, find(False), find, PrivatePool, DirectClient)
         return cast("redis.Redis", private_client)
@@ -590,12 +590,12 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
 
         async def find(anew: bool) -> AsyncClient:
             read = self.topology.areread if anew else self.topology.acomponent
-            found = await read(component)
-            require_unsplit(layout, found, shard)
-            return clients.aget(found, shard, raw=False)
+            described = await read(component)
+            require_unsplit(layout, described, shard)
+            return clients.aget(described, shard, raw=False)
 
-        found = await find(False)
-        private_client = _followed(clients, found, find, AsyncPrivatePool, MultiplexedClient)
+        described = await find(False)
+        private_client = _followed(clients, described, find, AsyncPrivatePool, MultiplexedClient)
         return cast("aioredis.Redis", private_client)
 
     async def health(self, timeout: Seconds = TIMEOUT) -> Health:  # noqa: ASYNC109 - as blocking
@@ -849,8 +849,8 @@ def _explain(source: Source) -> str:
 
     if isinstance(source, MapFile) and (entry := source.shard_map.config_server) is not None:
         with suppress(ShardKitError, *ServerErrors), config_client(entry) as config:
-            for found in stale_map(config, source.shard_map):
-                return f"{found.where} {found.problem}: {found.remedy}"
+            for fault in stale_map(config, source.shard_map):
+                return f"{fault.where} {fault.problem}: {fault.remedy}"
     return ""
 
 

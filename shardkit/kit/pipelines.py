@@ -314,8 +314,8 @@ class _Prepared:
             if here and not isinstance(reply, ShardFailure):
                 callback = callbacks.tables[here[0]].get(args[0])
                 if callback is not None:
-                    kept = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
-                    reply = callback(reply, **kept)
+                    accepted = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
+                    reply = callback(reply, **accepted)
             values.append(reply)
         return values
 

@@ -138,7 +138,7 @@ class _Listener(ListeningConnection):
 
     def _ask(self) -> None:
         """Ask whether its server is still the master, in a thread."""
-        asked, sentinels = time.time(), self._sentinels
+        checked_at, sentinels = time.time(), self._sentinels
         try:
             if sentinels is None:
                 self._is_former = self._client.cluster("INFO")["cluster_state"] != "ok"
@@ -148,9 +148,9 @@ class _Listener(ListeningConnection):
         except NoPermissionError:
             pass  # it is the master as far as its user may know
         except Exception:  # also a reply that cannot be used: nothing is known
-            asked = self._named
+            checked_at = self._named
         if not self._is_former:
-            self._named = asked
+            self._named = checked_at
         self._ask_at = time.time() + LINGER
 
     def beat(self) -> None:
@@ -215,10 +215,10 @@ class _Events:
     def close(self) -> None:
         """End all subscriptions and close their connections."""
         closing: list[Any] = [*self._ends, *self._feeds.values()]
-        closing += [made for _, made in self._made if isinstance(made, _Listener)]
+        closing += [feed for _, feed in self._made if isinstance(feed, _Listener)]
         self._reset()
-        for each in closing:
-            each.close()
+        for feed in closing:
+            feed.close()
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -324,18 +324,18 @@ class _Events:
         except FAILURES as error:
             self._unknown = error
             return
-        found, known = _homes(places), _homes(former)
-        ends = dict.fromkeys(known - found, now + LINGER) | self._lingering
+        wanted, known = _homes(places), _homes(former)
+        ends = dict.fromkeys(known - wanted, now + LINGER) | self._lingering
         self._lingering = {
             home: end
             for home, end in ends.items()
-            if end > now and home in known - found and home[1] in self._topics
+            if end > now and home in known - wanted and home[1] in self._topics
             if not former[home[0]].sharded  # a cluster's nodes send publishers to the new one
         }
         for server, topic, shard, number in self._lingering:
             place = places.setdefault(server, former[server]._replace(topics={}))
             place.topics.setdefault(topic, {}).setdefault(shard, number)
-        for server, topic, shard, _ in found - known:
+        for server, topic, shard, _ in wanted - known:
             before = [s for s, place in former.items() if shard in place.topics.get(topic, ())]
             heard = [self._feeds[s].heard for s in before if s in self._feeds]
             heard += [self._since[s, shard] for s in before if (s, shard) in self._since]
@@ -443,17 +443,17 @@ class _Events:
                 start_thread(threading.Thread(target=_connect, args=args, daemon=True))
         self._settle()
 
-    def _install(self, server: Hashable, made: _Listener | Exception) -> None:
+    def _install(self, server: Hashable, result: _Listener | Exception) -> None:
         self._retry[server] = time.monotonic() + _RETRY
-        if isinstance(made, _FINAL) or not isinstance(made, (_Listener, *FAILURES)):
-            raise made
-        if not isinstance(made, _Listener):
+        if isinstance(result, _FINAL) or not isinstance(result, (_Listener, *FAILURES)):
+            raise result
+        if not isinstance(result, _Listener):
             self._slots_moved |= server in self._places and self._places[server].sharded
         elif server in self._places:
-            self._feeds[server] = made
+            self._feeds[server] = result
             self._add(server)
         else:
-            made.close()
+            result.close()
 
     def _add(self, server: Hashable) -> None:
         try:
@@ -477,13 +477,13 @@ class _Events:
 
     def _settle(self) -> None:
         """Give the gaps that have ended, and the topics that all their servers have confirmed."""
-        settled = {server for server, feed in self._feeds.items() if feed.settled}
+        confirmed = {server for server, feed in self._feeds.items() if feed.settled}
         for server, shard in list(self._since):
-            if server in settled and self._feeds[server].is_known:
+            if server in confirmed and self._feeds[server].is_known:
                 self._tell_gap(server, shard)
         for topic in list(self._unconfirmed):
-            asked = {s for s, place in self._places.items() if topic in place.topics}
-            if asked and asked <= settled:
+            serving = {s for s, place in self._places.items() if topic in place.topics}
+            if serving and serving <= confirmed:
                 self._unconfirmed.remove(topic)
                 self._confirm(topic, "subscribe")
 
@@ -550,7 +550,7 @@ class _Events:
 def _handlers(args: Any) -> dict[Any, Callable[[Any], Any] | None]:
     """Return names, given as redis-py takes them, with the handlers of its `Subscription`."""
     given = list_or_args(args[0], args[1:]) if args else []
-    return {getattr(each, "name", each): getattr(each, "handler", None) for each in given}
+    return {getattr(topic, "name", topic): getattr(topic, "handler", None) for topic in given}
 
 
 def _name(given: Any) -> bytes:
@@ -567,7 +567,7 @@ def _homes(places: dict[Hashable, _Host]) -> set[_Home]:
 
 
 def _connect(
-    made: deque[Any], end: socket.socket, server: Hashable, place: _Host, words: Words
+    results: deque[Any], end: socket.socket, server: Hashable, place: _Host, words: Words
 ) -> None:
     """Connect and subscribe in a thread, because a server may hang."""
     result: _Listener | Exception
@@ -575,7 +575,7 @@ def _connect(
         result = _Listener(place.client(), words, place.sharded)
     except Exception as error:
         result = error
-    made.append((server, result))
+    results.append((server, result))
     try:
         end.send(b"x")
     except OSError:  # closed in the meantime
@@ -623,17 +623,17 @@ class AsyncPubSub(_Events):
             await asyncio.to_thread(step)
             return
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        sockets = [each.fileno() for each in self._sockets()]
-        for each in sockets:
-            loop.add_reader(each, ready.set)
+        sockets = [number.fileno() for number in self._sockets()]
+        for number in sockets:
+            loop.add_reader(number, ready.set)
         try:
             async with asyncio.timeout(step):
                 await ready.wait()
         except TimeoutError:
             pass
         finally:
-            for each in sockets:
-                loop.remove_reader(each)
+            for number in sockets:
+                loop.remove_reader(number)
 
     async def listen(self) -> AsyncIterator[Message]:
         """Iterate over messages as long as there are subscriptions."""
