@@ -172,13 +172,13 @@ class OwnHolds(list[tuple[tuple[int, int], T]]):
 
     def latest(self, *, of_others: bool = False) -> T | None:
         """Return the latest hold of the running thread or task, or if wanted of another one."""
-        me, found = running(), None
+        me, latest = running(), None
         for holder, hold in reversed(self.copy()):
             if holder == me:
                 return hold
-            if of_others and found is None and holder[0] == me[0]:
-                found = hold
-        return found
+            if of_others and latest is None and holder[0] == me[0]:
+                latest = hold
+        return latest
 
     def forget(self, hold: T) -> None:
         """Drop a hold."""
@@ -306,11 +306,11 @@ class AsyncRenewals(_Renewing):
     def _add(self, hold: Hold[Any], wait: float) -> None:
         # Without the caller's deadline.
         loop, context = asyncio.get_running_loop(), Context()
-        found = weakref.ref(hold, lambda _: timer.cancel())  # or the loop keeps it until then
-        timer = loop.call_later(wait, self._start, found, context=context)
+        ref = weakref.ref(hold, lambda _: timer.cancel())  # or the loop keeps it until then
+        timer = loop.call_later(wait, self._start, ref, context=context)
 
-    def _start(self, found: weakref.ref[Hold[Any]]) -> None:
-        hold = found()
+    def _start(self, ref: weakref.ref[Hold[Any]]) -> None:
+        hold = ref()
         if hold is not None and not hold.released and not self._closed:
             self._lanes.start([self._job(hold)])
 

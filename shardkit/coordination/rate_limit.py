@@ -148,7 +148,7 @@ class RateLimit(Structure[Face]):
         """
         decisions: list[RateDecision] = []
         for page in pages(keys, AT_ONCE):
-            pairs = [each if isinstance(each, tuple) else (each, 1) for each in page]
+            pairs = [entry if isinstance(entry, tuple) else (entry, 1) for entry in page]
             for pair in pairs:
                 if len(pair) != 2:
                     raise InvalidArgumentError(
@@ -169,8 +169,8 @@ class RateLimit(Structure[Face]):
         if hits <= now.remaining:
             return now
         if self.algorithm == GCRA and hits <= self.burst:
-            each = float(self._each) / MICROSECONDS
-            wait = max(0.0, now.reset_after - (self.burst - hits) * each)
+            per_hit = float(self._each) / MICROSECONDS
+            wait = max(0.0, now.reset_after - (self.burst - hits) * per_hit)
         else:  # an upper bound: when the window is empty
             wait = now.reset_after if hits <= self.burst else float("inf")
         return now._replace(allowed=False, retry_after=wait)
