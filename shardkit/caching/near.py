@@ -104,15 +104,15 @@ class _Tracker(ListeningConnection):
         """
         changed: list[bytes] | None = []
         confirmed = self.confirmed
-        for said in self.replies():
-            if isinstance(said, hiredis.PushNotification):
-                if said[0] == b"invalidate":
-                    changed = None if said[1] is None or changed is None else changed + said[1]
-            elif isinstance(said, Exception):
-                raise OSError(str(said))
+        for reply in self.replies():
+            if isinstance(reply, hiredis.PushNotification):
+                if reply[0] == b"invalidate":
+                    changed = None if reply[1] is None or changed is None else changed + reply[1]
+            elif isinstance(reply, Exception):
+                raise OSError(str(reply))
             elif self._answers:
                 self._answers -= 1
-            elif said[b"role"] != b"master":
+            elif reply[b"role"] != b"master":
                 raise OSError("no master")
             elif self._asked is not None:
                 confirmed, self._asked = self._asked, None
@@ -157,11 +157,11 @@ class NearCopies:
 
     def note(self, key: str, tags: Sequence[str]) -> PendingRead | None:
         """Note that a value is read from now on; None if it cannot be kept."""
-        found = [self._feed(each) for each in (key, *tags)]
-        if None in found:
+        feeds = [self._feed(name) for name in (key, *tags)]
+        if None in feeds:
             return None
         note = PendingRead(
-            key, tuple(tags), tuple({id(each): each for each in found if each}.values())
+            key, tuple(tags), tuple({id(feed): feed for feed in feeds if feed}.values())
         )
         with self._lock:
             self._notes[key] = note
@@ -190,8 +190,8 @@ class NearCopies:
         """Drop the copies of keys, or of what has one of them as a tag; also those being read."""
         with self._lock:
             for key in keys:
-                for each in (key, *self._by_tag.pop(key, ())):
-                    self._drop(each)
+                for name in (key, *self._by_tag.pop(key, ())):
+                    self._drop(name)
 
     def _drop(self, key: str) -> None:
         for dropped in (self._notes.pop(key, None), self.copies.pop(key, None)):
@@ -205,8 +205,8 @@ class NearCopies:
 
     def _forget_server(self, feed: _Tracker) -> None:
         with self._lock:
-            told: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
-            for key in [each.key for each in told if feed in each.feeds]:
+            copies: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
+            for key in [copy.key for copy in copies if feed in copy.feeds]:
                 self._drop(key)
 
     # ---- connections
@@ -239,18 +239,18 @@ class NearCopies:
             pool = self._link.pool_of(self._component, key)
             if pool is None:  # slots of clusters move without a fence
                 return
-            made = _Tracker(pool)
+            tracker = _Tracker(pool)
             with self._lock:
                 if self._wake is not None:
-                    self._feeds[server] = made
+                    self._feeds[server] = tracker
                     self._wake[0].send(b"x")
                     return
-            made.close()
+            tracker.close()
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets to wait for."""
         with self._lock:
-            return [each.socket for each in self._feeds.values() if isinstance(each, _Tracker)]
+            return [feed.socket for feed in self._feeds.values() if isinstance(feed, _Tracker)]
 
     def turn(self, readable: set[socket.socket]) -> None:
         """Read what servers have sent, and ask those that have answered."""
@@ -296,7 +296,7 @@ class NearCopies:
         with self._lock:
             self._closed = True
             wake, self._wake = self._wake, None
-            feeds = [each for each in self._feeds.values() if isinstance(each, _Tracker)]
+            feeds = [feed for feed in self._feeds.values() if isinstance(feed, _Tracker)]
             self._feeds.clear()
             self.copies.clear()
         for feed in feeds:
@@ -312,19 +312,19 @@ def _watch(near: weakref.ref[NearCopies], woken: socket.socket) -> None:
     """The thread; it does not keep what it serves alive."""
     with woken:
         while True:
-            found = near()
-            if found is None:
+            copies = near()
+            if copies is None:
                 return
-            waiting, pause = found.sockets(), found.max_age / _BEATS
-            del found
+            waiting, pause = copies.sockets(), copies.max_age / _BEATS
+            del copies
             try:
                 readable: set[Any] = set(wait([woken, *waiting], pause))
                 if woken in readable and not woken.recv(1024):
                     return
             except (OSError, ValueError):  # one of them was closed
                 readable = set(waiting)
-            found = near()
-            if found is None:
+            copies = near()
+            if copies is None:
                 return
-            found.turn(readable)
-            del found
+            copies.turn(readable)
+            del copies

@@ -74,8 +74,8 @@ class ComputingLease:
         try:
             if not self.released:
                 milliseconds = round(1000 * self.ttl)
-                [kept] = yield [self._values.settle(self.key, self.id, "extend", milliseconds)]
-                return self.ttl * _RENEWED_AFTER if kept else None
+                [extended] = yield [self._values.settle(self.key, self.id, "extend", milliseconds)]
+                return self.ttl * _RENEWED_AFTER if extended else None
         except ClosedError:
             pass
         except ShardKitError:
@@ -150,8 +150,8 @@ class CachedValues(Structure[Face]):
             while True:
                 args = (caller, round(1000 * LEASE), channel, f"{early:.6f}", *use)
                 call = self._call("caching/take", key, args)
-                (reply, *found) = yield [call, *map(self._version, tags)]
-                versions = b" ".join(found)
+                (reply, *tag_versions) = yield [call, *map(self._version, tags)]
+                versions = b" ".join(tag_versions)
                 if reply[0] == b"yours":
                     return Taken(b"", ComputingLease(self, key, caller, versions), 0)
                 if reply[0] == b"hit":
