@@ -137,18 +137,18 @@ class Component:
     splits_tags: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        made = vars(self)  # frozen for all others
+        fields = vars(self)  # frozen for all others
         if self.problem is None:
             count = max(1, len(self.shards))
-            made["place"] = placement(self.placement, count)
-            made["number_of"] = self.place if self.shards else self._unsharded
-            made["place_all"] = placement_of_all(self.placement, count)
+            fields["place"] = placement(self.placement, count)
+            fields["number_of"] = self.place if self.shards else self._unsharded
+            fields["place_all"] = placement_of_all(self.placement, count)
         else:
-            made |= dict.fromkeys(("place", "number_of", "place_all"), self._raise_problem)
+            fields |= dict.fromkeys(("place", "number_of", "place_all"), self._raise_problem)
         tagged = [f"{{tag}}:{n}" for n in range(_TAGGED)] if len(self.shards) > 1 else []
-        made["splits_tags"] = self.problem is None and len(set(map(self.place, tagged))) > 1
-        made["held"] = any(entry.held for _, entry in self.entries())
-        made["splits_reads"] = self.held or any(entry.read_from for _, entry in self.entries())
+        fields["splits_tags"] = self.problem is None and len(set(map(self.place, tagged))) > 1
+        fields["held"] = any(entry.held for _, entry in self.entries())
+        fields["splits_reads"] = self.held or any(entry.read_from for _, entry in self.entries())
         if self.splits_reads:
             in_use.note(self)
 
