@@ -515,10 +515,10 @@ class Chats(Tagged[Face]):
         key = self._keys(chat)[1]
         try:
             call = self._call("check", chat, start, start + MOST_AT_ONCE - 1)
-            [(users, found)] = yield [call]
+            [(users, texts)] = yield [call]
         except DamagedDataError as error:
             return [Suspicion(error, _JOINS if error.key == key else "")]
-        notes, names = found_by_script(self.component, found), []
+        notes, names = found_by_script(self.component, texts), []
         for user in users:
             try:
                 names.append(self._name(key, user))

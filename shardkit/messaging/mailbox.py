@@ -361,9 +361,9 @@ class Mailboxes(Tagged[Face]):
             self._at(keys[2], "HGET", keys[2], "bytes"),
         )
         [(messages, text)] = yield [Transaction(self.component, keys[0], reads)]
-        held, notes = sum(map(len, messages)), Suspicions()
-        right = text == b"%d" % held or (not held and text is None)
+        total, notes = sum(map(len, messages)), Suspicions()
+        right = text == b"%d" % total or (not total and text is None)
         if len(messages) <= MOST_AT_ONCE and not right:
             counted = "no bytes" if text is None else f"bytes={shown(text)}"
-            notes.append(Suspicion(damage(self.component, keys[2], counted, f"{held}"), _CLEARS))
+            notes.append(Suspicion(damage(self.component, keys[2], counted, f"{total}"), _CLEARS))
         return notes
