@@ -100,10 +100,10 @@ class Timelines:
         parts = self._layout.parts
         key = self._layout.timeline(kind, owner)
         ids = stored_ids(self._layout.timelines, key, entries)
-        near = [each for each in ids if each % parts == uid % parts]
+        near = [id_ for id_ in ids if id_ % parts == uid % parts]
         authors = yield from self._statuses.authors(near)
-        gone = [each for each, of in zip(near, authors, strict=True) if of is None or of == uid]
-        return (yield from self.remove([key], gone))
+        wrong = [id_ for id_, of in zip(near, authors, strict=True) if of is None or of == uid]
+        return (yield from self.remove([key], wrong))
 
     def newest(self, key: str, limit: int) -> Command:
         """Return the command that reads a timeline's newest entries with their times."""
@@ -235,10 +235,10 @@ def newest_rows(
     rows = yield from range_over(places, low, "+inf", limit, cursor, desc=True)
     for member, score in rows:
         if not is_id(member) or not is_whole(score):
-            found = f"{shown(member)} with a score of {score:g}"
+            actual = f"{shown(member)} with a score of {score:g}"
             raise DamagedDataError(
                 str(places[0][1]),
-                found,
+                actual,
                 "an id with a time or version",
                 search=partial(find, places, "ZSCORE", member),
             )
