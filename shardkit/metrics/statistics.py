@@ -125,20 +125,20 @@ def merged(statistics: Iterable[Statistics]) -> Statistics | None:
     if not several:
         return None
     buckets: dict[str, int] = {}
-    for each in several:
-        for name, count in each.buckets.items():
+    for part in several:
+        for name, count in part.buckets.items():
             buckets[name] = buckets.get(name, 0) + count
-    count = sum(each.count for each in several)
-    total = math.fsum(each.sum for each in several)
-    between = (each.count * (each.mean - total / count) ** 2 for each in several)
+    count = sum(part.count for part in several)
+    total = math.fsum(part.sum for part in several)
+    between = (part.count * (part.mean - total / count) ** 2 for part in several)
     return Statistics(
-        hour=max(each.hour for each in several),
+        hour=max(part.hour for part in several),
         count=count,
         sum=total,
-        sumsq=math.fsum(each.sumsq for each in several),
-        spread=math.fsum((*between, *(each.spread for each in several))),
-        min=min(each.min for each in several),
-        max=max(each.max for each in several),
+        sumsq=math.fsum(part.sumsq for part in several),
+        spread=math.fsum((*between, *(part.spread for part in several))),
+        min=min(part.min for part in several),
+        max=max(part.max for part in several),
         buckets=buckets,
     )
 
@@ -180,7 +180,7 @@ class _Sum:
             self.count,
             *(f"{number:.17g}" for number in numbers),
             len(self.buckets),
-            *(each for pair in self.buckets.items() for each in pair),
+            *(word for pair in self.buckets.items() for word in pair),
         ]
 
 
@@ -308,7 +308,7 @@ class MeasuredValues(RecordingStructure[Face]):
     ) -> Operation[Statistics | None]:
         """Return several contexts' merged statistics; see `get`. Cost: one exchange."""
         several = yield from self._read(list(dict.fromkeys(contexts)), kind, period)
-        return merged(each for each in several if each is not None)
+        return merged(part for part in several if part is not None)
 
     @operation
     def slowest(
@@ -391,8 +391,8 @@ class MeasuredValues(RecordingStructure[Face]):
             if float(of) != count:
                 spread = max(0.0, squares - total * total / count)
             buckets = {
-                name: stored_integer(self.component, key, name, each, 1)
-                for name, each in known.items()
+                name: stored_integer(self.component, key, name, text, 1)
+                for name, text in known.items()
                 if _BUCKET.fullmatch(name)
             }
             if sum(buckets.values()) != count:
