@@ -322,8 +322,8 @@ def call_of(steps: object) -> tuple[str, str]:
 
 def _located(error: DamagedDataError) -> Operation[None]:
     """Add the key that must be searched for, and the shard, to an error."""
-    if error.search is not None and (found := (yield from error.search())) is not None:
-        place, key = found
+    if error.search is not None and (damaged := (yield from error.search())) is not None:
+        place, key = damaged
         component = place if isinstance(place, str) else place.component
         error.__init__(  # type: ignore[misc]
             key, error.found, error.expected, error.remedy, component=component, place=place
