@@ -300,15 +300,15 @@ class IndexParts:
             if moved == before:
                 break
             before = moved
-            asked = [(number, new) for number, some in moved.items() for new in sorted(some)]
+            queries = [(number, new) for number, some in moved.items() for new in sorted(some)]
             replies = yield from self.send(
-                [command(number, (new, new + 1)) for number, new in asked],
+                [command(number, (new, new + 1)) for number, new in queries],
                 source=source,
                 partial=partial,
             )
             added = [
                 (number, reply)
-                for (number, _), reply in zip(asked, replies, strict=True)
+                for (number, _), reply in zip(queries, replies, strict=True)
                 if not isinstance(reply, ShardFailure)
             ]
         return added
@@ -433,7 +433,7 @@ def _moved(spans: Sequence[Span], log: Sequence[bytes]) -> set[int]:
             missed.remove(old)
             missed.add(new)
             continue
-        past = next((each.version for each in spans if old < each.behind), 0)
+        past = next((span.version for span in spans if old < span.behind), 0)
         if spans[0].version < version <= past:  # the old number was gone when its turn came
             missed.add(new)
     return missed
@@ -633,8 +633,8 @@ def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Wor
     drops: list[tuple[Key, ...]]
     drops = [(len(page), *page) for page in pages(lexicon.starts, _WORDS_AT_ONCE)]
     drops += [(0, *chain(*page)) for page in pages(lexicon.wrong, _WORDS_AT_ONCE)]
-    for each in drops:
-        yield [part.call("search/drop_words", each, key=rebuild, write=True)]
+    for dropped in drops:
+        yield [part.call("search/drop_words", dropped, key=rebuild, write=True)]
     return lexicon.words
 
 
@@ -650,8 +650,8 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
     while cursor != b"0":
         cursor, keys = yield from _scan(part, "ly", cursor)
         lexicon = [key for key in keys if key.startswith(f"{part.tag}l:".encode())]
-        held = yield from contents(part.to, "HASH", lexicon, [])
-        for key, entries in zip(lexicon, held, strict=True):
+        all_entries = yield from contents(part.to, "HASH", lexicon, [])
+        for key, entries in zip(lexicon, all_entries, strict=True):
             start = key[len(part.tag) + 2 :]
             starts[start] = None
             for word, text in entries:
@@ -662,8 +662,8 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
                     wrong[start, word] = wrong[words[id_][:3], words[id_]] = None
                 free = max(free, min(id_, _MOST_WORDS) + 1)
         values = [key for key in keys if key not in lexicon]
-        held = yield from contents(part.to, "HASH", values, [])
-        for key, entries in zip(values, held, strict=True):
+        all_entries = yield from contents(part.to, "HASH", values, [])
+        for key, entries in zip(values, all_entries, strict=True):
             bucket = key.rpartition(b":")[2]
             for index, _ in entries:
                 if bucket.isdigit() and len(bucket) < 7 and index.isdigit() and len(index) < 4:
