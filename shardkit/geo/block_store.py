@@ -81,9 +81,9 @@ class Generations:
             known = {name: fields[name] for name in Generation._fields}  # others are later ones
             return Generation(**{**known, "levels": tuple(known["levels"])})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            found = f"current={shown(stored)}"
+            actual = f"current={shown(stored)}"
             remedy = "import again, or upgrade this program if a later release wrote it"
-            raise damage(self.home, self.key, found, "a generation", remedy) from None
+            raise damage(self.home, self.key, actual, "a generation", remedy) from None
 
     def read_current(self) -> Command:
         """Return the command that reads the stored form of the current generation."""
@@ -424,9 +424,9 @@ class BlockStore:
                 Command(self._component, key, ("SCAN", cursor, *scan))
                 for key, cursor in cursors.items()
             ]
-            found = [key for _, keys in replies for key in keys if own.match(key)]
-            if found:
-                removed += sum((yield Columns.each(self._component, "UNLINK", found)))
+            unlisted = [key for _, keys in replies for key in keys if own.match(key)]
+            if unlisted:
+                removed += sum((yield Columns.each(self._component, "UNLINK", unlisted)))
             following = zip(cursors, (cursor for cursor, _ in replies), strict=True)
             cursors = {key: cursor for key, cursor in following if cursor != b"0"}
         return removed
@@ -526,7 +526,7 @@ class BlockStore:
         [stored] = yield [Command(self._component, key, ("GET", key))]
         if stored is None:
             return None
-        found, last = f"{len(stored)} bytes", dict.fromkeys(levels or range(len(LEVELS)), (-1, 0))
+        actual, last = f"{len(stored)} bytes", dict.fromkeys(levels or range(len(LEVELS)), (-1, 0))
         try:
             listed = list(_LISTED.iter_unpack(stored))
             for level, page, bucket in listed:
@@ -536,13 +536,13 @@ class BlockStore:
                     page == _NO_PAGE or page * ENTRIES_A_PAGE >> size.bits == 0
                 )
                 if levels and ((bucket, page) <= before or not possible):
-                    found = f"block {bucket:x} of level {level} after {before[0]:x}"
+                    actual = f"block {bucket:x} of level {level} after {before[0]:x}"
                     raise ValueError
             if levels and not listed:
                 raise ValueError
         except (struct.error, LookupError, ValueError):
             wanted = f"a list of blocks, {_LISTED.size} bytes each"
-            raise damage(self._component, key, found, wanted, IMPORT_AGAIN) from None
+            raise damage(self._component, key, actual, wanted, IMPORT_AGAIN) from None
         return [
             (level, bucket, WHOLE if page == _NO_PAGE else page) for level, page, bucket in listed
         ]

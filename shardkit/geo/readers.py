@@ -735,13 +735,13 @@ def disjoint(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
 
 def merged(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
     """Merge adjacent ranges of one city."""
-    held: Any = None
+    last_range: Any = None
     for first, last, number in ranges:
-        if held is not None and held[2] == number and held[1] + 1 == first:
-            held = (held[0], last, number)
+        if last_range is not None and last_range[2] == number and last_range[1] + 1 == first:
+            last_range = (last_range[0], last, number)
             continue
-        if held is not None:
-            yield held
-        held = first, last, number
-    if held is not None:
-        yield held
+        if last_range is not None:
+            yield last_range
+        last_range = first, last, number
+    if last_range is not None:
+        yield last_range
