@@ -334,7 +334,7 @@ def extra(name: str, what: str) -> Iterator[None]:
 
 def natural(text: str) -> list[str | int]:
     """Return a key that sorts texts as people count: ``users:2`` before ``users:10``."""
-    return [int(each) if each.isdecimal() else each for each in re.split("([0-9]+)", text)]
+    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", text)]
 
 
 def shortened(text: str, most: int = 300) -> str:
@@ -371,7 +371,7 @@ class ShardErrors(ShardKitError, RedisError, ExceptionGroup[Exception]):
     def __init__(self, message: str, failures: Sequence[Exception]) -> None:
         RedisError.__init__(self, message, failures)
         self.remedy = ""
-        self.maybe_executed = any(getattr(each, "maybe_executed", False) for each in failures)
+        self.maybe_executed = any(getattr(failure, "maybe_executed", False) for failure in failures)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the first failure, if the group is of its kind."""

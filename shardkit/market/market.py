@@ -130,11 +130,11 @@ class Market(Structure[Face]):
         [account] = yield from Transfers.read.steps(self.transfers, offer)
         text = account.fields.get("price")
         key = f"{self.name}:{{{offer}}}"
-        held = account.balances.get(_item(item), 0)
-        if not account.in_flight and held != (text is not None):
-            found = f"{counted(held, 'item')} {'without' if text is None else 'with'} a price"
-            raise damage(self.component, key, found, "one item with a price, or neither")
-        if text is None or not held:
+        count = account.balances.get(_item(item), 0)
+        if not account.in_flight and count != (text is not None):
+            actual = f"{counted(count, 'item')} {'without' if text is None else 'with'} a price"
+            raise damage(self.component, key, actual, "one item with a price, or neither")
+        if text is None or not count:
             return None
         return stored_integer(self.component, key, "f:price", text, 0, HIGHEST)
 
