@@ -20,7 +20,7 @@ from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
-FEW = 5  # items that a message lists; it counts the others
+MOST_LISTED = 5  # items that a message lists; it counts the others
 
 
 class ShardKitError(Exception):
@@ -295,9 +295,9 @@ class CommandRefused(ShardFailure, ResponseError):
 
 def few(texts: Sequence[str], separator: str) -> str:
     """Join texts for a message: if there are many, the first ones and the number of the others."""
-    if len(texts) <= FEW + 1:
+    if len(texts) <= MOST_LISTED + 1:
         return separator.join(texts)
-    return f"{separator.join(texts[:FEW])}{separator}and {len(texts) - FEW:,} more"
+    return f"{separator.join(texts[:MOST_LISTED])}{separator}and {len(texts) - MOST_LISTED:,} more"
 
 
 @contextmanager

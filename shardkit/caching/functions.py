@@ -180,7 +180,7 @@ class Caching:
             raise InvalidArgumentError(
                 f"{self.owner}: {_name(function)} is a generator", "return a list instead"
             )
-        call = _Function(self, function).made()
+        call = _Function(self, function).wrapped()
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
         return _CachedMethod(call, kind) if in_class and not inspect.ismethod(function) else call
 
@@ -305,7 +305,7 @@ class _Function:
             raise outcome
         return self.options.codec.decode(content)
 
-    def made(self) -> Any:
+    def wrapped(self) -> Any:
         """Return the function that users call."""
         call: Any = functools.wraps(self.function)(self.caller())
         call.refresh = self.caller(anew=True)

@@ -78,7 +78,7 @@ class _Tracker(ListeningConnection):
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)
         self.confirmed = float("-inf")  # when what it has answered was sent
-        self._asked: float | None = None
+        self._asking_since: float | None = None
         prefixes = [word for prefix in (VALUES, TAGS, FENCE_KEY) for word in ("PREFIX", prefix)]
         self._answers = 2  # before those to its questions
         try:
@@ -91,10 +91,10 @@ class _Tracker(ListeningConnection):
 
     def ask(self, now: float, patience: float) -> None:
         """Ask for its role, unless that has not been answered; raise when that takes too long."""
-        if self._asked is None:
-            self._asked = now
+        if self._asking_since is None:
+            self._asking_since = now
             self.send("HELLO")
-        elif now - self._asked > patience:
+        elif now - self._asking_since > patience:
             raise OSError("no answer")
 
     def read(self) -> tuple[list[bytes] | None, float]:
@@ -114,8 +114,8 @@ class _Tracker(ListeningConnection):
                 self._answers -= 1
             elif reply[b"role"] != b"master":
                 raise OSError("no master")
-            elif self._asked is not None:
-                confirmed, self._asked = self._asked, None
+            elif self._asking_since is not None:
+                confirmed, self._asking_since = self._asking_since, None
         return changed, confirmed
 
     def close(self) -> None:

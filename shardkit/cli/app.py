@@ -32,7 +32,7 @@ from shardkit.cli.groups import INTERRUPTED, CommandGroup, Session, examples, ti
 from shardkit.cli.output import PROGRAM, Output, write_error
 
 FAILED, MISUSED = 1, 2
-READER_GONE = 141  # as of a program that a SIGPIPE ended
+BROKEN_PIPE = 141  # as of a program that a SIGPIPE ended
 _MOST_SHOWN = 3  # errors of one run
 
 # Each command's place in this package and short help, so that a list of commands imports none.
@@ -173,7 +173,7 @@ class Application(CommandGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
-            ctx.exit(READER_GONE)
+            ctx.exit(BROKEN_PIPE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first commands by task, or with ``--help-all`` the groups of all."""
@@ -213,7 +213,7 @@ class Application(CommandGroup):
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of the output has gone
             sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
-            sys.exit(READER_GONE)
+            sys.exit(BROKEN_PIPE)
         except (Exception, KeyboardInterrupt) as error:
             if session.debug:
                 traceback.print_exc()

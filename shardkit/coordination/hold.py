@@ -71,7 +71,7 @@ class Hold(Generic[Face]):
         self.pid = process.pid
         self._until = until
         self._reason = ""
-        self._told = False
+        self._reported = False
 
     @property
     def remaining(self) -> float:
@@ -126,8 +126,8 @@ class Hold(Generic[Face]):
     def tell_lost(self) -> None:
         """Call the holder's callback, once."""
         self._reason = self._reason or "it expired"  # even if a late answer extends it
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             key, token, reason = self._owner.key, self.token, self._reason
             about = log_records.fields("lock-lost", lock=str(key), token=token, cause=reason)
             logger.warning("%s: token %d was lost: %s", key, token, reason, extra=about)

@@ -368,7 +368,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
                 )
             ends = reply[2]
             if token:
-                return self._held(id_, number, token, sent, now, ends, ttl)
+                return self._granted(id_, number, token, sent, now, ends, ttl)
             if not has_asked:
                 has_asked, patient = True, self.monotonic() + self._patience / MICROSECONDS
             arrival = reply[3]
@@ -382,7 +382,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
                 was_granted, _, token, now, ends = reply
                 if not was_granted:
                     return None
-                return self._held(id_, number, token, sent, now, ends, ttl)
+                return self._granted(id_, number, token, sent, now, ends, ttl)
             given = channel
             channel = self._channel = yield Subscribe(self.component, self.key)
             if channel != given:
@@ -398,9 +398,9 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
                 is_woken = woken_token == b"0"  # it may be free: ask again
                 if not is_woken:
                     ends = int(woken_until)
-                    return self._held(id_, number, int(woken_token), sent, now, ends, ttl)
+                    return self._granted(id_, number, int(woken_token), sent, now, ends, ttl)
 
-    def _held(
+    def _granted(
         self, id_: str, number: str, token: int, sent: float, now: int, ends: int, ttl: float
     ) -> Hold[Face]:
         owner = self._owner

@@ -321,7 +321,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
                 failures.append(reply)
             elif reply[0] > 0:
                 token, now, ends = reply[:3]
-                holds.append(lock._held(id_, "0", token, sent, now, ends, self._ttl))
+                holds.append(lock._granted(id_, "0", token, sent, now, ends, self._ttl))
         if len(holds) >= self._needed:
             token = max(hold.token for hold in holds)
             claims = [hold._owner.extend_call(hold, hold.ttl, token) for hold in holds]

@@ -53,7 +53,7 @@ INTERVAL = 2.0  # seconds between two samples
 TIMEOUT = 1.0  # seconds for an answer
 _ENTRIES = 5.0  # seconds between two readings of the entries, and of a cluster's nodes
 _CHECK = 30.0  # seconds between two checks of the whole fleet, and readings of slow logs
-_KEPT = 1800  # samples of a server: an hour at the usual interval
+_MOST_SAMPLES = 1800  # samples of a server: an hour at the usual interval
 _EVENTS = 200
 _SLOW = 5000  # entries of slow logs
 _DAY = 86_400
@@ -91,7 +91,7 @@ class ServerWatch:
     since: float = 0.0  # when it began to answer, or ceased to, in seconds since 1970
     own: int = 0  # commands of the dashboard that are not in a sample yet
     # The samples of the last hour, the oldest first.
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES), repr=False)
     databases: dict[int, list[str]] = field(default_factory=dict)  # the shards in each
     nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)  # of a cluster, for JSON
     stopped: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -183,7 +183,7 @@ class FleetWatch:
         self._epoch = 0  # the highest that the config server had
         self.summary = b"{}"
         self._homes: dict[str, tuple[Component, list[tuple[str, str, int, Any]]]] = {}
-        self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
+        self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_MOST_SAMPLES)
         self._closed, self._changed = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._start(self._repeat, self._read_entries, _ENTRIES, self._closed)

@@ -35,7 +35,7 @@ class History:
                 stored = json.loads(read_regular(self._path))
                 if (stored["format"], stored["fields"]) == (_FORMAT, self._fields):
                     self._points = {
-                        str(name): self._kept(filter(self._is_point, rows))
+                        str(name): self._bounded(filter(self._is_point, rows))
                         for name, rows in stored["servers"].items()
                     }
 
@@ -45,7 +45,7 @@ class History:
             for n, value in enumerate(row)
         )
 
-    def _kept(self, rows: Iterable[list[float | None]] = ()) -> deque[list[float | None]]:
+    def _bounded(self, rows: Iterable[list[float | None]] = ()) -> deque[list[float | None]]:
         return deque(rows, maxlen=int(_DAY / STEP))
 
     def note(self, samples: Mapping[str, Iterable[Any]]) -> None:
@@ -67,7 +67,7 @@ class History:
                     for name in self._fields[1:]
                 )
                 point = [at, *(round(fmean(values), 6) if values else None for values in means)]
-                self._points.setdefault(server, self._kept()).append(point)
+                self._points.setdefault(server, self._bounded()).append(point)
         for server, points in list(self._points.items()):
             while points and (points[0][0] or 0) < now - _DAY:
                 points.popleft()

@@ -600,7 +600,7 @@ def _reason(error: Exception) -> str:
 
 
 RANGES_IN_MEMORY: Final = 200_000
-SKIPPED_KEPT: Final = 10
+SKIPPED_SHOWN: Final = 10
 MOST_CITIES: Final = 2**32 - 1  # the largest number means that there is no city
 _RANGES_A_BLOCK: Final = 2_000
 
@@ -682,7 +682,7 @@ class ImportInput:
 
     def _skip(self, skipped: SkippedLine) -> None:
         self.skipped += 1
-        if len(self.first_skipped) < SKIPPED_KEPT:
+        if len(self.first_skipped) < SKIPPED_SHOWN:
             self.first_skipped.append(skipped)
 
     def _spill(self) -> None:

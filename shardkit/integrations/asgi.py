@@ -85,13 +85,13 @@ class _OfKit:
     def __init__(self, given: AsyncShardKit | None, make: Callable[[AsyncShardKit], Any]) -> None:
         self._given, self._make = given, make
         self._kit: AsyncShardKit | None = None
-        self._made: Any = None
+        self._object: Any = None
 
     def __call__(self, scope: Scope) -> Any:
         kit = self._given or request_kit(scope)
         if kit is not self._kit:
-            self._kit, self._made = kit, self._make(kit)
-        return self._made
+            self._kit, self._object = kit, self._make(kit)
+        return self._object
 
 
 class TimingMiddleware:

@@ -148,7 +148,7 @@ def converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbac
     ]
 
 
-_FEW = 8  # different replies, at most, that are converted only once each
+_MOST_DISTINCT = 8  # different replies, at most, that are converted only once each
 
 
 def _converted_once(callback: Callback | None, replies: Sequence[Reply]) -> list[Any] | None:
@@ -159,7 +159,7 @@ def _converted_once(callback: Callback | None, replies: Sequence[Reply]) -> list
         distinct = set(replies)
     except TypeError:  # lists
         return None
-    if len(distinct) > _FEW or not set(map(type, distinct)) <= {bytes, str}:
+    if len(distinct) > _MOST_DISTINCT or not set(map(type, distinct)) <= {bytes, str}:
         return None
     values = {reply: callback(reply) for reply in distinct}  # type: ignore[misc]
     if not set(map(type, values.values())) <= {bool, bytes, str}:

@@ -42,7 +42,7 @@ from shardkit.structures.base.arguments import list_or_args
 
 BEAT = 1.0  # seconds between two PINGs
 LINGER = 5.0  # seconds during which publishers may use a former place: how old entries may be
-SETTLE = 2.0  # seconds that `subscribe` waits for the servers
+SUBSCRIBE_TIMEOUT = 2.0  # seconds that `subscribe` waits for the servers
 _TURN = 0.25  # seconds between two looks at entries and PINGs
 _RETRY = 0.1  # seconds before a server is connected to again
 _AT_ONCE = 500  # channels of one SUBSCRIBE
@@ -78,19 +78,19 @@ class _Listener(ListeningConnection):
     """A subscribed connection."""
 
     def __init__(self, client: Any, words: Words, sharded: bool) -> None:
-        self._made = time.time()
+        self._start = time.time()
         super().__init__(client.connection_pool)
         self._client = client
         self._sentinels = getattr(self._pool, "master", None)
         # For how long clients may know a successor that its server does not know.
         self._doubt = LINGER if sharded or self._sentinels is not None else 0.0
-        self._named = self._made if self._doubt else math.inf  # when it was known as the master
+        self._named = self._start if self._doubt else math.inf  # when it was known as the master
         self._ask_at = self._named + self._doubt
         self._is_former = False
         self.confirmed = 0.0  # what its server published before this time has come; 0 if unknown
         self._changed = math.inf  # when it subscribed last
         self._words: Words = set()
-        self._asked: deque[float] = deque()  # when unanswered PINGs were sent
+        self._pings: deque[float] = deque()  # when unanswered PINGs were sent
         try:
             self.add(words)
         except BaseException:
@@ -98,14 +98,14 @@ class _Listener(ListeningConnection):
             raise
 
     @property
-    def settled(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether the server has answered since the last subscription."""
         return self.confirmed >= self._changed
 
     @property
     def is_known(self) -> bool:
         """Whether its server is surely the one to which others publish."""
-        return self._named >= self._made + self._doubt
+        return self._named >= self._start + self._doubt
 
     @property
     def heard(self) -> float:
@@ -133,7 +133,7 @@ class _Listener(ListeningConnection):
                 self.send(command, *names[start : start + step])
 
     def _ping(self) -> None:
-        self._asked.append(time.time())
+        self._pings.append(time.time())
         self.send("PING")
 
     def _ask(self) -> None:
@@ -156,7 +156,7 @@ class _Listener(ListeningConnection):
     def beat(self) -> None:
         """Ask for a sign of life; raise if the server owes one for too long."""
         now = time.time()
-        if self._asked and now - self._asked[0] > PATIENCE:
+        if self._pings and now - self._pings[0] > PATIENCE:
             raise OSError("no answer")
         self.require_master()
         if self._is_former:
@@ -164,14 +164,14 @@ class _Listener(ListeningConnection):
         if now >= self._ask_at:
             self._ask_at = math.inf
             start_thread(threading.Thread(target=self._ask, daemon=True))
-        if not self._asked and now - self.confirmed >= BEAT:
+        if not self._pings and now - self.confirmed >= BEAT:
             self._ping()
 
     def read(self) -> Iterator[Any]:
         """Yield what has come; raise when the connection is lost."""
         for reply in self.replies():
             if reply in (b"PONG", [b"pong", b""]):
-                self.confirmed = self._asked.popleft()
+                self.confirmed = self._pings.popleft()
             else:
                 yield reply
 
@@ -196,7 +196,7 @@ class _Events:
         self._since: dict[tuple[Hashable, Shard], float] = {}  # when messages began to be missed
         self._unconfirmed: list[_Topic] = []
         self._retry: dict[Hashable, float] = {}
-        self._made: deque[tuple[Hashable, _Listener | Exception]] = deque()
+        self._results: deque[tuple[Hashable, _Listener | Exception]] = deque()
         self._ends: tuple[socket.socket, ...] = ()  # by which connecting threads wake the reader
         self._turned, self._slots_moved, self._decodes = 0.0, False, False
 
@@ -204,7 +204,7 @@ class _Events:
         """Connect again in a forked child: the parent reads the connections, and is woken."""
         for server, feed in self._feeds.items():
             self._miss_since(server, feed)
-        self._feeds, self._retry, self._made = {}, {}, deque()
+        self._feeds, self._retry, self._results = {}, {}, deque()
         self._ends = socket.socketpair() if self._ends else ()
 
     @property
@@ -215,7 +215,7 @@ class _Events:
     def close(self) -> None:
         """End all subscriptions and close their connections."""
         closing: list[Any] = [*self._ends, *self._feeds.values()]
-        closing += [feed for _, feed in self._made if isinstance(feed, _Listener)]
+        closing += [feed for _, feed in self._results if isinstance(feed, _Listener)]
         self._reset()
         for feed in closing:
             feed.close()
@@ -291,14 +291,14 @@ class _Events:
         self._unconfirmed += topics
         self._ends = self._ends or socket.socketpair()
         self._component = None
-        until = time.monotonic() + SETTLE
+        until = time.monotonic() + SUBSCRIBE_TIMEOUT
         while self._unconfirmed and (left := until - time.monotonic()) > 0:
             yield from self._pumping(left)
         if self._unknown is not None:
             raise self._unknown
         for topic in self._unconfirmed:
             for server, place in self._places.items():
-                if server not in self._feeds or not self._feeds[server].settled:
+                if server not in self._feeds or not self._feeds[server].is_confirmed:
                     for shard in place.topics.get(topic, ()):
                         self._miss(server, shard, time.time())
 
@@ -320,7 +320,7 @@ class _Events:
         """Find the place of each topic, and note what has moved."""
         former, now = self._places, time.monotonic()
         try:
-            places = self._found(component)
+            places = self._locate(component)
         except FAILURES as error:
             self._unknown = error
             return
@@ -350,7 +350,7 @@ class _Events:
         for server in list(self._feeds):
             self._add(server)
 
-    def _found(self, component: Component) -> dict[Hashable, _Host]:
+    def _locate(self, component: Component) -> dict[Hashable, _Host]:
         """Return the places of all topics; connects to a cluster to learn its slots."""
         places: dict[Hashable, _Host] = {}
         servers: dict[Shard, list[Hashable]] = {}
@@ -425,8 +425,8 @@ class _Events:
             end.setblocking(False)
             with suppress(OSError):
                 end.recv(64 * 1024)
-        while self._made:
-            self._install(*self._made.popleft())
+        while self._results:
+            self._install(*self._results.popleft())
         for server, feed in list(self._feeds.items()):
             try:
                 for reply in feed.read():
@@ -439,9 +439,9 @@ class _Events:
         for server, place in self._places.items():
             if server not in self._feeds and self._retry.get(server, 0) <= now:
                 self._retry[server] = math.inf
-                args = (self._made, self._ends[1], server, place, self._words(server))
+                args = (self._results, self._ends[1], server, place, self._words(server))
                 start_thread(threading.Thread(target=_connect, args=args, daemon=True))
-        self._settle()
+        self._note_confirmed()
 
     def _install(self, server: Hashable, result: _Listener | Exception) -> None:
         self._retry[server] = time.monotonic() + _RETRY
@@ -475,9 +475,9 @@ class _Events:
     def _miss(self, server: Hashable, shard: Shard, since: float) -> None:
         self._since[server, shard] = min(since, self._since.get((server, shard), since))
 
-    def _settle(self) -> None:
+    def _note_confirmed(self) -> None:
         """Give the gaps that have ended, and the topics that all their servers have confirmed."""
-        confirmed = {server for server, feed in self._feeds.items() if feed.settled}
+        confirmed = {server for server, feed in self._feeds.items() if feed.is_confirmed}
         for server, shard in list(self._since):
             if server in confirmed and self._feeds[server].is_known:
                 self._tell_gap(server, shard)

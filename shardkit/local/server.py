@@ -99,7 +99,7 @@ LOG_FILE: Final = "server.log"
 _ATTEMPTS = 10  # to find a port that no other process takes first
 _STEP = 0.01  # seconds between checks of a starting server
 _RESERVED = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
-_TAKEN = re.compile(r"Failed listening on port (\d+)")
+_PORT_CONFLICT = re.compile(r"Failed listening on port (\d+)")
 
 
 Setting: TypeAlias = str | int | bool | Sequence[str | int]
@@ -146,7 +146,7 @@ class LocalServer:
         check_integer(name, "port", port, 0, 65535)
         check_integer(name, "databases", databases, 1, 2**31 - 1)
         self.name = name
-        self._asked_port = port
+        self._wanted_port = port
         self._port = port
         self._databases = databases
         self._master = replica_of
@@ -369,7 +369,7 @@ class LocalServer:
         self._run(process)
 
     def _configure(self, process: GuardedProcess) -> None:
-        self._port = self._asked_port or free_port()
+        self._port = self._wanted_port or free_port()
         self._write_config(process.directory)
 
     def _run(self, process: GuardedProcess) -> None:
@@ -385,14 +385,14 @@ class LocalServer:
             process = self._started()
             if not process.running():
                 log = self.log()
-                conflict = _TAKEN.search(log)
+                conflict = _PORT_CONFLICT.search(log)
                 if not conflict:
                     raise self._error(
                         f"ended while it was starting; the end of its log:\n{log}\n",
                         "fix its configuration or data",
                     )
                 attempts -= 1
-                if int(conflict[1]) == self._asked_port or not may_move or not attempts:
+                if int(conflict[1]) == self._wanted_port or not may_move or not attempts:
                     raise self._error(
                         f"cannot listen: port {conflict[1]} of {HOST} is taken",
                         "stop what listens there, or use a free port (0)",
@@ -449,7 +449,7 @@ class LocalServer:
         self._finalizer.detach()
         self._process.end()
         self._process = None
-        self._port = self._asked_port
+        self._port = self._wanted_port
 
     def _started(self, *, to_change: bool = False) -> GuardedProcess:
         if self._process is None:
@@ -520,7 +520,7 @@ def start_all(
     deadline = time.monotonic() + timeout
     try:
         # Servers with a given port first, or another might take it as a free one.
-        for server in sorted(servers, key=lambda server: not server._asked_port):
+        for server in sorted(servers, key=lambda server: not server._wanted_port):
             server._launch()
         for server in servers:
             server._await_ready(deadline)

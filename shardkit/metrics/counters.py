@@ -138,9 +138,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
             )
         self.precisions = dict(sorted(given.items()))
         by_precision = tuple(self.precisions.items())
-        self._kept: list[Argument] = [len(given)]
+        self._precision_args: list[Argument] = [len(given)]
         for precision, number in self.precisions.items():
-            self._kept += [precision, number]
+            self._precision_args += [precision, number]
         super().__init__(driver, background, component, name, clock, _Hits, by_precision)
 
     # ---- counting
@@ -315,7 +315,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
                     self._known(group),
                     *(self._of(group, name.decode(errors="replace")) for name in names),
                 ]
-                args = [now, *self._kept, *names]
+                args = [now, *self._precision_args, *names]
                 batch.append(
                     lua_call(self.component, "metrics/clean_counts", keys, args, idempotent=True)
                 )
@@ -370,7 +370,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
             rows += [numbers.setdefault(name, len(numbers) + 1), f"{age:.6f}", count]
         sent = f"{self.name}:{{{self.name}:{group}}}:sent:{writer}"
         keys = [sent, self._known(group), *(self._of(group, name) for name in numbers)]
-        args = [self._clock.script_seconds(), number, *self._kept, *numbers, *rows]
+        args = [self._clock.script_seconds(), number, *self._precision_args, *numbers, *rows]
         return lua_call(self.component, "metrics/count", keys, args, idempotent=bool(number))
 
     def _counts(self, command: Command, chunk: bytes) -> list[int]:

@@ -54,7 +54,7 @@ ACCURACY = 0.01
 FORMAT = 1
 AT_ONCE = 20  # sums of one script; one may have hundreds of buckets
 MOST_SLOWEST = 100
-SLOWEST_KEPT = 172800
+SLOWEST_TTL = 172800
 # Values collected for one context before they are summed up in the process.
 _SUMMED_AT = 10_000
 # Contexts that a process collects in an interval.
@@ -432,7 +432,7 @@ class MeasuredValues(RecordingStructure[Face]):
             commands = (
                 self._at(key, "ZADD", key, *pairs),
                 self._at(key, "ZREMRANGEBYRANK", key, 0, -MOST_SLOWEST - 1),
-                self._at(key, "EXPIRE", key, SLOWEST_KEPT),
+                self._at(key, "EXPIRE", key, SLOWEST_TTL),
             )
             transactions.append(Transaction(self.component, key, commands))
         return transactions

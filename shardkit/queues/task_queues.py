@@ -81,7 +81,7 @@ LONGEST_RETRY_DELAY = 3600.0
 TASKS_AT_ONCE = 1000
 DEAD_A_PAGE = 100
 RESTORED_AT_ONCE = 100
-KEPT_MINUTES = 15  # of rates: in lua/base.lua, too
+RATE_MINUTES = 15  # of rates: in lua/base.lua, too
 MOST_QUEUES = 100
 LONGEST_TIME = 2**31 - 1
 LONGEST_REASON = 1000
@@ -403,7 +403,7 @@ class TaskQueues(Structure[Face]):
 
         Cost: one exchange. Counting costs each call that queues, finishes or fails a HINCRBY.
         """
-        check_integer(self.name, "minutes", minutes, 1, KEPT_MINUTES)
+        check_integer(self.name, "minutes", minutes, 1, RATE_MINUTES)
         keys = self._keys(queue)
         [counted, [seconds, micros]] = yield [
             self._at(keys.rates, "HGETALL", keys.rates),

@@ -118,7 +118,7 @@ class BaseWorker(Generic[Face]):
         self.summary = WorkerSummary()
         self.aborted = False
         self._running: dict[int, Task] = {}  # by thread or slot
-        self._asked_at = time.monotonic()
+        self._polled_at = time.monotonic()
         self._failing, self._is_failing = threading.Lock(), False  # whether taking tasks fails
         self._callbacks: dict[str, Callable[..., Any]] = {}
         for name, callback in (callbacks or {}).items():
@@ -178,7 +178,7 @@ class BaseWorker(Generic[Face]):
             self.summary.overtaken += 1
             text = "%s: its lease ended, and another worker runs it too"
             logger.warning(text, _describe(task), extra=_about("task-overtaken", task))
-        elif acknowledged is Acknowledged.GONE:
+        elif acknowledged is Acknowledged.MISSING:
             logger.warning(
                 "%s is done, but no longer in its queue: it was already acknowledged, or the queue "
                 "was purged or moved to another server",
@@ -306,7 +306,7 @@ class BaseWorker(Generic[Face]):
         if time.monotonic() - began >= TAKE_TIMEOUT:
             pause = 0.0  # perhaps there are servers that answer
         self.summary.errors += 1
-        self._asked_at = time.monotonic()
+        self._polled_at = time.monotonic()
         with self._failing:  # of many threads one logs it, and once until tasks are taken again
             is_news, self._is_failing = not self._is_failing, True
         if is_news:
@@ -317,11 +317,11 @@ class BaseWorker(Generic[Face]):
     @property
     def is_live(self) -> bool:
         """Whether it runs tasks, or has asked for some in the last minute: for liveness probes."""
-        return bool(self._running) or time.monotonic() - self._asked_at < LIVE_FOR
+        return bool(self._running) or time.monotonic() - self._polled_at < LIVE_FOR
 
     def _took(self) -> None:
         """Note that a call to take a task was answered."""
-        self._asked_at = time.monotonic()
+        self._polled_at = time.monotonic()
         if self._is_failing:
             with self._failing:
                 is_news, self._is_failing = self._is_failing, False

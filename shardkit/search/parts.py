@@ -546,7 +546,7 @@ class _Lexicon(NamedTuple):
     starts: list[bytes]  # the first three bytes of words
     wrong: list[tuple[bytes, bytes]]  # starts, and words with invalid ids or those of others
     free: int  # the lowest id that neither a word nor a value of text has
-    gone: int  # how many ids below it have no word
+    removed: int  # how many ids below it have no word
 
 
 _NO_WORDS: Final = _Lexicon({}, [], [], 1, 0)
@@ -624,7 +624,7 @@ def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Wor
     lexicon = _NO_WORDS
     if keep_words:
         lexicon = yield from _lexicon(part)
-    begin = (lexicon.free, lexicon.gone)
+    begin = (lexicon.free, lexicon.removed)
     yield [part.call("search/begin_rebuild", begin, key=rebuild, write=True)]
     cursor: Key = 0
     while cursor != b"0":

@@ -118,7 +118,7 @@ class Timelines:
         while builder.wants:
             rows = yield from self._range([key], builder.wants, builder.cursor)
             yield from self._extend(builder, rows, ())
-        yield from self.remove([key], builder.gone)
+        yield from self.remove([key], builder.removed)
         return builder.page()
 
     def home(
@@ -155,7 +155,7 @@ class Timelines:
                 rows = merged[:wants]
             left_out = stored_ids(self._layout.users, str(muted.key), hidden) if muted else ()
             yield from self._extend(builder, rows, set(left_out))
-        yield from self.remove([key], builder.gone)
+        yield from self.remove([key], builder.removed)
         return builder.page()
 
     def _range(
@@ -190,7 +190,7 @@ class _PageBuilder:
     def __init__(self, number: int, limit: int, cursor: TimelineCursor | None) -> None:
         self.skip = (number - 1) * limit
         self.cursor = cursor
-        self.gone: list[int] = []
+        self.removed: list[int] = []
         self._limit = limit
         self._statuses: list[Status] = []
         self._ended = False
@@ -212,7 +212,7 @@ class _PageBuilder:
         self._ended = len(rows) < self.wants
         visible = [status for status in statuses if status and status.uid not in hidden]
         entries: list[Any] = [*authors, *statuses]
-        self.gone += [
+        self.removed += [
             int(member) for (member, _), entry in zip(rows, entries, strict=True) if entry is None
         ]
         self.skip -= sum(author is not None and author not in hidden for author in authors)

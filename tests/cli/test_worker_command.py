@@ -304,7 +304,7 @@ def test_liveness_probes_are_answered_on_a_port(
 def test_a_stuck_worker_is_not_live(kit: ShardKit) -> None:
     worker = Worker(kit.queues(component="unique"), ["q"], {})
     assert worker.is_live
-    worker._asked_at -= 61
+    worker._polled_at -= 61
     assert not worker.is_live
 
 

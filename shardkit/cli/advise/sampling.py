@@ -32,7 +32,7 @@ _PROBED = 40  # numbers whose neighbours are looked for,
 _NEIGHBOURS = 16  # ids tried of the 128 around each
 _AROUND = 128
 _WITH_ENTRY, _OBJECT = 40, 16  # bytes of a key that MEMORY STATS and MEMORY USAGE both count
-_FEW = 100  # keys: of fewer, a table takes much by each
+_LEAST_KEYS = 100  # keys: of fewer, a table takes much by each
 _LENGTHS = {
     "string": "STRLEN",
     "hash": "HLEN",
@@ -252,8 +252,8 @@ def _table_bytes(client: Any) -> tuple[float, float]:
     table_bytes = tables["overhead.hashtable.main"] / keys if keys else 0.0
     counted = _WITH_ENTRY if table_bytes > _WITH_ENTRY else _OBJECT
     return (
-        max(0.0, table_bytes - counted) if keys >= _FEW else 0.0,
-        tables["overhead.hashtable.expires"] / expiring if expiring >= _FEW else 0.0,
+        max(0.0, table_bytes - counted) if keys >= _LEAST_KEYS else 0.0,
+        tables["overhead.hashtable.expires"] / expiring if expiring >= _LEAST_KEYS else 0.0,
     )
 
 

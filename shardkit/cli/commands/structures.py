@@ -128,7 +128,7 @@ _DEAD_FIELDS: tuple[Field[DeadTask], ...] = (
 )
 
 
-def _write_each(
+def _write_outcomes(
     output: Output, done: dict[str, bool], what: str, missing: str, extra: dict[str, Any]
 ) -> int:
     """Say which tasks something was done to; return the exit code."""
@@ -166,7 +166,7 @@ def revive(
             output.answer(document, f"{counted(revived, 'task')} revived", GOOD)
             return 0
         done = {id_: task_queues.revive(queue, id_) for id_ in ids}
-    return _write_each(output, done, "revived", "is not dead", {"queue": queue})
+    return _write_outcomes(output, done, "revived", "is not dead", {"queue": queue})
 
 
 @command(
@@ -187,7 +187,7 @@ def cancel(
     with at.opened(ShardKit.queues) as task_queues:
         done = {id_: task_queues.cancel(queue, id_) for id_ in ids}
     missing = "neither waits nor is delayed"
-    return _write_each(output, done, "cancelled", missing, {"queue": queue})
+    return _write_outcomes(output, done, "cancelled", missing, {"queue": queue})
 
 
 @command(

@@ -100,7 +100,7 @@ def worker(
                 with _explained(spec):
                     candidate = loaded(topology.kit)
                 ran = _run(prepare(candidate), burst, tell)
-    output.answer(ran.summary.as_dict(), _said(ran.summary))
+    output.answer(ran.summary.as_dict(), _outcome(ran.summary))
     return INTERRUPTED if ran.aborted else 0
 
 
@@ -204,10 +204,10 @@ def _progress_reporter(
     if not sys.stderr.isatty():
         return None
     queues = ", ".join(map(str, worker.queues))
-    return lambda summary, running: tell(f"{queues}: {running} running, {_said(summary)}")
+    return lambda summary, running: tell(f"{queues}: {running} running, {_outcome(summary)}")
 
 
-def _said(summary: WorkerSummary) -> str:
+def _outcome(summary: WorkerSummary) -> str:
     parts = [f"{counted(summary.done, 'task')} done"]
     parts += [
         f"{count:,} {what}"

@@ -74,8 +74,8 @@ class ShardKitCache(BaseCache):
         self._name: str = options.get("NAME", "cache")
         self._ignore = bool(options.get("IGNORE_EXCEPTIONS", False))
         self._log = bool(options.get("LOG_IGNORED_EXCEPTIONS", False))
-        self._serializer = _made(options.get("SERIALIZER"), options) or RedisSerializer()
-        self._compressor = _made(options.get("COMPRESSOR"), options)
+        self._serializer = _created(options.get("SERIALIZER"), options) or RedisSerializer()
+        self._compressor = _created(options.get("COMPRESSOR"), options)
         reverse = params.get("REVERSE_KEY_FUNCTION")
         self._reverse_key = get_key_func(reverse) if reverse else None
 
@@ -429,7 +429,7 @@ def _literal(text: str) -> str:
     return "".join(f"\\{sign}" if sign in "*?[]\\" else sign for sign in text)
 
 
-def _made(what: str | Callable[..., Any] | None, options: Mapping[str, Any]) -> Any:
+def _created(what: str | Callable[..., Any] | None, options: Mapping[str, Any]) -> Any:
     """Return an object of a class that is given by its dotted path."""
     if what is None:
         return None

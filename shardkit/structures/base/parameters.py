@@ -114,7 +114,7 @@ DELETING = "deleting"
 # The number of the plan, if it is not the first one; and how far the next one is.
 PLAN, PLANNING = "plan", "planning"
 # Seconds for which writers wait while parts of two plans change places, and between two looks.
-_HELD, _LOOK = 5.0, 0.01
+_WAIT, _LOOK = 5.0, 0.01
 
 
 class ChangeScope(NamedTuple):
@@ -446,7 +446,7 @@ def open_all(
         new = [meta for meta in again if create]
         if is_held:
             waiting_since = waiting_since or sent_at
-            if sent_at > waiting_since + _HELD:  # the process that plans has stopped: go on without
+            if sent_at > waiting_since + _WAIT:  # the process that plans has stopped: go on without
                 goes_on = {"frozen": "copying", "published": "clearing"}
                 yield [
                     meta.next_step(goes_on[meta.planning.split()[0]])

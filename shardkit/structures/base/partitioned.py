@@ -297,7 +297,7 @@ class ExpirableStructure(Structure[Face]):
     def _time_to_live(self, command: str) -> Operation[int]:
         left, changing, after = yield [
             self._at(self.meta_key, command, self.meta_key),
-            self._begun_expiry(),
+            self._started_expiry(),
             self._at(self.meta_key, command, self.meta_key),
         ]
         if left != -1:  # no client was changing it
@@ -313,7 +313,7 @@ class ExpirableStructure(Structure[Face]):
             return -2
         return (left + 500) // 1000 if command == "TTL" else left
 
-    def _begun_expiry(self) -> Command:
+    def _started_expiry(self) -> Command:
         """Return the command that reads an expiry that is being set."""
         return self._at(self.meta_key, "HGET", self.meta_key, DUE)
 

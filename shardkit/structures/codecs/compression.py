@@ -33,7 +33,7 @@ from shardkit.structures.codecs.plain import (
     Raw,
     V,
     check_growth,
-    most_made,
+    most_inflated,
     unreadable,
 )
 from shardkit.structures.codecs.token_table import TokenTable, train
@@ -167,7 +167,7 @@ class Zstd:
         """Return the coder of a dictionary."""
         try:
             size = self._zstd.size_of(dictionary)  # which is allocated
-            if size is not None and 0 <= size <= most_made(len(dictionary)):
+            if size is not None and 0 <= size <= most_inflated(len(dictionary)):
                 return _ZstdCoder(self._zstd, self._zstd.unpack(dictionary), self.level)
             raise ValueError
         except (self._zstd.error, ValueError):

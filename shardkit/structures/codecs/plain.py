@@ -226,7 +226,7 @@ GROWTH = 64  # times the stored bytes
 _ALWAYS = 1 << 17  # bytes that may be made of however few, as of a block of zstd
 
 
-def most_made(stored: int, growth: int = GROWTH) -> int:
+def most_inflated(stored: int, growth: int = GROWTH) -> int:
     """Return how many bytes a number of stored bytes may become: at most those of a reply."""
     return min(max(_ALWAYS, growth * stored), MAX_REPLY_BYTES)
 
@@ -253,7 +253,7 @@ def inflated(decompressor: Any, stored: bytes, growth: int = GROWTH) -> bytes:
         StructureError: that is too large.
         ValueError: they are not one whole stream, and nothing else.
     """
-    most = most_made(len(stored), growth)
+    most = most_inflated(len(stored), growth)
     inflated_data: bytes | None = None
     with suppress(MemoryError):
         inflated_data = decompressor.decompress(stored, most + 1)

@@ -51,7 +51,7 @@ from os.path import commonprefix
 from typing import TypeAlias
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.codecs.plain import GROWTH, inflated, most_made, too_large
+from shardkit.structures.codecs.plain import GROWTH, inflated, most_inflated, too_large
 
 # Values are held as text, one letter per byte, with one more letter for the start.
 START = "\u0100"
@@ -66,7 +66,7 @@ _ESCAPE = ""  # the token before a single byte
 _NEVER = 1e300
 _MOST_WINDOWS = 1 << 16
 _MOST_TOKENS = 1 << 16  # of a table with fewer bytes; a token takes 300 in a process
-_FEW = 2_000  # tokens, which never make too much
+_SAFE = 2_000  # tokens, which never make too much
 _AT_ONCE = 256  # bytes that are one number: each token shifts all of it
 # Values repeat: cache at most this many, of at most this many bytes. About 5 MB.
 _REMEMBERED, _SHORT = 1 << 14, 64
@@ -196,7 +196,7 @@ class TokenTable:
         if len(value) <= _SHORT:
             return self._pack_again(value)
         packed = self._pack(value)
-        return packed if len(value) <= most_made(len(packed), self._growth) else None
+        return packed if len(value) <= most_inflated(len(packed), self._growth) else None
 
     def _pack(self, value: bytes) -> bytes:
         tokens = self._matcher.tokenize(START + value.decode("latin-1"))
@@ -233,8 +233,8 @@ class TokenTable:
                 starts, lengths, texts = self._following.ladder
         if not tokens or left >= 8 or left < 0 or (left and window != _ONES):
             raise ValueError("no codes of tokens")
-        if len(tokens) > _FEW:
-            most = most_made(len(packed), self._growth)
+        if len(tokens) > _SAFE:
+            most = most_inflated(len(packed), self._growth)
             if sum(map(len, tokens)) - 1 > most:
                 raise too_large(most)
         return "".join(tokens)[1:].encode("latin-1")

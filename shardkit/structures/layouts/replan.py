@@ -36,13 +36,13 @@ from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import FixedLayout, Plan
 from shardkit.structures.layouts.numbered import Layout, NumberedLayout
 
-KEPT = LAST_WRITES / 1000  # seconds for which readers may still come to old parts
-_FEW = 64  # parts that are left when writers wait
+GRACE = LAST_WRITES / 1000  # seconds for which readers may still come to old parts
+_LAST_PARTS = 64  # parts that are left when writers wait
 _PASSES = 20
 _MARK = 2**46  # expiries in the year 4199, which belong to no generation
 _MEMBERS = 1000  # of a command
 _FIELDS = "FIELDS"
-_SAID = {
+_STEP_TEXTS = {
     "copying": "waiting until clients know it",
     "frozen": "holding writers",
     "published": "switching readers",
@@ -92,7 +92,7 @@ class _Replan:
         if step != "clearing":
             yield Pause(2 * SHORT_LEASE)  # until all readers use the new plan
             yield from self._step("clearing")
-        yield Pause(KEPT)
+        yield Pause(GRACE)
         yield from self._clear()
         yield from self._step("")
         return self._fixed.count
@@ -107,7 +107,7 @@ class _Replan:
             )
 
     def _step(self, step: str, **fields: Argument) -> Operation[None]:
-        self._progress(_SAID[step.partition(" ")[0]])
+        self._progress(_STEP_TEXTS[step.partition(" ")[0]])
         [done] = yield [self._meta.next_step(step, **fields)]
         if not done:
             raise StructureError(
@@ -172,7 +172,7 @@ class _Replan:
                 yield from self._copy_parts(some, again=n > 0)
             parts = yield from self._parts(self._fixed.plan)
             changed = yield from self._changed(parts)
-            if len(changed) <= _FEW:
+            if len(changed) <= _LAST_PARTS:
                 break
         yield from self._step("frozen")
         try:

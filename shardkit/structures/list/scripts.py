@@ -338,7 +338,7 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
 
     [keys] = yield [Command(to, key, ("DBSIZE",))]
     if start is None or stop is None or not 0 <= stop - start < keys:
-        yield from _each_part(scripts, read)
+        yield from _scan_parts(scripts, read)
     else:
         for step, begin, least in ((1, start, stop), (-1, start - 1, start)):
             at = begin
@@ -377,7 +377,7 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
     return dict(sorted(sizes_by_part.items()))
 
 
-def _each_part(
+def _scan_parts(
     scripts: ListScripts, read: Callable[[Iterable[int]], Operation[bool]]
 ) -> Operation[None]:
     """Find the parts among all keys of the server."""

@@ -446,7 +446,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         """Change when all keys expire; return whether."""
         return (yield from self._send_to_all(self.meta.present_generation, command, *args)) > 0
 
-    def _begun_expiry(self) -> Command:
+    def _started_expiry(self) -> Command:
         ends = self._scripts.keys[1]
         return self._at(ends, "HGET", ends, "unfinished")
 

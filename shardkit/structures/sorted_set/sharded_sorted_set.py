@@ -698,7 +698,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[int]:
         yield from self._open(create=True)
         added = 0
-        for some in _one_each(pairs, last=not options):
+        for some in _unrepeated(pairs, last=not options):
             replies = yield from self.layout.write(some.items(), scored("ADD", *options))
             added += sum(count for _, count in replies)
         return added
@@ -812,7 +812,7 @@ def _score(reply: bytes | None) -> float | None:
     return None if reply is None else float(reply)
 
 
-def _one_each(pairs: Sequence[tuple[bytes, str]], *, last: bool) -> Iterator[dict[bytes, str]]:
+def _unrepeated(pairs: Sequence[tuple[bytes, str]], *, last: bool) -> Iterator[dict[bytes, str]]:
     """Distribute pairs over batches in which no member occurs twice; keep each one's order."""
     last_scores = dict(pairs)
     if last or len(last_scores) == len(pairs):

@@ -79,7 +79,7 @@ from shardkit.structures.unique.precision import (
     visitor_id,
 )
 
-_MARK_KEPT: Final = 600_000  # milliseconds
+_MARK_TTL: Final = 600_000  # milliseconds
 MOST_UNLISTED: Final = 100_000  # parts that a plan may have beyond those that its day has
 _UNTIL_REMOVED: Final = 0.05  # seconds between reads of a day that may be being removed
 
@@ -447,7 +447,7 @@ class SetDay(DayInParts):
         mark = f"{self.key}:gather:{token_hex(8)}"
         to = [ShardOf(self.component, number, shards) for number in range(shards)]
         for number, shard in enumerate(to):  # one after another, so that the last one counts
-            yield [Command(shard, mark, ("SET", mark, number, "PX", _MARK_KEPT), idempotent=True)]
+            yield [Command(shard, mark, ("SET", mark, number, "PX", _MARK_TTL), idempotent=True)]
         replies = yield [Command(shard, mark, ("GET", mark)) for shard in to]
         yield [Command(shard, mark, ("UNLINK", mark), idempotent=True) for shard in to]
         if None in replies:

@@ -217,17 +217,17 @@ class MemoryServer:
 # A fork waits for the commands of other threads: a child has copies neither of locks that nobody
 # releases nor of half of what a command does.
 _servers: Final[weakref.WeakSet[MemoryServer]] = weakref.WeakSet()
-_held: Final = threading.local()
+_locked: Final = threading.local()
 
 
 def _hold() -> None:
-    _held.locks = [server.fake.lock for server in list(_servers)]
-    for lock in _held.locks:
+    _locked.locks = [server.fake.lock for server in list(_servers)]
+    for lock in _locked.locks:
         lock.acquire()
 
 
 def _release() -> None:
-    for lock in _held.locks:
+    for lock in _locked.locks:
         lock.release()
 
 

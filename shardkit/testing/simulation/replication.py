@@ -57,9 +57,9 @@ class Replication:
     @property
     def replicas(self) -> list[Replication]:
         """Its replicas that receive its writes."""
-        return [node for node in self._others.values() if node.master is self and node.is_told()]
+        return [node for node in self._others.values() if node.master is self and node.is_linked()]
 
-    def is_told(self) -> bool:
+    def is_linked(self) -> bool:
         """Whether it receives the writes of its master."""
         master = self.master
         up = master is not None and master.server.up and self.server.up
@@ -69,7 +69,7 @@ class Replication:
     def is_behind(self) -> bool:
         """Whether its master has executed writes that it has not."""
         assert self.master is not None
-        return not self.is_told() or self._executed < len(self.master.server.entries)
+        return not self.is_linked() or self._executed < len(self.master.server.entries)
 
     # ---- commands
 
@@ -170,7 +170,7 @@ class Replication:
         }
         if self.master is not None:
             host, _, port = self.master.server.address.rpartition(":")
-            up = "up" if self.is_told() else "down"
+            up = "up" if self.is_linked() else "down"
             fields |= {"master_host": host, "master_port": port, "master_link_status": up}
             fields["slave_repl_offset"] = len(self.server.entries)
         for number, replica in enumerate(self.replicas):
@@ -203,7 +203,7 @@ class Replication:
         if master is None or not (master.server.up and self.server.up):
             return  # a server that restarts asks again
         entries = master.server.entries
-        if not self.is_told():
+        if not self.is_linked():
             self.server.copy(entries, self._world.set_time)
             self._log, self.linked, self._history = entries, True, master._history
             self._world.note(self.server.address, f"is filled by {master.server.address}")
@@ -286,7 +286,7 @@ SERVICE: Final = "main"
 _PROMOTES: Final = (0.0, 0.1)
 _CONFIRMS: Final = (0.0, 0.1, 1.0)
 _HEARS: Final = (0.1, 0.0, 1.0, 10.0)
-_IS_TOLD: Final = (0.1, 1.0, 10.0)
+_NOTICE_DELAYS: Final = (0.1, 1.0, 10.0)
 
 
 class SimulatedSentinels:
@@ -315,7 +315,7 @@ class SimulatedSentinels:
     def fail_over(self) -> None:
         """Begin to replace the master, unless that is under way or no replica is up."""
         world, old = self._world, self.master
-        replicas = [other for other in self._servers if other.master is old and other.is_told()]
+        replicas = [other for other in self._servers if other.master is old and other.is_linked()]
         if not replicas or self.began_at > self.agreed_at:
             return
         self.began_at = world.seconds
@@ -337,14 +337,14 @@ class SimulatedSentinels:
         others = [other for other in self._servers if other is not new]
         hears = [confirmed + world.choices.one_of(_HEARS) for _ in self._sentinels]
         hears[self._sentinels.index(leader)] = confirmed
-        told_after = [confirmed + world.choices.one_of(_IS_TOLD) for _ in others]
+        notified_after = [confirmed + world.choices.one_of(_NOTICE_DELAYS) for _ in others]
         for sentinel, seconds in zip(self._sentinels, hears, strict=True):
             world.after(seconds, partial(sentinel.hear, new, epoch))
-        for other, seconds in zip(others, told_after, strict=True):
-            world.after(seconds, partial(self._tell, other))
-        self.agreed_at = max(self.agreed_at, world.seconds + max(hears + told_after))
+        for other, seconds in zip(others, notified_after, strict=True):
+            world.after(seconds, partial(self._repoint, other))
+        self.agreed_at = max(self.agreed_at, world.seconds + max(hears + notified_after))
 
-    def _tell(self, server: Replication) -> None:
+    def _repoint(self, server: Replication) -> None:
         """Make a server follow the master, and close its clients' connections."""
         if server is not self.master and server.master is not self.master:
             self._world.note(server.server.address, f"follows {self.master.server.address}")
@@ -356,7 +356,7 @@ class SimulatedSentinels:
         for sentinel in self._sentinels:
             sentinel.hear(self.master, self._epoch)
         for server in self._servers:
-            self._tell(server)
+            self._repoint(server)
 
 
 class _Sentinel:
@@ -380,7 +380,7 @@ class _Sentinel:
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"MASTERS":
             flags = "master,failover_in_progress" if self.replaces else "master"
-            fields = self._said_of(self._master, SERVICE, flags)
+            fields = self._row_of(self._master, SERVICE, flags)
             return [[*fields, "config-epoch", str(self._epoch)]]
         if args[2:3] != [SERVICE.encode()]:
             return SimpleError("ERR No such master with that name")
@@ -388,10 +388,10 @@ class _Sentinel:
             return list(_host_and_port(self._master))
         if what in (b"SLAVES", b"REPLICAS"):
             replicas = [replica for replica in self._servers if replica is not self._master]
-            return [self._said_of(replica, replica.server.address, "slave") for replica in replicas]
+            return [self._row_of(replica, replica.server.address, "slave") for replica in replicas]
         return SimpleError(f"ERR Unknown subcommand {what.decode()!r}")
 
-    def _said_of(self, server: Replication, name: str, flags: str) -> list[str]:
+    def _row_of(self, server: Replication, name: str, flags: str) -> list[str]:
         host, port = _host_and_port(server)
         pairs = {"name": name, "ip": host, "port": port, "flags": flags, "num-other-sentinels": "2"}
         return [word for item in pairs.items() for word in item]
