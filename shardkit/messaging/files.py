@@ -781,7 +781,7 @@ class Files(Tagged[Face]):
         microseconds = round(check_seconds(self.name, "lease", lease, 0.001, 86_400) * 1e6)
         seconds = wait_seconds(self.name, timeout)
         keys, claim = self._keys(channel), secrets.token_hex(8)
-        taken_at = 0.0
+        started_at = 0.0
 
         def leased(reply: Reply) -> LeasedFile:
             _, number, name, chunks, complete, position, attempts, chunk, size, limit = reply
@@ -800,7 +800,7 @@ class Files(Tagged[Face]):
                 size,
                 # A report is of all but the latest page, which must leave room for the next one.
                 min(_at_once(chunk), max(1, limit // chunk // 3)),
-                taken_at + microseconds / 4e6,
+                started_at + microseconds / 4e6,
             )
 
         def undo(replies: Replies) -> Operation[None]:
@@ -809,8 +809,8 @@ class Files(Tagged[Face]):
                 yield [self._report(file, "release", position=file.position)]
 
         def attempt(waiting: str) -> Operation[tuple[Any, float]]:
-            nonlocal taken_at
-            taken_at = self._clock.monotonic()
+            nonlocal started_at
+            started_at = self._clock.monotonic()
             now = self._clock.script_microseconds()
             args = (now, reader, microseconds, claim, self._attempts, waiting)
             [reply] = yield UndoableBatch([self._call("take", channel, *args)], undo)

@@ -330,8 +330,8 @@ class ShardKitCache(BaseCache):
         return count
 
     def _left(self, command: str, key: Any, version: int | None) -> int | None:
-        found = int(self._one(self._command(command, self._key(key, version)), -2))
-        return None if found == -1 else max(0, found)
+        left = int(self._one(self._command(command, self._key(key, version)), -2))
+        return None if left == -1 else max(0, left)
 
     def _seconds(self, timeout: Any) -> int | None:
         if timeout is DEFAULT_TIMEOUT:

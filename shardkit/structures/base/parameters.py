@@ -159,8 +159,8 @@ class Metadata:
         # A key on the same server, also of a cluster, with the next generation; None if the name
         # allows none.
         own = hash_tag(key_bytes(self.key))
-        made = f"{self.key}:deleted" if own != key_bytes(self.key) else f"{{{self.key}}}:deleted"
-        self.deleted_key = made if hash_tag(key_bytes(made)) == own else None
+        deleted = f"{self.key}:deleted" if own != key_bytes(self.key) else f"{{{self.key}}}:deleted"
+        self.deleted_key = deleted if hash_tag(key_bytes(deleted)) == own else None
         self.data_ruled_out = False  # data without parameters was ruled out
         self.fingerprint = self.fingerprint_of(FORMATS[0])
         self._read_at = 0.0

@@ -115,7 +115,7 @@ class LayoutBase(ABC):
         """Return the whole member that a part stores."""
         return stored
 
-    def verify(self, found: int) -> Operation[None]:
+    def verify(self, members: int) -> Operation[None]:
         """Compare the number of members that a visit to all parts read with the stored number.
 
         Cost: none if it is the same as at `refresh`; else one exchange.

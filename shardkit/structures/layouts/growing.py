@@ -456,9 +456,9 @@ class GrowingLayout(LayoutBase):
                 self._update_state(group, self.initial, 0, bool(expiring))
         return new
 
-    def verify(self, found: int) -> Operation[None]:
+    def verify(self, members: int) -> Operation[None]:
         """See `LayoutBase.verify`: compare with the counts, and if they differ, group by group."""
-        if found != sum(self._counts):
+        if members != sum(self._counts):
             yield from self._verify_groups(range(self.groups))
 
     def _verify_groups(self, groups: Iterable[int]) -> Operation[None]:

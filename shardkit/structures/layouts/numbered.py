@@ -232,9 +232,9 @@ class NumberedLayout(LayoutBase):
         keys = [self.registry.key]
         return total + (yield from send_to_parts(self.meta, generation, name, keys, *args))
 
-    def verify(self, found: int) -> Operation[None]:
+    def verify(self, members: int) -> Operation[None]:
         """See `LayoutBase.verify`: of members that are not numbers."""
-        return self.rest.verify(found)
+        return self.rest.verify(members)
 
     def bind(self, meta: Metadata) -> None:
         """See `LayoutBase.bind`."""

@@ -178,9 +178,9 @@ class _Replan:
         try:
             parts = yield from self._parts(self._fixed.plan)
             ends = yield from self._mark_all(parts, frozen=True)
-            gone = {part for part, end in ends.items() if end == -2}
+            missing = {part for part, end in ends.items() if end == -2}
             for some in pages(ends, KEYS_CHECKED):
-                yield from self._copy_parts(some, again=True, gone=gone.intersection(some))
+                yield from self._copy_parts(some, again=True, missing=missing.intersection(some))
             if isinstance(self._layout, NumberedLayout):
                 ranges = yield from self._layout.registry.read()
                 registry = self._layout.registry_at(self._plan.prefix)
@@ -235,15 +235,15 @@ class _Replan:
         }
 
     def _copy_parts(
-        self, parts: Sequence[int], *, again: bool, gone: Collection[int] = ()
+        self, parts: Sequence[int], *, again: bool, missing: Collection[int] = ()
     ) -> Operation[None]:
         """Make the new parts of some old ones hold the members of these.
 
-        Parts that were ``gone`` are empty, whatever a late write has put there since.
+        Parts that were ``missing`` are empty, whatever a late write has put there since.
         """
-        there = [part for part in parts if part not in gone]
+        there = [part for part in parts if part not in missing]
         all_entries = yield from contents(self._layout.component, self._kind, self._keys(there), [])
-        parts, all_entries = [*there, *gone], [*all_entries, *([] for _ in gone)]
+        parts, all_entries = [*there, *missing], [*all_entries, *([] for _ in missing)]
         times = (yield from self._times_of(parts, all_entries)) if self._times else {}
         new: dict[int, dict[bytes, Any]] = {}
         expiring: dict[int, list[tuple[bytes, int]]] = {}

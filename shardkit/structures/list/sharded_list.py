@@ -546,9 +546,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             reply = yield from self._scripts.read(
                 "position", value, next_rank, more, left, at, to, self._scripts.searched
             )
-            was_begun = at != ""
+            was_started = at != ""
             at, to, next_rank, left, first, in_first, length, indexes = reply
-            if was_begun and length == in_first:
+            if was_started and length == in_first:
                 next_rank, left, at, to = begin
                 places.clear()
                 continue
