@@ -258,7 +258,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         if timeout is not UNSET:
             ttl = timeout
         self._locks: list[Holdable[Any]] = [
-            Holdable(driver, part, name, None, clock, kind="quorum", ttl=ttl) for part in components
+            Holdable(driver, c, name, None, clock, kind="quorum", ttl=ttl) for c in components
         ]
         self._needed = len(components) // 2 + 1
         self._renewals = renewals

@@ -83,7 +83,7 @@ def value_of(kit: ShardKit, component: str, place: str, key: str) -> dict[str, A
 def _databases(kit: ShardKit, name: str) -> list[Database]:
     component = kit.component(name)
     return [
-        part for shard in distinct_shards(component) for part in databases_of(kit, component, shard)
+        db for shard in distinct_shards(component) for db in databases_of(kit, component, shard)
     ]
 
 

@@ -161,7 +161,7 @@ def top(
 
 
 def _shards(fleet: Any) -> list[dict[str, Any]]:
-    return [row for part in list(fleet.components.values()) for row in fleet.shards_of(part)]
+    return [row for c in list(fleet.components.values()) for row in fleet.shards_of(c)]
 
 
 def _application(fleet: Any, interval: float) -> Any:
