@@ -438,8 +438,8 @@ class Ads(DocumentStructure[Face]):
             known = words is not None and words.isdigit() and len(words) <= len(f"{_MOST_WORDS}")
             most = int(words) if known and int(words) <= _MOST_WORDS else 1
             for chunk in (yield from chunks_with_documents(part)):
-                for some in pages(range(1, most), _WORDS_AT_ONCE):
-                    yield from confirmed(_check_bonuses, part, chunk, some)
+                for page in pages(range(1, most), _WORDS_AT_ONCE):
+                    yield from confirmed(_check_bonuses, part, chunk, page)
 
     # ---- serving
 

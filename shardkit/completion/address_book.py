@@ -213,8 +213,8 @@ class AddressBook(Structure[Face]):
         self._seek(group)
         self._meta.data_ruled_out = False
         yield from check_parameters(self._meta)
-        for some in pages(enumerate(self._keys(group)), KEYS_CHECKED):
-            yield from confirmed(self._check_parts, some)
+        for page in pages(enumerate(self._keys(group)), KEYS_CHECKED):
+            yield from confirmed(self._check_parts, page)
 
     @operation
     def rebuild(self, group: str | int) -> Operation[int]:

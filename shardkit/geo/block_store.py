@@ -346,8 +346,8 @@ class BlockStore:
     ) -> Operation[Generation]:
         """Write everything that an import reads; return the new generation."""
         table = self.table(number)
-        for some in pages(source.cities(), CITIES_AT_ONCE):
-            yield from table.write(some)
+        for page in pages(source.cities(), CITIES_AT_ONCE):
+            yield from table.write(page)
             progress("cities", source.numbered)
         if not source.read:
             first = "".join(f" ({skipped})" for skipped in source.first_skipped[:1])
@@ -403,8 +403,8 @@ class BlockStore:
         Cost: an exchange for each 2,000 keys of a server, with all servers at once.
         """
         places: dict[Any, str] = {}
-        for some in pages(range(_KEYS_LOCATED), BLOCKS_AT_ONCE):
-            keys = [f"{self._name}:{n}" for n in some]
+        for page in pages(range(_KEYS_LOCATED), BLOCKS_AT_ONCE):
+            keys = [f"{self._name}:{n}" for n in page]
             located = yield Locate([(self._component, key) for key in keys])
             places |= dict(zip(located, keys, strict=True))
         [(shard, slot), *_] = places
@@ -444,8 +444,8 @@ class BlockStore:
             turn += 1
         yield from self._compare(generation, count, turn)
         cities: list[City] = []
-        for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            cities += yield from self._cities(number, some)
+        for page in pages(range(generation.cities), CITIES_AT_ONCE):
+            cities += yield from self._cities(number, page)
         return LocalCities(generation, tables, cities)
 
     def check(self, generation: Generation, repair: str) -> Stream[Damage]:
@@ -461,8 +461,8 @@ class BlockStore:
             count += len(listed)
             turn += 1
         yield from raised_twice(self._compare, generation, count, turn, repair=repair)
-        for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            yield from raised_twice(self._cities, number, some, repair=repair)
+        for page in pages(range(generation.cities), CITIES_AT_ONCE):
+            yield from raised_twice(self._cities, number, page, repair=repair)
 
     def _compare(self, generation: Generation, count: int, turn: int) -> Operation[None]:
         """Check that the lists before one were of all blocks."""

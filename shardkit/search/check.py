@@ -90,8 +90,8 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
             for index, id_ in entries
             if index.isdigit()
         ]
-        for some in pages(documents, KEYS_CHECKED):
-            yield from confirmed(check, some)
+        for page in pages(documents, KEYS_CHECKED):
+            yield from confirmed(check, page)
 
 
 def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:

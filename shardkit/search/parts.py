@@ -415,8 +415,8 @@ class IndexParts:
         if shard.number is not None:
             return []
         further = []
-        for some in pages(range(schema.parts, MAX_SHARDS), PARTS_LOOKED_FOR):
-            parts = [_part(first.to.component, schema, number, MAX_SHARDS) for number in some]
+        for page in pages(range(schema.parts, MAX_SHARDS), PARTS_LOOKED_FOR):
+            parts = [_part(first.to.component, schema, number, MAX_SHARDS) for number in page]
             replies = yield [Command(part.to, part.state, ("EXISTS", part.state)) for part in parts]
             further += [part for part, exists in zip(parts, replies, strict=True) if exists]
         return further

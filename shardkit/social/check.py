@@ -47,10 +47,10 @@ class NetworkCheck:
     def all(self) -> Stream[Damage]:
         """Check all parts, and all users and lists."""
         layout = self.layout
-        for some in pages(range(layout.parts), KEYS_CHECKED):
-            yield from confirmed(self._check_parts, some)
-        for some in pages(range(layout.relation_parts), KEYS_CHECKED):
-            yield from confirmed(self._check_relation_parts, some)
+        for page in pages(range(layout.parts), KEYS_CHECKED):
+            yield from confirmed(self._check_parts, page)
+        for page in pages(range(layout.relation_parts), KEYS_CHECKED):
+            yield from confirmed(self._check_relation_parts, page)
         for part in range(layout.parts):
             key, cursor = layout.of_part("logins", part), b""
             while cursor != b"0":
@@ -69,8 +69,8 @@ class NetworkCheck:
         [logins] = yield from contents(layout.users, "HASH", [key], [])
         users = list(self._ids(part, logins))
         accounts = [(USER, uid) for uid in users]
-        for some in pages(users, KEYS_CHECKED):
-            keys = [layout.owned("lists", uid) for uid in some]
+        for page in pages(users, KEYS_CHECKED):
+            keys = [layout.owned("lists", uid) for uid in page]
             lists = yield from contents(layout.users, "ZSET", keys, [])
             accounts += [(LIST, int(member)) for of in lists for member, _ in of if is_id(member)]
         return accounts
@@ -173,9 +173,9 @@ class NetworkCheck:
         [own] = yield from contents(layout.users, "ZSET", [lists], notes)
         if notes or not all(is_id(member) for member, _ in own):
             yield from confirmed(self._check_ids_of_lists, lists)
-        for some in pages((int(text) for text, _ in own if is_id(text)), KEYS_CHECKED):
-            yield from confirmed(self._check_lists, id_, some)
-            for list_id in some:
+        for page in pages((int(text) for text, _ in own if is_id(text)), KEYS_CHECKED):
+            yield from confirmed(self._check_lists, id_, page)
+            for list_id in page:
                 yield from self._check_account(LIST, list_id)
 
     def _check_ids_of_lists(self, key: str) -> Operation[Suspicions]:
@@ -245,10 +245,10 @@ class NetworkCheck:
                 entry = f"{shown(member)} at {version:g}"
                 notes.append(Suspicion(damage(to, key, entry, "versions")))
                 break
-        for some in pages((member for member, _ in relations), _AT_ONCE):
-            ids = [int(member) for member in some if is_id(member)]
-            if len(ids) < len(some):
-                strange = next(member for member in some if not is_id(member))
+        for page in pages((member for member, _ in relations), _AT_ONCE):
+            ids = [int(member) for member in page if is_id(member)]
+            if len(ids) < len(page):
+                strange = next(member for member in page if not is_id(member))
                 notes.append(Suspicion(damage(to, key, shown(strange), "ids of accounts")))
             keys = [layout.relation(other, part, other_id) for other_id in ids]
             reads = [Command(to, its, ("ZSCORE", its, id_)) for its in keys]

@@ -85,9 +85,9 @@ class Timelines:
                 groups.setdefault(place, []).append(key)
             size = max(1, min(KEYS_AT_ONCE, CHANGES_AT_ONCE // entries))
             calls = [
-                lua_call(to, change, some, args, idempotent=True)
+                lua_call(to, change, page, args, idempotent=True)
                 for group in groups.values()
-                for some in pages(group, size)
+                for page in pages(group, size)
             ]
             for batch in pages(calls, min(CALLS_AT_ONCE, CHANGES_AT_ONCE // entries)):
                 done += sum((yield batch))

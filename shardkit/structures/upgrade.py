@@ -135,11 +135,11 @@ def _upgrade_states(
     else:
         return []
     changed, mark = 0, "structures/base/mark_format"
-    for some in pages(keys, _AT_ONCE):
-        replies = yield [Command(to, key, ("HMGET", key, field)) for to, key in some]
+    for page in pages(keys, _AT_ONCE):
+        replies = yield [Command(to, key, ("HMGET", key, field)) for to, key in page]
         old = [
             place
-            for place, [text] in zip(some, replies, strict=True)
+            for place, [text] in zip(page, replies, strict=True)
             if (text or b"").decode(errors="replace") in before
         ]
         if not old:

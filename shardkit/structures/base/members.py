@@ -134,9 +134,9 @@ def find(places: Iterable[Place], name: str, *args: Argument) -> Operation[Place
 
     Cost: one command for each key, an exchange for every 1,000.
     """
-    for some in pages(places, _SEARCHED_AT_ONCE):
-        replies = yield Partial([Command(to, key, (name, key, *args)) for to, key in some])
-        for place, reply in zip(some, replies, strict=True):
+    for page in pages(places, _SEARCHED_AT_ONCE):
+        replies = yield Partial([Command(to, key, (name, key, *args)) for to, key in page])
+        for place, reply in zip(page, replies, strict=True):
             if reply and not isinstance(reply, ShardFailure):
                 return place
     return None

@@ -499,9 +499,9 @@ def lost_parameters(meta: Metadata) -> Operation[DamagedDataError | None]:
 
 def _data_of(meta: Metadata) -> Operation[str | None]:
     keys = [] if meta.data_keys is None else list(meta.data_keys())
-    for some in pages(keys, _KEYS_READ):
-        replies = yield Partial(Command(to, key, ("PTTL", key)) for to, key in some)
-        for (_, key), left in zip(some, replies, strict=True):
+    for page in pages(keys, _KEYS_READ):
+        replies = yield Partial(Command(to, key, ("PTTL", key)) for to, key in page)
+        for (_, key), left in zip(page, replies, strict=True):
             # Data expires with its parameters, as exactly as servers' clocks agree.
             if isinstance(left, int) and (left == -1 or left > _SKEW):
                 return key

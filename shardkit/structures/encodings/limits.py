@@ -345,9 +345,9 @@ def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
     loose = [
         n for n, seen in enumerate(results) if seen.type in _SCANS and not check(seen, None).compact
     ]
-    for some in pages(loose, _SCANNED_AT_ONCE):
-        measured = yield from _with_entries(to, [results[n] for n in some])
-        for n, seen in zip(some, measured, strict=True):
+    for page in pages(loose, _SCANNED_AT_ONCE):
+        measured = yield from _with_entries(to, [results[n] for n in page])
+        for n, seen in zip(page, measured, strict=True):
             results[n] = seen
     return results
 

@@ -529,7 +529,7 @@ class GrowingLayout(LayoutBase):
         waiting = list(groups)
         while waiting:
             repeated = []
-            for some in pages(waiting, max(1, KEYS_PER_EXCHANGE // max(self.parts))):
+            for page in pages(waiting, max(1, KEYS_PER_EXCHANGE // max(self.parts))):
                 replies = yield [
                     lua_call(
                         self.component,
@@ -541,9 +541,9 @@ class GrowingLayout(LayoutBase):
                         ),
                         idempotent=True,
                     )
-                    for group in some
+                    for group in page
                 ]
-                for group, (done, parts, reply) in zip(some, replies, strict=True):
+                for group, (done, parts, reply) in zip(page, replies, strict=True):
                     self.parts[group] = parts
                     if done == CHANGED and again is not None:
                         again[group] = reply
@@ -860,9 +860,9 @@ def remove_groups(component: str, name: str) -> Operation[int]:
     powers = (2**n for n in range(MOST_GROUPS.bit_length()))
     states = dict.fromkeys(key for groups in powers for key in state_keys(name, groups))
     removed = 0
-    for some in pages(states, KEYS_PROBED):
-        replies = yield [Command(component, k, ("EXISTS", k)) for k in some]
-        for state in (key for key, exists in zip(some, replies, strict=True) if exists):
+    for page in pages(states, KEYS_PROBED):
+        replies = yield [Command(component, k, ("EXISTS", k)) for k in page]
+        for state in (key for key, exists in zip(page, replies, strict=True) if exists):
             unlinked, start = 1, 0
             while unlinked:  # parts are side by side, unless they are empty
                 keys = [f"{state}:{part}" for part in range(start, start + KEYS_PROBED)]

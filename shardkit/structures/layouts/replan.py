@@ -166,10 +166,10 @@ class _Replan:
         parts = yield from self._parts(self._fixed.plan)
         changed: Collection[int] = parts
         for n in range(_PASSES):
-            for done, some in enumerate(pages(changed, KEYS_CHECKED)):
+            for done, page in enumerate(pages(changed, KEYS_CHECKED)):
                 self._progress(f"copying: {done * KEYS_CHECKED:,} of {len(changed):,} parts")
-                yield from self._mark_all(some, frozen=False)
-                yield from self._copy_parts(some, again=n > 0)
+                yield from self._mark_all(page, frozen=False)
+                yield from self._copy_parts(page, again=n > 0)
             parts = yield from self._parts(self._fixed.plan)
             changed = yield from self._changed(parts)
             if len(changed) <= _LAST_PARTS:
@@ -179,8 +179,8 @@ class _Replan:
             parts = yield from self._parts(self._fixed.plan)
             ends = yield from self._mark_all(parts, frozen=True)
             missing = {part for part, end in ends.items() if end == -2}
-            for some in pages(ends, KEYS_CHECKED):
-                yield from self._copy_parts(some, again=True, missing=missing.intersection(some))
+            for page in pages(ends, KEYS_CHECKED):
+                yield from self._copy_parts(page, again=True, missing=missing.intersection(page))
             if isinstance(self._layout, NumberedLayout):
                 ranges = yield from self._layout.registry.read()
                 registry = self._layout.registry_at(self._plan.prefix)
@@ -208,22 +208,22 @@ class _Replan:
         """Mark parts; return those that have changed since they were copied, with their expiry."""
         marking, mark = "structures/base/mark_part", self._mark(frozen=frozen)
         changed: dict[int, int] = {}
-        for some in pages(parts, PARTS_AT_ONCE):
-            keys = self._keys(some)
+        for page in pages(parts, PARTS_AT_ONCE):
+            keys = self._keys(page)
             component = self._layout.component
             before = yield [
                 lua_call(component, marking, [key], [mark, int(frozen)], idempotent=True)
                 for key in keys
             ]
-            changed |= self._having_changed(some, before)
+            changed |= self._having_changed(page, before)
         return changed
 
     def _changed(self, parts: Sequence[int]) -> Operation[dict[int, int]]:
         changed: dict[int, int] = {}
-        for some in pages(parts, PARTS_AT_ONCE):
-            keys = self._keys(some)
+        for page in pages(parts, PARTS_AT_ONCE):
+            keys = self._keys(page)
             ends = yield [self._command(key, "PEXPIRETIME") for key in keys]
-            changed |= self._having_changed(some, ends)
+            changed |= self._having_changed(page, ends)
         return changed
 
     def _having_changed(self, parts: Sequence[int], ends: Sequence[int]) -> dict[int, int]:
@@ -286,10 +286,10 @@ class _Replan:
         targets = {part + n * count for part in parts if part < count for n in range(self._factor)}
         targets |= copied
         lost: dict[int, list[bytes]] = {}
-        for some in pages(sorted(targets), KEYS_CHECKED):
-            keys = self._keys(some, self._plan)
+        for page in pages(sorted(targets), KEYS_CHECKED):
+            keys = self._keys(page, self._plan)
             all_entries = yield from contents(self._layout.component, self._kind, keys, [])
-            for to, entries in zip(some, all_entries, strict=True):
+            for to, entries in zip(page, all_entries, strict=True):
                 left = [
                     stored
                     for stored, _ in entries
@@ -306,9 +306,9 @@ class _Replan:
     ) -> Operation[dict[tuple[int, bytes], int]]:
         """Return when fields expire, by their old part."""
         queries = [
-            (key, part, [stored for stored, _ in some])
+            (key, part, [stored for stored, _ in page])
             for key, part, entries in zip(self._keys(parts), parts, all_entries, strict=True)
-            for some in pages(entries, _MEMBERS)
+            for page in pages(entries, _MEMBERS)
         ]
         replies = yield Partial(
             [
@@ -339,8 +339,8 @@ class _Replan:
         component, removing = self._layout.component, "structures/base/settle_part"
         # A copy has its registry only at the end.
         there = {*(yield from self._parts(plan)), *(yield from self._parts(self._fixed.plan))}
-        for some in pages(sorted(there), PARTS_AT_ONCE):
-            keys = self._keys(some, plan)
+        for page in pages(sorted(there), PARTS_AT_ONCE):
+            keys = self._keys(page, plan)
             yield [
                 lua_call(component, removing, [key], script_args, idempotent=True)
                 if script_args

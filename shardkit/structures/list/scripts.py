@@ -346,8 +346,8 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
                 step * (at - least) < 0
             ):
                 at += step * _SEARCHED
-    for some in pages(sizes_by_part if remove else (), _SEARCHED):
-        yield [Command(to, part, ("UNLINK", part)) for part in (f"{prefix}{n}" for n in some)]
+    for page in pages(sizes_by_part if remove else (), _SEARCHED):
+        yield [Command(to, part, ("UNLINK", part)) for part in (f"{prefix}{n}" for n in page)]
     if remove:
         sizes_by_part.clear()
     lowest, highest = min(sizes_by_part, default=0), max(sizes_by_part, default=0)

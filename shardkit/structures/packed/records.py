@@ -168,8 +168,8 @@ class PackedRecords(ExpirableStructure[Face]):
                 )
         most = max(map(len, partial.values()), default=1)
         # No script sets more bits than a server does in 20 ms, even if all are in one part.
-        for some in [*pages(partial.items(), max(1, FIELDS_AT_ONCE // most))] or [[]]:
-            fields = {record_id: [*changes.values()] for record_id, changes in some}
+        for page in [*pages(partial.items(), max(1, FIELDS_AT_ONCE // most))] or [[]]:
+            fields = {record_id: [*changes.values()] for record_id, changes in page}
             by_part = self.store.layout.write_commands(whole, fields)
             whole = {}
             yield from self.store.write(by_part)

@@ -297,8 +297,8 @@ class DayInParts(ABC):
         """Check all parts; see `shardkit.structures.base.check`."""
         yield from confirmed(self.check_index)
         parts, _ = yield from self.existing_parts()
-        for some in pages(parts, KEYS_CHECKED):
-            yield from confirmed(self.check_parts, some)
+        for page in pages(parts, KEYS_CHECKED):
+            yield from confirmed(self.check_parts, page)
 
     @abstractmethod
     def check_index(self) -> Operation[Suspicions]:
@@ -428,9 +428,9 @@ class SetDay(DayInParts):
             ]
             replies = yield [Command(to, k, ("SMEMBERS", k)) for to, k in others]
             stray = [
-                (to, key, some)
+                (to, key, page)
                 for (to, key), members in zip(others, replies, strict=True)
-                for some in pages(members, MEMBERS_PER_SCRIPT)
+                for page in pages(members, MEMBERS_PER_SCRIPT)
             ]
             # An interruption leaves ids in both places: gather again.
             yield [
