@@ -581,9 +581,9 @@ def _check_counts(part: IndexPart, ads: Documents) -> Operation[Suspicions]:
         if not entries:
             continue
         unread = _check_numbers(part, key, entries, _AGAIN, _LOSES)
-        its = dict(entries).get(b"number", b"none")
-        if not unread and (its, ad_id) not in numbered:  # two numbers of an ad are reported before
-            other = damage(part.to, key, f"the counts of number {its!r}", f"those of {number}")
+        own = dict(entries).get(b"number", b"none")
+        if not unread and (own, ad_id) not in numbered:  # two numbers of an ad are reported before
+            other = damage(part.to, key, f"the counts of number {own!r}", f"those of {number}")
             unread.append(Suspicion(other, _AGAIN, _LOSES))
         notes += unread
     return notes

@@ -94,8 +94,8 @@ class ComputingLease:
 
     def computes(self, values: CachedValues[Any], key: str) -> bool:
         """Whether it is the lease of a value, and not released."""
-        mine = (self._values._driver, self.place) == (values._driver, (values.component, key))
-        return mine and not self.released
+        same = (self._values._driver, self.place) == (values._driver, (values.component, key))
+        return same and not self.released
 
     def patience(self) -> float:
         """Return the seconds that a renewal may take."""

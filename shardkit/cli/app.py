@@ -177,23 +177,23 @@ class Application(CommandGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first commands by task, or with ``--help-all`` the groups of all."""
-        there = set(self.list_commands(ctx))
+        known = set(self.list_commands(ctx))
         texts = {n: text for section in self._sections.values() for n, (_, text) in section.items()}
         shown: Mapping[str, Iterable[str]] = self._sections if _EVERY in ctx.meta else FIRST
         for title, names in shown.items():
-            rows = [(name, texts[name]) for name in names if name in there]
+            rows = [(name, texts[name]) for name in names if name in known]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return what completes a word: without importing the commands."""
-        there = set(self.list_commands(ctx))
+        known = set(self.list_commands(ctx))
         return [
             CompletionItem(name, help=text)
             for commands in self._sections.values()
             for name, (_, text) in commands.items()
-            if name in there and name.startswith(incomplete)
+            if name in known and name.startswith(incomplete)
         ] or click.Command.shell_complete(self, ctx, incomplete)
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:

@@ -156,8 +156,8 @@ class Recorded:
         replies = self._kit.together(*queries) if queries else []
         entries = [
             (entry.time or datetime.fromtimestamp(0, UTC), log, entry)
-            for (_, log, _), some in zip(wanted, replies, strict=True)
-            for entry in some
+            for (_, log, _), messages in zip(wanted, replies, strict=True)
+            for entry in messages
         ]
         for at, log, entry in sorted(entries, key=lambda row: row[0], reverse=True)[:_ENTRIES]:
             yield {

@@ -334,14 +334,14 @@ class IpToCity(Structure[Face]):
                 return None
         while wanted:
             paged: dict[tuple[Level, int, int], list[tuple[int, int]]] = {}
-            for some in pages(wanted, BLOCKS_AT_ONCE):
+            for places in pages(wanted, BLOCKS_AT_ONCE):
                 keys = [
-                    self._store.block_key(number, place[0].number, *place[1:]) for place in some
+                    self._store.block_key(number, place[0].number, *place[1:]) for place in places
                 ]
                 contents = yield from self._get(view, keys)
                 if contents is None:
                     return None
-                for (level, bucket, page), content in zip(some, contents, strict=True):
+                for (level, bucket, page), content in zip(places, contents, strict=True):
                     if content is None:
                         absent[level, bucket, page] = wanted[level, bucket, page]
                         continue
@@ -375,12 +375,12 @@ class IpToCity(Structure[Face]):
 
         The check shares the exchange.
         """
-        gets = Columns(self.component, "GET", keys, coalesced=True)
+        reads = Columns(self.component, "GET", keys, coalesced=True)
         if not (yield from self._stale()):
-            blocks: list[bytes | None] = yield gets
+            blocks: list[bytes | None] = yield reads
             return blocks
         now = yield from self._now()
-        stored, *contents = yield [self._generations.read_current(), *gets]
+        stored, *contents = yield [self._generations.read_current(), *reads]
         self._update_cache(stored, now)
         return contents if self._cache.view is view else None
 

@@ -340,14 +340,14 @@ class LocalServer:
         return (None if name == "default" else name), password
 
     def _write_config(self, directory: Path) -> None:
-        ours: Settings = [
+        fixed: Settings = [
             ("bind", HOST),
             ("port", self._port),
             ("dir", str(directory)),
             ("daemonize", False),
             ("logfile", ""),
         ]
-        settings = [*ours, *self._settings(), *user_settings(self._users)]
+        settings = [*fixed, *self._settings(), *user_settings(self._users)]
         write_settings(directory / CONFIG_FILE, settings)
 
     def _arguments(self) -> list[str]:

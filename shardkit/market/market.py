@@ -99,8 +99,8 @@ class Market(Structure[Face]):
     def unlist(self, item: str, seller: str) -> Operation[bool | None]:
         """Withdraw an offer; results and costs are those of `list`."""
         offer = Leg(_offer(item, seller), {_item(item): -1}, {}, {"price": None})
-        gives = Leg(_user(seller), {_item(item): 1})
-        return (yield from self._carry_out(item, seller, gives, offer))
+        item_leg = Leg(_user(seller), {_item(item): 1})
+        return (yield from self._carry_out(item, seller, item_leg, offer))
 
     @operation
     def purchase(self, buyer: str, item: str, seller: str, price: int) -> Operation[bool | None]:

@@ -994,11 +994,11 @@ class Files(Tagged[Face]):
         size = stored_integer(self.component, keys[2], name, stored.get(name, "0"))
         offsets = {}
         for reader in readers:
-            of = f"{number}:{reader}"
-            text = positions.get(of, "")
+            field = f"{number}:{reader}"
+            text = positions.get(field, "")
             offsets[reader] = size
             if text != "done":
-                offsets[reader] = self._position(keys[3], of, text.encode(), size).offset
+                offsets[reader] = self._position(keys[3], field, text.encode(), size).offset
         complete = stored.get(f"{number}:done") == "1"
         name = f"{number}:name"
         text = self._text(keys[2], name, stored.get(name, "").encode() or None)
@@ -1012,7 +1012,7 @@ class Files(Tagged[Face]):
     def _check_open(self, channel: str, keys: Sequence[str]) -> Operation[None]:
         files = yield from self._stored_files(keys)
         [positions] = yield [self._at(keys[3], "HGETALL", keys[3])]
-        done = [of for of, text in _fields(positions).items() if text == "done"]
+        done = [field for field, text in _fields(positions).items() if text == "done"]
         finished = Counter(field.partition(":")[2] for field in done)
         for reader, count in (yield from self._readers(channel)):
             if count != (left := len(files) - finished[reader]):
@@ -1039,16 +1039,16 @@ class Files(Tagged[Face]):
 
     def _check_progress(self, keys: Sequence[str], number: int, reader: str) -> Operation[None]:
         """Check that a reader continues within a file, and that the file is to be read."""
-        of, entry = f"{number}:{reader}", f"{reader}:{number:016}"
+        field, entry = f"{number}:{reader}", f"{reader}:{number:016}"
         [position, to_do, leased, [chunks, size]] = yield [
-            self._at(keys[3], "HGET", keys[3], of),
+            self._at(keys[3], "HGET", keys[3], field),
             self._at(keys[4], "ZSCORE", keys[4], entry),
             self._at(keys[5], "ZSCORE", keys[5], entry),
             self._at(keys[2], "HMGET", keys[2], f"{number}:chunks", f"{number}:size"),
         ]
         if position == b"done" or not chunks:
             return
-        self._position(keys[3], of, position or b"", int(size or 0))
+        self._position(keys[3], field, position or b"", int(size or 0))
         if not leased and to_do != b"0":
             actual = "nothing" if to_do is None else f"{entry} at {to_do.decode()}"
             raise damage(self.component, keys[4], actual, f"{entry} at 0")

@@ -212,10 +212,10 @@ class _Measured(Recorder["MeasuredValues[Any]"]):
             sums, self.sums = self.sums, {}
         when = self._owner._clock.local_seconds()
         by_group: dict[int, list[Any]] = {}
-        for key, some in values.items():
+        for key, numbers in values.items():
             total = sums.get(key) or _Sum()
-            if some:
-                total.add(some)
+            if numbers:
+                total.add(numbers)
             by_group.setdefault(group_of("/".join(key)), []).append((key, when, total))
         return by_group
 
@@ -384,11 +384,11 @@ class MeasuredValues(RecordingStructure[Face]):
                 raise ValueError(known["format"])
             numbers = [float(known[field]) for field in ("count", "sum", "sumsq", "min", "max")]
             count, total, squares, least, most = numbers
-            of, _, text = known.get("spread", b"0 0").decode().partition(" ")
+            spread_count, _, text = known.get("spread", b"0 0").decode().partition(" ")
             spread = float(text)
             if not all(map(math.isfinite, (*numbers, spread))) or count < 1 or spread < 0:
                 raise ValueError((*numbers, spread))
-            if float(of) != count:
+            if float(spread_count) != count:
                 spread = max(0.0, squares - total * total / count)
             buckets = {
                 name: stored_integer(self.component, key, name, text, 1)

@@ -277,10 +277,10 @@ def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], No
 
     def check(owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for value, (classes, kind, name) in zip(args, positional):  # noqa: B905 - saying it takes long
-            of = value.__class__
-            if of in classes or kind is None:
+            class_ = value.__class__
+            if class_ in classes or kind is None:
                 continue
-            if of is int and kind.integers and _LOWEST <= value <= _HIGHEST:
+            if class_ is int and kind.integers and _LOWEST <= value <= _HIGHEST:
                 continue
             if not _accepts(kind, value):
                 raise refused(owner, name, value, kind)
@@ -307,8 +307,8 @@ def _accepts(kind: Kind, value: object) -> bool:
 def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgumentError:
     """Return the error for an argument."""
     named = getattr(owner, "name", None)
-    whose = named if isinstance(named, str) else type(owner).__name__
-    return InvalidArgumentError(f"{whose}: {name}={shown(value)}", f"give {kind.wanted}")
+    place = named if isinstance(named, str) else type(owner).__name__
+    return InvalidArgumentError(f"{place}: {name}={shown(value)}", f"give {kind.wanted}")
 
 
 def require_printable(args: Iterable[Any]) -> None:

@@ -155,8 +155,8 @@ def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
     cursor: Key = 0
     while cursor != b"0":
         scan = ("SSCAN", starts, cursor, "COUNT", KEYS_CHECKED)
-        [(cursor, some)] = yield [Command(part.to, starts, scan)]
-        keys = [f"{part.tag}l:".encode() + start for start in some]
+        [(cursor, names)] = yield [Command(part.to, starts, scan)]
+        keys = [f"{part.tag}l:".encode() + start for start in names]
         read = yield from contents(part.to, "HASH", keys, notes, AGAIN)
         for key, entries in zip(keys, read, strict=True):
             notes += _check_words(part, key, entries, seen)

@@ -343,17 +343,17 @@ class IndexParts:
             by_part.setdefault(self._place(id_of(one)), {})[id_of(one)] = one
         if not by_part:
             return Written(0, 0)
-        created = any(one is not id_of(one) for some in by_part.values() for one in some.values())
+        created = any(one is not id_of(one) for items in by_part.values() for one in items.values())
         yield from open_all([self.parameters], create=created)
         if not self.parameters.checked:
             return Written(0, 0)  # there is nothing to remove
-        rest = {number: list(some.values()) for number, some in by_part.items()}
+        rest = {number: list(items.values()) for number, items in by_part.items()}
         existing, pending = 0, set()
         while rest:
             batch: dict[int, Command | Transaction] = {}
             large: dict[int, Operation[Any]] = {}
-            for number, some in rest.items():
-                part, now = self.primary[number], some[: first_slice(some)]
+            for number, items in rest.items():
+                part, now = self.primary[number], items[: first_slice(items)]
                 arguments = self.form.encode(now)
                 then = self.form.after and self.form.after(part, [id_of(one) for one in now])
                 if has_many_words(now, arguments):
@@ -371,7 +371,7 @@ class IndexParts:
                 rest[number] = rest[number][len(existed) :]
                 if left:
                     pending.add(self.primary[number])
-            rest = {number: some for number, some in rest.items() if some}
+            rest = {number: items for number, items in rest.items() if items}
         while pending:
             sweeps = [
                 part.call("search/sweep", (WRITE_MICROSECONDS, PENDING_SECONDS), write=True)
@@ -489,10 +489,10 @@ def write_in_slices(
         number: Argument = b""
         codes = [bytes(3)]
         for start in range(0, many, WORDS_PER_SLICE):
-            some = slice(start, start + WORDS_PER_SLICE)
-            given = [value for value in values[some] if value is not None]
-            impacts = [posting[2:] for posting in postings[some]]
-            sent = [number, len(words[some]), *words[some], len(given), *given, *impacts]
+            page = slice(start, start + WORDS_PER_SLICE)
+            given = [value for value in values[page] if value is not None]
+            impacts = [posting[2:] for posting in postings[page]]
+            sent = [number, len(words[page]), *words[page], len(given), *given, *impacts]
             [reply] = yield [part.call("search/add", sent, key=key, write=True)]
             if reply is None:
                 break
@@ -572,14 +572,14 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
             cursor, keys = yield from _scan(part, "o", cursor)
             left = yield from _read(part, keys, form.recover, words, lossy, remove=True)
             while left:
-                some = left[: first_slice(left)]
-                arguments = form.encode(some)
-                then = after and after(part, [one.id for one in some])
-                if has_many_words(some, arguments):
+                page = left[: first_slice(left)]
+                arguments = form.encode(page)
+                then = after and after(part, [one.id for one in page])
+                if has_many_words(page, arguments):
                     yield from write_in_slices(part, arguments, then, rebuild)
                 else:
                     yield [with_command(part, write_command(part, arguments, rebuild), then)]
-                done, left = done + len(some), left[len(some) :]
+                done, left = done + len(page), left[len(page) :]
                 if progress is not None:
                     progress(done, max(total, done))
         yield [part.call("search/end_rebuild", (), key=rebuild, write=True)]

@@ -487,10 +487,10 @@ class _Parser:
                     "ask for words, or put the word in quotes",
                 )
             return self._text(name)
-        there = ", ".join(sorted({*self.fields, *self.attributes})) or "none"
+        names = ", ".join(sorted({*self.fields, *self.attributes})) or "none"
         raise self._error(
             f"there is no field or attribute {shown(name)}",
-            f"the names are: {there}; if the colon is part of the word, put it in quotes",
+            f"the names are: {names}; if the colon is part of the word, put it in quotes",
             start,
         )
 

@@ -128,17 +128,17 @@ class NetworkCheck:
                 notes.append(Suspicion(damage(layout.users, key, actual, "an id of this part")))
         keys = [layout.owned("user", uid) for _, uid in known]
         users = yield from self._records(keys, user_of, notes)
-        for (login, _), its in zip(known, keys, strict=True):
-            if its not in users:
+        for (login, _), user_key in zip(known, keys, strict=True):
+            if user_key not in users:
                 continue
-            user = users[its]
+            user = users[user_key]
             if user is None:
                 expected = f"the user with the login {shown(login)}"
-                missing = damage(layout.users, its, "nothing", expected)
+                missing = damage(layout.users, user_key, "nothing", expected)
                 notes.append(Suspicion(missing, "HDEL the login: the user is gone", "the user"))
             elif not _is_login(layout.name, user.login, login):
                 other = f"the login {shown(user.login)}"
-                notes.append(Suspicion(damage(layout.users, its, other, shown(login))))
+                notes.append(Suspicion(damage(layout.users, user_key, other, shown(login))))
         return notes
 
     def _records(
@@ -206,11 +206,11 @@ class NetworkCheck:
             return notes
         reads = []
         for name, part in places:
-            its = layout.relation(name, part, id_)
-            reads.append(Command(layout.relations(part), its, ("ZCARD", its)))
-        there = yield from read_or_note(reads, notes, "delete the key", "these relations")
+            relation = layout.relation(name, part, id_)
+            reads.append(Command(layout.relations(part), relation, ("ZCARD", relation)))
+        sizes = yield from read_or_note(reads, notes, "delete the key", "these relations")
         sums = dict.fromkeys(names, 0)
-        for (name, part), field, text, size in zip(places, fields, counted, there, strict=True):
+        for (name, part), field, text, size in zip(places, fields, counted, sizes, strict=True):
             if size is None:
                 continue
             sums[name] += size
@@ -251,11 +251,11 @@ class NetworkCheck:
                 strange = next(member for member in page if not is_id(member))
                 notes.append(Suspicion(damage(to, key, shown(strange), "ids of accounts")))
             keys = [layout.relation(other, part, other_id) for other_id in ids]
-            reads = [Command(to, its, ("ZSCORE", its, id_)) for its in keys]
+            reads = [Command(to, mirror, ("ZSCORE", mirror, id_)) for mirror in keys]
             versions = yield from read_or_note(reads, [])
-            for other_id, its, version in zip(ids, keys, versions, strict=True):
+            for other_id, mirror, version in zip(ids, keys, versions, strict=True):
                 if version is None:
-                    error = damage(to, its, f"no relation with {id_}", f"the relation in {key}")
+                    error = damage(to, mirror, f"no relation with {id_}", f"the relation in {key}")
                     repair = f"unfollow and follow again: {other_id} and {id_}"
                     notes.append(Suspicion(error, repair))
         return notes
@@ -302,10 +302,10 @@ class NetworkCheck:
                 other = f"status {status} of {author}"
                 notes.append(Suspicion(damage(layout.timelines, profile, other, f"those of {uid}")))
                 break
-        posts, its = counts[1] or b"0", authors.count(uid)
+        posts, total = counts[1] or b"0", authors.count(uid)
         fits = posts.isdigit() and max(int(posts), len(entries)) < self.profile_limit
-        if fits and counts[2] is None and int(posts) != its:
-            error = damage(layout.users, user, f"posts={int(posts)}", f"{its}, as in the profile")
+        if fits and counts[2] is None and int(posts) != total:
+            error = damage(layout.users, user, f"posts={int(posts)}", f"{total}, as in the profile")
             notes.append(Suspicion(error, _RECONCILE))
         return notes
 

@@ -145,8 +145,8 @@ def _upgrade_states(
         if not old:
             continue
         if dry_run:
-            there = yield [Command(to, key, ("EXISTS", key)) for to, key in old]
-            changed += sum(there)
+            existing = yield [Command(to, key, ("EXISTS", key)) for to, key in old]
+            changed += sum(existing)
             continue
         marked = yield [
             lua_call(to, mark, [key], [field, value, *before], idempotent=True) for to, key in old

@@ -302,13 +302,13 @@ def _density(databases: Sequence[Database], sampled: SampledFamily) -> float:
     wanted = sorted(n for n in around if numbers[0] <= n <= numbers[-1])
     if not wanted:
         return 1.0
-    there = 0
+    existing = 0
     for start in range(0, len(wanted), _KEYS):
         keys = [pattern.key_of(b"%d" % n) for n in wanted[start : start + _KEYS]]
         for database in databases:
             replies = _ask(database, (("EXISTS", key) for key in keys))
-            there += sum(reply == 1 for reply in replies)
-    return max(there / len(wanted), 1 / _AROUND)
+            existing += sum(reply == 1 for reply in replies)
+    return max(existing / len(wanted), 1 / _AROUND)
 
 
 def _of_structure(databases: Sequence[Database], family: KeyFamily) -> bool:

@@ -164,8 +164,8 @@ def retire(
     output.line(
         f"{name} was removed by a push (epoch {epoch}); clients that use it get RetiredError"
     )
-    for who, seconds in sorted(users.items(), key=lambda user: user[1]):
-        output.warn(f"{who} used it {seconds} s ago")
+    for process, seconds in sorted(users.items(), key=lambda user: user[1]):
+        output.warn(f"{process} used it {seconds} s ago")
     for place, error in failed.items():
         output.warn(f"{place} was not asked who uses it: {reason(error)}")
     then = f"shardkit retire {name} --delete-data"

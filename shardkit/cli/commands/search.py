@@ -72,13 +72,13 @@ def created(
     Options given here override stored ones, so that contradicting ones are refused at the first
     write.
     """
-    there, stored = _stored(kit, name, component)
+    part_count, stored = _stored(kit, name, component)
     given: dict[str, Any]
     if stored is None:
         given = {"fields": FIELDS, "attributes": ATTRIBUTES}
         chosen = Analyzer()
     else:
-        there, parameters = parameters_of(name, stored)
+        part_count, parameters = parameters_of(name, stored)
         given = {**parameters}
         chosen = parameters["analyzer"]
     words = {None: chosen.stop_words, "english": ENGLISH, "none": frozenset[str]()}[stop_words]
@@ -87,7 +87,7 @@ def created(
     if no_phrases:
         given["phrases"] = False
     return kit.search(
-        name, component=component, parts=parts or there, keep_text=not no_text, **given
+        name, component=component, parts=parts or part_count, keep_text=not no_text, **given
     )
 
 
@@ -540,9 +540,9 @@ class _DocumentReader:
                 yield from self._fitted(document)
 
     def _files(self, paths: Sequence[Path]) -> Iterator[Path]:
-        there = [path for path in paths if path.exists()]
+        existing = [path for path in paths if path.exists()]
         for path in paths:
-            if path not in there:
+            if path not in existing:
                 self.failed = True
                 self._skip(readers.SkippedFile(str(path), "does not exist"))
             elif not path.is_dir() and path.suffix.lower() not in readers.KINDS:
@@ -551,7 +551,7 @@ class _DocumentReader:
                 self._skip(
                     readers.SkippedFile(str(path), f"is of a kind that is not read: {kinds} are")
                 )
-        for readable in readers.files_below(there):
+        for readable in readers.files_below(existing):
             if isinstance(readable, Path):
                 yield readable
             else:

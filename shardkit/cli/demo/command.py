@@ -139,8 +139,8 @@ def logs(
     same = result.days == result.expected
     if output.as_json:
         countries = {
-            day: {member: n for (kind, member), n in of.items() if kind == "country"}
-            for day, of in result.days.items()
+            day: {member: n for (kind, member), n in counts.items() if kind == "country"}
+            for day, counts in result.days.items()
         }
         counts = {"files": result.files, "lines": result.lines, "kills": result.kills, "same": same}
         top = {kind: dict(top_places(result.days, kind)) for kind in KINDS}
@@ -287,10 +287,10 @@ def _report(
     example = None
     if replayed.visitor is not None:
         day, visitor = replayed.visitor
-        place, there = counting.locate(visitor, day)
+        place, is_counted = counting.locate(visitor, day)
         figures = next(figures for figures in days if figures.day == day)
         example = VisitorExample(
-            visitor, figures, place, there, component.entry_of(place.shard).address
+            visitor, figures, place, is_counted, component.entry_of(place.shard).address
         )
     shares, memory = [], None
     if not replayed.interrupted:

@@ -140,8 +140,8 @@ def count_logs(kit: ShardKit, url: str, folder: Path, workers: int, kills: int) 
 def top_places(days: dict[str, dict[tuple[str, str], int]], kind: str) -> list[tuple[str, int]]:
     """Return the ten places of a kind with the most lines of all days."""
     counts: Counter[str] = Counter()
-    for of in days.values():
-        for (counted_kind, member), count in of.items():
+    for day in days.values():
+        for (counted_kind, member), count in day.items():
             if counted_kind == kind:
                 counts[member] += count
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]

@@ -186,8 +186,8 @@ class Channel(virtual.Channel):
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
         body, enqueue = [dumps(message)], self.tasks.deferred.enqueue
         queues = {queue for _, _, queue in self.get_table(exchange)}
-        puts = [enqueue(self._by_priority(queue, message), MESSAGE, body) for queue in queues]
-        self.kit.together(*puts)
+        batch = [enqueue(self._by_priority(queue, message), MESSAGE, body) for queue in queues]
+        self.kit.together(*batch)
 
     def _by_priority(self, queue: str, message: dict[str, Any]) -> str:
         priority, steps = self._get_message_priority(message), self._transport.steps

@@ -222,10 +222,10 @@ class ShardKitCache(BaseCache):
 
         Cost: a scan of every shard.
         """
-        mine = _literal(f"{self._name}:") + "*"
+        pattern = _literal(f"{self._name}:") + "*"
         if self.key_func is default_key_func:  # with a version of any name
-            mine = _literal(f"{self._name}:{self.key_prefix}:") + "[^:]*"
-        return self._unlinked(mine) is not None
+            pattern = _literal(f"{self._name}:{self.key_prefix}:") + "[^:]*"
+        return self._unlinked(pattern) is not None
 
     # ---- django-redis's
 

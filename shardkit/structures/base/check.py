@@ -210,8 +210,8 @@ def contents(
         cursor: Key = 0
         while size is not None and size > ENTRIES_AT_ONCE and cursor != b"0":
             scan = (_SCANS[kind], keys[n], cursor, "COUNT", 1000)
-            [(cursor, some)] = yield [Command(to, keys[n], scan)]
-            pairs[n] += _pairs(kind, some)
+            [(cursor, flat)] = yield [Command(to, keys[n], scan)]
+            pairs[n] += _pairs(kind, flat)
         if size is not None and size > ENTRIES_AT_ONCE:
             pairs[n] = list(dict(pairs[n]).items())  # SCAN may return some twice
     return pairs

@@ -187,13 +187,13 @@ class Members(Generic[M]):
         """Return members as they are sent; see `encode`. Reads a thousand at a time."""
         return chain.from_iterable(map(self._encoded, pages(members, _ENCODED_AT_ONCE)))
 
-    def _encoded(self, some: list[Key]) -> Iterable[bytes]:
-        types = set(map(type, some))
-        if types == {int} and min(some) >= _LOWEST and max(some) <= _HIGHEST:  # type: ignore[operator]
-            return map(b"%d".__mod__, some)
-        if types == {str} and self.kind is str and all(map(str.isascii, some)):  # type: ignore[arg-type]
-            return map(str.encode, some)  # type: ignore[arg-type]
-        return map(self.encode, some)
+    def _encoded(self, keys: list[Key]) -> Iterable[bytes]:
+        types = set(map(type, keys))
+        if types == {int} and min(keys) >= _LOWEST and max(keys) <= _HIGHEST:  # type: ignore[operator]
+            return map(b"%d".__mod__, keys)
+        if types == {str} and self.kind is str and all(map(str.isascii, keys)):  # type: ignore[arg-type]
+            return map(str.encode, keys)  # type: ignore[arg-type]
+        return map(self.encode, keys)
 
     def _refused_type(self, member: object) -> InvalidArgumentError:
         if isinstance(member, str):

@@ -481,8 +481,8 @@ def lost_parameters(meta: Metadata) -> Operation[DamagedDataError | None]:
     Cost: one exchange; with data up to a second, in which a write may store the parameters.
     """
     for _ in range(_READS):
-        there = yield from _data_of(meta)
-        if there is None:
+        data_key = yield from _data_of(meta)
+        if data_key is None:
             return None
         [stored] = yield [meta.opening(create=False)]
         if stored:
@@ -492,7 +492,7 @@ def lost_parameters(meta: Metadata) -> Operation[DamagedDataError | None]:
         meta.to,
         meta.key,
         "nothing",
-        f"the parameters of {there}",
+        f"the parameters of {data_key}",
         "open it with the parameters that it was created with, and rebuild() or delete() it",
     )
 
@@ -527,11 +527,11 @@ def send_opened(
     return read
 
 
-def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+def differences(stored: Mapping[str, str], given: Mapping[str, str]) -> str:
     """Return a text with the parameters that differ between two structures."""
     return ", ".join(
-        f"{_ARGUMENTS.get(name, name)} is {shortened(repr(theirs.get(name)))}, "
-        f"not {ours.get(name)!r}"
-        for name in {**theirs, **ours}
-        if theirs.get(name) != ours.get(name)
+        f"{_ARGUMENTS.get(name, name)} is {shortened(repr(stored.get(name)))}, "
+        f"not {given.get(name)!r}"
+        for name in {**stored, **given}
+        if stored.get(name) != given.get(name)
     )

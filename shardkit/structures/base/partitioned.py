@@ -140,8 +140,8 @@ class ExpirableStructure(Structure[Face]):
         if not marked and not lost:
             return 0
         # Without parameters the generation is unknown.
-        of = ChangeScope(generation, (-1, *due)) if marked else ChangeScope(ANY_GENERATION)
-        return (yield from self._remove_marked(of))
+        scope = ChangeScope(generation, (-1, *due)) if marked else ChangeScope(ANY_GENERATION)
+        return (yield from self._remove_marked(scope))
 
     def _refuse_while_planned(self, *, sure: bool = False) -> None:
         if sure or self.meta.planning:

@@ -109,7 +109,7 @@ class TokenMatcher:
         """
         size = len(text)
         best = [0.0] + [_NEVER] * size
-        came = [0] * (size + 1)
+        starts = [0] * (size + 1)
         ways, far_ways, price = self._ways, self._far_ways, self._costs.get
         margin, less = self._margin, self._less
         reached, limit = 0, _NEVER
@@ -133,7 +133,7 @@ class TokenMatcher:
                     longer += so_far
                     if longer < best[end]:
                         best[end] = longer
-                        came[end] = at
+                        starts[end] = at
                         if end >= reached:
                             reached, limit = end, longer + margin
             for length, cost in costs:
@@ -142,13 +142,13 @@ class TokenMatcher:
                     end = at + length
                     if cost < best[end]:
                         best[end] = cost
-                        came[end] = at
+                        starts[end] = at
                         if end >= reached:
                             reached, limit = end, cost + margin
         tokens = []
         while size:
-            tokens.append(text[came[size] : size])
-            size = came[size]
+            tokens.append(text[starts[size] : size])
+            size = starts[size]
         tokens.reverse()
         return tokens
 

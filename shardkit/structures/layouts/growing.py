@@ -309,11 +309,11 @@ class GrowingLayout(LayoutBase):
             together[key].append(pair)
         groups: dict[int, dict[int, list[Any]]] = {group: {} for group in sizes}
         bare = isinstance(pairs, BareMembers)
-        for key, some in together.items():
+        for key, members in together.items():
             group = key & (self.groups - 1)
             part = address(key >> bits, wanted[group])
             parts = groups[group]
-            parts[part] = parts[part] + some if part in parts else some
+            parts[part] = parts[part] + members if part in parts else members
         return chain.from_iterable(
             self._plans(group, wanted[group], parts, bare=bare) for group, parts in groups.items()
         )
@@ -341,17 +341,17 @@ class GrowingLayout(LayoutBase):
         room = MEMBERS_PER_SCRIPT
         for part, pairs in parts.items():
             for start in range(0, len(pairs), MEMBERS_PER_SCRIPT):
-                some = pairs
+                page = pairs
                 if len(pairs) > MEMBERS_PER_SCRIPT:
-                    some = pairs[start : start + MEMBERS_PER_SCRIPT]
-                if len(some) > room:
+                    page = pairs[start : start + MEMBERS_PER_SCRIPT]
+                if len(page) > room:
                     yield WritePlan(group, number, wanted, writes)
                     number, writes, room = wanted, {}, MEMBERS_PER_SCRIPT
                 if bare:
-                    writes[part] = some, []
+                    writes[part] = page, []
                 else:
-                    writes[part] = [member for member, _ in some], [owned for _, owned in some]
-                room -= len(some)
+                    writes[part] = [member for member, _ in page], [owned for _, owned in page]
+                room -= len(page)
         yield WritePlan(group, number, wanted, writes)
 
     def _write_command(
@@ -363,7 +363,7 @@ class GrowingLayout(LayoutBase):
         known = self._counts[group] > 0 and plan.wanted == plan.parts and not unsure
         if known and commands[0][0] in _COUNTED:
             room = floor(plan.parts * self._load) - sum(
-                len(some) for some, _ in plan.writes.values()
+                len(members) for members, _ in plan.writes.values()
             )
             end, of = self._write_terms
             args = [plan.parts, of, *((end, max(0, room)) if adds else ("", 2**52))]
@@ -582,11 +582,11 @@ class GrowingLayout(LayoutBase):
         while waiting:
             commands = []
             for group in waiting:
-                ours, theirs = self.parts[group], other.parts[group]
+                parts_here, parts_there = self.parts[group], other.parts[group]
                 keys = [self._keys[group], other._keys[group]]
-                keys += [self.key(group, part) for part in range(max(ours, theirs))]
-                keys += [other.key(group, part) for part in range(theirs)]
-                args = (ours, theirs, self.initial, *self._write_terms)
+                keys += [self.key(group, part) for part in range(max(parts_here, parts_there))]
+                keys += [other.key(group, part) for part in range(parts_there)]
+                args = (parts_here, parts_there, self.initial, *self._write_terms)
                 commands.append(lua_call(self.component, _REPLACE, keys, args))
             replies = yield commands
             created, others = dict[int, int](), dict[int, tuple[int, int]]()
@@ -629,7 +629,7 @@ class GrowingLayout(LayoutBase):
         mask, bits = self.groups - 1, self._bits
         for h, (member, owned) in zip(hashes, pairs, strict=True):
             groups[h & mask].append((member, h >> bits, owned))
-        return {group: some for group, some in enumerate(groups) if some}
+        return {group: members for group, members in enumerate(groups) if members}
 
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
@@ -676,8 +676,8 @@ class GrowingLayout(LayoutBase):
             total = 0
             parts = self.parts[group]
             for start in range(0, parts, PARTS_AT_ONCE):
-                some = range(start, min(start + PARTS_AT_ONCE, parts))
-                total += sum((yield [self.at(self.key(group, part), "HLEN") for part in some]))
+                page = range(start, min(start + PARTS_AT_ONCE, parts))
+                total += sum((yield [self.at(self.key(group, part), "HLEN") for part in page]))
             yield [self.at(self._keys[group], "HSET", "count", total)]
             self._counts[group] = self._recounted[group] = total
 
@@ -778,9 +778,9 @@ def read_parts_together(
         replies = iter((yield batch))
         waiting = []
         for n, group, number, length in plans:
-            some = list(islice(replies, length))
+            page = list(islice(replies, length))
             if layouts[n]._update_parts(group, next(replies)) == number:
-                results[n] += some
+                results[n] += page
             else:
                 waiting.append((n, group))
     return results

@@ -202,8 +202,8 @@ class NumberedLayout(LayoutBase):
         """See `FixedLayout.chunks`: the parts of numbers in order, then the others."""
         parts = self._parts
         for start in range(0, len(parts), size):
-            some = parts[start : start + size]
-            yield Parts(some, parts.plan) if isinstance(parts, Parts) else some
+            page = parts[start : start + size]
+            yield Parts(page, parts.plan) if isinstance(parts, Parts) else page
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.chunks(size)
 

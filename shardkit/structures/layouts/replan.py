@@ -241,9 +241,9 @@ class _Replan:
 
         Parts that were ``missing`` are empty, whatever a late write has put there since.
         """
-        there = [part for part in parts if part not in missing]
-        all_entries = yield from contents(self._layout.component, self._kind, self._keys(there), [])
-        parts, all_entries = [*there, *missing], [*all_entries, *([] for _ in missing)]
+        alive = [part for part in parts if part not in missing]
+        all_entries = yield from contents(self._layout.component, self._kind, self._keys(alive), [])
+        parts, all_entries = [*alive, *missing], [*all_entries, *([] for _ in missing)]
         times = (yield from self._times_of(parts, all_entries)) if self._times else {}
         new: dict[int, dict[bytes, Any]] = {}
         expiring: dict[int, list[tuple[bytes, int]]] = {}
@@ -338,8 +338,8 @@ class _Replan:
         """Remove the parts of a plan; with arguments only those that the script removes."""
         component, removing = self._layout.component, "structures/base/settle_part"
         # A copy has its registry only at the end.
-        there = {*(yield from self._parts(plan)), *(yield from self._parts(self._fixed.plan))}
-        for page in pages(sorted(there), PARTS_AT_ONCE):
+        existing = {*(yield from self._parts(plan)), *(yield from self._parts(self._fixed.plan))}
+        for page in pages(sorted(existing), PARTS_AT_ONCE):
             keys = self._keys(page, plan)
             yield [
                 lua_call(component, removing, [key], script_args, idempotent=True)

@@ -116,9 +116,9 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
     notes = yield from suspected(layout.refresh_group(group), f"{REBUILD} counts what there is")
     if notes:
         return notes
-    [of] = yield [layout.at(state, "HGET", "of")]
-    if of is not None and not _NAMES.fullmatch(of):
-        error = damage(component, state, f"of={shown(of)}", "a fingerprint of parameters")
+    [fingerprint] = yield [layout.at(state, "HGET", "of")]
+    if fingerprint is not None and not _NAMES.fullmatch(fingerprint):
+        error = damage(component, state, f"of={shown(fingerprint)}", "a fingerprint of parameters")
         return [Suspicion(error, f"{REBUILD} stores it again")]
     number, group_entries = layout.parts[group], Entries()
     wrong: list[tuple[str, list[bytes]]] = []
@@ -159,8 +159,8 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
 
 
 def _belongs(layout: GrowingLayout, group: int, number: int, part: int, member: bytes) -> bool:
-    its, q = layout.place(member)
-    return its == group and address(q, number) == part
+    own_group, q = layout.place(member)
+    return own_group == group and address(q, number) == part
 
 
 # ---- repair
@@ -180,10 +180,10 @@ def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[No
         yield from layout.rebuild_beside()
         for group in range(layout.groups):
             number = layout.parts[group]
-            for some in pages(range(number), KEYS_CHECKED):
-                keys = [layout.key(group, part) for part in some]
+            for numbers in pages(range(number), KEYS_CHECKED):
+                keys = [layout.key(group, part) for part in numbers]
                 read = yield from contents(layout.component, kind, keys, [])
-                for part, key, entries in zip(some, keys, read, strict=True):
+                for part, key, entries in zip(numbers, keys, read, strict=True):
                     rows = [e for e in entries if not _belongs(layout, group, number, part, e[0])]
                     moved += [(key, rows)] if rows else []
     else:
@@ -257,8 +257,8 @@ def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
     while True:
         keys = [layout.key(group, part) for part in range(start, start + KEYS_PROBED)]
         existing: list[int] = []
-        [some] = yield [layout.at(keys[0], "EXISTS", *keys[1:])]
-        if some:
+        [is_used] = yield [layout.at(keys[0], "EXISTS", *keys[1:])]
+        if is_used:
             replies = yield [layout.at(key, "EXISTS") for key in keys]
             existing = [n for n, exists in enumerate(replies) if exists]
         if existing:

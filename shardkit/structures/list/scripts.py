@@ -425,14 +425,14 @@ def rebuild_list(scripts: ListScripts) -> Operation[None]:
         [values] = yield [Command(to, old, ("LRANGE", old, 0, -1))]
         waiting += values
         while len(waiting) >= size or (part == last and waiting):
-            some, waiting = waiting[:size], waiting[size:]
+            chunk, waiting = waiting[:size], waiting[size:]
             new = f"{prefix}{at}"
             commands: list[Command] = [Command(to, new, ("DEL", new))]
-            commands += [Command(to, new, ("RPUSH", new, *page)) for page in pages(some, 1000)]
+            commands += [Command(to, new, ("RPUSH", new, *page)) for page in pages(chunk, 1000)]
             commands.append(Command(to, new, _expiry(scripts, new)))
             yield [Transaction(to, new, tuple(commands))]
             at += 1
-    right = len(some)
+    right = len(chunk)
     left = right if at - 1 == begin else size
     fields = ("first", begin, "last", at - 1, "left", left, "right", right)
     yield [Command(to, key, ("HSET", key, *fields))]

@@ -605,10 +605,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 f"not {self.parameters['values']}",
                 "move between lists with the same values=",
             )
-        ours, theirs = yield Locate(
+        source, target = yield Locate(
             [(self.component, self.meta_key), (destination.component, destination.meta_key)]
         )
-        if ours != theirs:
+        if source != target:
             raise CrossShardError(
                 f"{self.name!r} and {destination.name!r} do not live together",
                 "give both names one tag: {jobs}:todo and {jobs}:doing",

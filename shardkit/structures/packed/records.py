@@ -261,9 +261,9 @@ class PackedRecords(ExpirableStructure[Face]):
         self, args: Mapping[int, Sequence[Argument]], *first: Argument, **how: bool
     ) -> Operation[dict[int, list[Any]]]:
         """Send BITFIELDs with these arguments; return the replies, by part."""
-        parts = {part: [*bitfields(its, *first)] for part, its in args.items()}
+        parts = {part: [*bitfields(words, *first)] for part, words in args.items()}
         replies = yield from self.store.write(parts, replies=True, **how)
-        return {part: [*chain(*its)] for part, its in replies.items()}
+        return {part: [*chain(*values)] for part, values in replies.items()}
 
     @operation
     def remove(self, *ids: int) -> Operation[int]:

@@ -443,7 +443,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         results: list[float | None] = [None] * len(encoded)
         yield from self._open()
         for page in pages(encoded, MEMBERS_AT_ONCE):
-            replies = yield from self.layout.read(page, lambda some, _: ("ZMSCORE", *some))
+            replies = yield from self.layout.read(page, lambda stored, _: ("ZMSCORE", *stored))
             for positions, scores in replies:
                 for n, score in zip(positions, scores, strict=True):
                     results[n] = _score(score)
@@ -698,8 +698,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[int]:
         yield from self._open(create=True)
         added = 0
-        for some in _unrepeated(pairs, last=not options):
-            replies = yield from self.layout.write(some.items(), scored("ADD", *options))
+        for batch in _unrepeated(pairs, last=not options):
+            replies = yield from self.layout.write(batch.items(), scored("ADD", *options))
             added += sum(count for _, count in replies)
         return added
 

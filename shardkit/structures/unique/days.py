@@ -435,11 +435,11 @@ class SetDay(DayInParts):
             # An interruption leaves ids in both places: gather again.
             yield [
                 self.meta.command(key, *written)
-                for _, key, some in stray
-                for written in (("SADD", *some), self.meta.expiry)
+                for _, key, page in stray
+                for written in (("SADD", *page), self.meta.expiry)
             ]
             yield [
-                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in stray
+                Command(to, key, ("SREM", key, *page), idempotent=True) for to, key, page in stray
             ]
 
     def _databases(self, shards: int) -> Operation[list[int]]:
@@ -720,7 +720,7 @@ class DayPlanner:
         """Return a planned day, and whether its plan is final."""
         plan, meta = plan_key(key), meta_key(key)
         field = "parts" if self._compact else "total"
-        stored, size, came = yield [
+        stored, size, arrived = yield [
             self._get(plan),
             Command(self.component, meta, ("HGET", meta, field)),
             self._get(before),
@@ -737,9 +737,9 @@ class DayPlanner:
         else:
             first = self.settings.first_day or 0
             # A damaged count of yesterday does not spoil today's plan.
-            known = came is not None and came.isdigit() and len(came) < 16
-            came = int(came) if known else first
-            expected = expected_after(came if came <= MAX_VISITORS else first)
+            known = arrived is not None and arrived.isdigit() and len(arrived) < 16
+            arrived = int(arrived) if known else first
+            expected = expected_after(arrived if arrived <= MAX_VISITORS else first)
             if self._parts(self._size(expected)) > MOST_PARTS:
                 expected = expected_after(first)
         if store and stored is None:
@@ -759,8 +759,8 @@ class DayPlanner:
         """Check that a day has no ids, if neither its plan nor its parameters are stored."""
         plan, day = plan_key(key), self._set_day(key, expected)
         keys = [day.part_key(part) for part in range(min(day.parts, _PARTS_LOOKED_AT))]
-        there = yield [Command(self.component, part, ("EXISTS", part)) for part in keys]
-        if not any(there):
+        existing = yield [Command(self.component, part, ("EXISTS", part)) for part in keys]
+        if not any(existing):
             return
         planned, size = yield [  # another process may have been first
             self._get(plan),
@@ -771,7 +771,7 @@ class DayPlanner:
                 self.component,
                 day.meta.key,
                 "nothing",
-                f"the parameters of {keys[there.index(1)]}",
+                f"the parameters of {keys[existing.index(1)]}",
                 f"store how many visitors the day was planned for at {plan}, or remove(day)",
             )
 

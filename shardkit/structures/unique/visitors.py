@@ -126,11 +126,11 @@ def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
     if missing:
         replies = yield [Command(day.home, day.key, ("GET", day.key)) for day in missing]
         for day, count in zip(missing, replies, strict=True):
-            came = stored_integer(day.home, day.key, "count", count, missing=0)
-            if came > 0:
+            visits = stored_integer(day.home, day.key, "count", count, missing=0)
+            if visits > 0:
                 raise StructureError(
                     f"{day.key}: {day.meta.key}, which locates the ids of "
-                    f"{counted(came, 'visitor')}, is missing",
+                    f"{counted(visits, 'visitor')}, is missing",
                     "restore that key, or call gather(day) if another program wrote the day, or "
                     "leave the day out if its ids were removed",
                 )

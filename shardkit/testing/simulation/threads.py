@@ -144,8 +144,8 @@ def simulated_threads() -> Iterator[None]:
 
     def thread(*args: Any, **kwargs: Any) -> Any:
         # A thread that has nothing to do with the simulation may start another one in the meantime.
-        ours = _real_ident() == scheduler
-        return (_SimulatedThread if ours else _RealThread)(*args, **kwargs)
+        is_simulated = _real_ident() == scheduler
+        return (_SimulatedThread if is_simulated else _RealThread)(*args, **kwargs)
 
     def current_thread() -> Any:
         if Fiber.current is None:
