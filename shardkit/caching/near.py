@@ -78,23 +78,23 @@ class _Tracker(ListeningConnection):
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)
         self.confirmed = float("-inf")  # when what it has answered was sent
-        self._asking_since: float | None = None
+        self._query_sent: float | None = None
         prefixes = [word for prefix in (VALUES, TAGS, FENCE_KEY) for word in ("PREFIX", prefix)]
         self._answers = 2  # before those to its questions
         try:
             self.send("HELLO", "3")
             self.send("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
-            self.ask(monotonic(), 0)
+            self.query_role(monotonic(), 0)
         except BaseException:
             self.close()
             raise
 
-    def ask(self, now: float, patience: float) -> None:
+    def query_role(self, now: float, patience: float) -> None:
         """Ask for its role, unless that has not been answered; raise when that takes too long."""
-        if self._asking_since is None:
-            self._asking_since = now
+        if self._query_sent is None:
+            self._query_sent = now
             self.send("HELLO")
-        elif now - self._asking_since > patience:
+        elif now - self._query_sent > patience:
             raise OSError("no answer")
 
     def read(self) -> tuple[list[bytes] | None, float]:
@@ -114,8 +114,8 @@ class _Tracker(ListeningConnection):
                 self._answers -= 1
             elif reply[b"role"] != b"master":
                 raise OSError("no master")
-            elif self._asking_since is not None:
-                confirmed, self._asking_since = self._asking_since, None
+            elif self._query_sent is not None:
+                confirmed, self._query_sent = self._query_sent, None
         return changed, confirmed
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ class NearCopies:
         if version is not self._version:  # entries have changed, and with them servers
             self._version = version
             for server in list(self._feeds):
-                self._leave(server, now)
+                self._disconnect(server, now)
             self._feeds.clear()
         for server, feed in list(self._feeds.items()):
             if not isinstance(feed, _Tracker):
@@ -277,11 +277,11 @@ class NearCopies:
                         self.forget([key.decode("utf-8", "replace") for key in changed])
                     feed.confirmed = confirmed
                 if now - feed.confirmed >= self.max_age / _BEATS:
-                    feed.ask(now, max(1.0, 2 * self.max_age))
+                    feed.query_role(now, max(1.0, 2 * self.max_age))
             except FAILURES:
-                self._leave(server, now + _PAUSE)
+                self._disconnect(server, now + _PAUSE)
 
-    def _leave(self, server: Hashable, until: float) -> None:
+    def _disconnect(self, server: Hashable, until: float) -> None:
         """Close the connection to a server, and drop its copies; connect to it later, if needed."""
         with self._lock:
             feed = self._feeds.pop(server, None)

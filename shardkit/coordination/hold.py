@@ -89,7 +89,7 @@ class Hold(Generic[Face]):
     def check(self) -> None:
         """Raise LockLostError if the hold was lost. Costs no exchange."""
         if self.lost:
-            self.tell_lost()
+            self.report_lost()
             raise LockLostError(
                 f"{self._owner.key}: the hold with token {self.token} was lost: "
                 f"{self._reason or 'it expired'}",
@@ -121,9 +121,9 @@ class Hold(Generic[Face]):
         """Record that it is lost, and tell its holder."""
         if not self.released and not self._reason:
             self._reason = reason
-            self.tell_lost()
+            self.report_lost()
 
-    def tell_lost(self) -> None:
+    def report_lost(self) -> None:
         """Call the holder's callback, once."""
         self._reason = self._reason or "it expired"  # even if a late answer extends it
         if not self._reported:

@@ -302,7 +302,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
             self._patience,
         )
         try:
-            majority, refusals = yield from self._ask(tries)
+            majority, refusals = yield from self._request(tries)
         except Interrupted:
             yield undo
             raise
@@ -310,7 +310,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
             yield undo
         return majority, refusals
 
-    def _ask(
+    def _request(
         self, tries: Sequence[tuple[str, Command, float]]
     ) -> Operation[tuple[QuorumHold | None, list[ShardFailure]]]:
         replies = yield Partial([command for _, command, _ in tries], self._patience)

@@ -326,14 +326,14 @@ class Views:
     def queues(self) -> dict[str, Any]:
         """Return the task queues of all components."""
 
-        def ask(name: str) -> list[Any]:
+        def read(name: str) -> list[Any]:
             names = self.remembered(
                 ("queues", name), _NAMES, partial(admin.queue_names, self._kit, name)
             )
             states = admin.queue_status(self._kit.queues(component=name), names)
             return [{"component": name, **_plain(state)} for state in states]
 
-        queues, failed = _side_by_side(ask, self._fleet.components)
+        queues, failed = _side_by_side(read, self._fleet.components)
         return {"queues": queues, "failed": failed}
 
     def dead_tasks(self, component: str, queue: str) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class Views:
     def metrics(self) -> dict[str, Any]:
         """Return what applications record: counters, statistics and messages of all components."""
 
-        def ask(name: str) -> list[Any]:
+        def read(name: str) -> list[Any]:
             find = partial(recorded_names, self._kit, name)
             names = self.remembered(("metrics", name), _NAMES, find)
             answers = self._recorded.read(name, names, time.time())
@@ -359,7 +359,7 @@ class Views:
             return list(answers.items())
 
         cut: dict[str, str] = {}
-        answers, failed = _side_by_side(ask, self._fleet.components)
+        answers, failed = _side_by_side(read, self._fleet.components)
         answer: dict[str, Any] = {"counters": [], "statistics": [], "messages": []}
         for kind, rows in answers:
             answer[kind] += rows
@@ -398,13 +398,13 @@ class Views:
     def heat_of_servers(self) -> dict[str, Any]:
         """Return the hot keys that servers themselves report: HOTKEYS, and OBJECT FREQ with LFU."""
 
-        def ask(address: str) -> list[Any]:
+        def read(address: str) -> list[Any]:
             with client_of(up[address].fields, TIMEOUT) as client:
                 rows = hot_keys_of(client, sorted(up[address].databases))
             return [{"server": address, **_plain(row)} for row in rows]
 
         up = {at: known for at, known in self._fleet.servers.copy().items() if known.state == "up"}
-        keys, failed = _side_by_side(ask, up)
+        keys, failed = _side_by_side(read, up)
         return {"keys": keys, "failed": failed}
 
     @_remembered(_NAMES, config=True)
@@ -423,11 +423,11 @@ class Views:
     def locks(self) -> dict[str, Any]:
         """Return who holds and who waits for locks."""
 
-        def ask(name: str) -> list[Any]:
+        def read(name: str) -> list[Any]:
             return list(map(_plain, admin.lock_states(self._kit, components[name])))
 
         components = self._fleet.components
-        locks, failed = _side_by_side(ask, components)
+        locks, failed = _side_by_side(read, components)
         return {"locks": locks, "failed": failed}
 
     def value(self, component: str, place: str, key: str) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self._config_clients = config_clients
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
-        self.topology.changed = partial(_tell_changed, self.clients, self._private)
+        self.topology.changed = partial(_notify_changed, self.clients, self._private)
         self._other_face: tuple[Any, Any] | None = None
         self.near_copies: dict[str, Any] = {}  # of cached functions, by component
         self._stop_heat: Callable[[], object] | None = None
@@ -372,7 +372,7 @@ def _alive(private: set[weakref.ref[Clients]]) -> list[Clients]:
     return [clients for clients in alive if clients is not None]
 
 
-def _tell_changed(
+def _notify_changed(
     clients: Clients, private: set[weakref.ref[Clients]], component: Component
 ) -> None:
     for changing in (clients, *_alive(private)):

@@ -108,7 +108,7 @@ class _Listener(ListeningConnection):
         return self._named >= self._start + self._doubt
 
     @property
-    def heard(self) -> float:
+    def complete_until(self) -> float:
         """Until when all that was published has come; 0 if unknown."""
         return max(0.0, min(self.confirmed, self._named) - self._doubt)
 
@@ -136,7 +136,7 @@ class _Listener(ListeningConnection):
         self._pings.append(time.time())
         self.send("PING")
 
-    def _ask(self) -> None:
+    def _check_master(self) -> None:
         """Ask whether its server is still the master, in a thread."""
         checked_at, sentinels = time.time(), self._sentinels
         try:
@@ -163,7 +163,7 @@ class _Listener(ListeningConnection):
             raise OSError("its server is no longer the master")
         if now >= self._ask_at:
             self._ask_at = math.inf
-            start_thread(threading.Thread(target=self._ask, daemon=True))
+            start_thread(threading.Thread(target=self._check_master, daemon=True))
         if not self._pings and now - self.confirmed >= BEAT:
             self._ping()
 
@@ -337,12 +337,12 @@ class _Events:
             place.topics.setdefault(topic, {}).setdefault(shard, number)
         for server, topic, shard, _ in wanted - known:
             before = [s for s, place in former.items() if shard in place.topics.get(topic, ())]
-            heard = [self._feeds[s].heard for s in before if s in self._feeds]
-            heard += [self._since[s, shard] for s in before if (s, shard) in self._since]
+            times = [self._feeds[s].complete_until for s in before if s in self._feeds]
+            times += [self._since[s, shard] for s in before if (s, shard) in self._since]
             if before:
-                self._miss(server, shard, min([time.time() - LINGER, *filter(None, heard)]))
+                self._miss(server, shard, min([time.time() - LINGER, *filter(None, times)]))
         for server, shard in [key for key in self._since if key[0] not in places]:
-            self._tell_gap(server, shard)
+            self._report_gap(server, shard)
         for server in self._feeds.keys() - places:
             self._feeds.pop(server).close()
         self._places, self._component, self._slots_moved = places, component, False
@@ -469,8 +469,8 @@ class _Events:
 
     def _miss_since(self, server: Hashable, feed: _Listener) -> None:
         topics = self._places[server].topics
-        for shard in set[Shard]().union(*topics.values()) if feed.heard else ():
-            self._miss(server, shard, feed.heard)
+        for shard in set[Shard]().union(*topics.values()) if feed.complete_until else ():
+            self._miss(server, shard, feed.complete_until)
 
     def _miss(self, server: Hashable, shard: Shard, since: float) -> None:
         self._since[server, shard] = min(since, self._since.get((server, shard), since))
@@ -480,7 +480,7 @@ class _Events:
         confirmed = {server for server, feed in self._feeds.items() if feed.is_confirmed}
         for server, shard in list(self._since):
             if server in confirmed and self._feeds[server].is_known:
-                self._tell_gap(server, shard)
+                self._report_gap(server, shard)
         for topic in list(self._unconfirmed):
             serving = {s for s, place in self._places.items() if topic in place.topics}
             if serving and serving <= confirmed:
@@ -489,7 +489,7 @@ class _Events:
 
     # ---- messages
 
-    def _tell_gap(self, server: Hashable, shard: Shard) -> None:
+    def _report_gap(self, server: Hashable, shard: Shard) -> None:
         since, until = self._since.pop((server, shard)), time.time()
         text = f"nothing was heard from {shard} between {since:.3f} and {until:.3f}"
         span = {"shard": str(shard), "since": since, "until": until}

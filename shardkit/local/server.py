@@ -289,7 +289,7 @@ class LocalServer:
         """
         timeout = in_seconds(timeout)
         process = self._started(to_change=True)
-        self._ask_to_end()
+        self._terminate()
         self._await_end(time.monotonic() + STOP_TIMEOUT)
         try:
             self._run(process)
@@ -428,9 +428,9 @@ class LocalServer:
                     "check whether its master runs",
                 )
 
-    def _ask_to_end(self) -> None:
+    def _terminate(self) -> None:
         if self._process is not None:
-            self._process.ask_to_end()
+            self._process.terminate()
 
     def _await_end(self, deadline: float, patient: bool = True) -> None:
         process = self._process
@@ -542,7 +542,7 @@ def stop_all(servers: Sequence[LocalServer], timeout: float = STOP_TIMEOUT) -> N
     """Stop servers in parallel; see `LocalServer.stop`."""
     try:
         for server in servers:
-            server._ask_to_end()
+            server._terminate()
         deadline = time.monotonic() + timeout
         for server in servers:
             server._await_end(deadline, patient=timeout > 0)

@@ -846,7 +846,7 @@ class Files(Tagged[Face]):
                     batch.append(self._report(file, "read"))
                 data = list((yield batch))
                 if reports:
-                    yield from self._heard(file, data.pop())
+                    yield from self._check_lease(file, data.pop())
                 if None in data:
                     # If another process has finished the file, the lease is lost.
                     yield from self._progress(file, "read")
@@ -881,7 +881,7 @@ class Files(Tagged[Face]):
         def attempt(waiting: str) -> Operation[tuple[bool, float]]:
             nonlocal full_since
             [reply] = yield [self._report(file, "read", waiting=waiting)]
-            yield from self._heard(file, reply)
+            yield from self._check_lease(file, reply)
             if file._chunks > before or file._complete:
                 return True, 0.0
             left = seconds_until(reply[2])
@@ -904,7 +904,7 @@ class Files(Tagged[Face]):
 
     def _progress(self, file: LeasedFile, what: str, **more: Any) -> Operation[Reply]:
         [reply] = yield [self._report(file, what, **more)]
-        yield from self._heard(file, reply)
+        yield from self._check_lease(file, reply)
         return reply
 
     def _report(
@@ -926,7 +926,7 @@ class Files(Tagged[Face]):
         idempotent = what == "read"
         return self._call("progress", file.channel, *leased, *outcome, idempotent=idempotent)
 
-    def _heard(self, file: LeasedFile, reply: Reply) -> Operation[None]:
+    def _check_lease(self, file: LeasedFile, reply: Reply) -> Operation[None]:
         if reply[0] < 0:
             raise FileLeaseLostError(
                 f"{self.name}: the lease of file {shown(file.name)} has ended, and another process "

@@ -21,7 +21,7 @@ from faces import eventually
 
 import shardkit
 from shardkit import ShardKit
-from shardkit.cli.commands.worker import _telling
+from shardkit.cli.commands.worker import _reporting
 from shardkit.cli.output import Output
 from shardkit.local import LocalServers
 from shardkit.queues import NewTask, QueueCounts, Worker
@@ -143,7 +143,7 @@ def test_the_log_is_shown_only_while_the_worker_works() -> None:
     logger = logging.getLogger("shardkit.queues")
     before = logger.level
     handlers = list(logger.handlers)
-    with _telling(Output()):
+    with _reporting(Output()):
         assert len(logger.handlers) == len(handlers) + 1
     assert (logger.handlers, logger.level) == (handlers, before)
 

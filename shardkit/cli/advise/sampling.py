@@ -195,8 +195,8 @@ def _names(database: Database) -> Iterator[list[bytes]]:
 def _described(database: Database, names: Sequence[bytes]) -> Iterator[SampledKey]:
     for start in range(0, len(names), _KEYS):
         page = names[start : start + _KEYS]
-        kinds = [str_if_bytes(kind) for kind in _ask(database, (("TYPE", name) for name in page))]
-        figures = _ask(
+        kinds = [str_if_bytes(kind) for kind in _run(database, (("TYPE", name) for name in page))]
+        figures = _run(
             database,
             (
                 command
@@ -222,13 +222,13 @@ def _described(database: Database, names: Sequence[bytes]) -> Iterator[SampledKe
             or (key.type == "hash" and key.memory <= _SMALL)
         ]
         commands = {"string": "GET", "hash": "HGETALL"}
-        values = _ask(database, ((commands[key.type], key.name) for key in read))
+        values = _run(database, ((commands[key.type], key.name) for key in read))
         for key, value in zip(read, values, strict=True):
             key.value = None if isinstance(value, Exception) else value
         yield from keys
 
 
-def _ask(database: Database, commands: Iterable[Sequence[Any]]) -> list[Any]:
+def _run(database: Database, commands: Iterable[Sequence[Any]]) -> list[Any]:
     with at_work(_SHARE):
         pipe: Any = database.client.pipeline(transaction=False)
         for command in commands:
@@ -306,7 +306,7 @@ def _density(databases: Sequence[Database], sampled: SampledFamily) -> float:
     for start in range(0, len(wanted), _KEYS):
         keys = [pattern.key_of(b"%d" % n) for n in wanted[start : start + _KEYS]]
         for database in databases:
-            replies = _ask(database, (("EXISTS", key) for key in keys))
+            replies = _run(database, (("EXISTS", key) for key in keys))
             existing += sum(reply == 1 for reply in replies)
     return max(existing / len(wanted), 1 / _AROUND)
 
@@ -316,5 +316,5 @@ def _of_structure(databases: Sequence[Database], family: KeyFamily) -> bool:
     name = re.split(r"<|:meta$", family.text)[0].rstrip("{").removesuffix(":")
     if not name or name == family.text:
         return False
-    replies = [reply for at in databases for reply in _ask(at, [("HGET", f"{name}:meta", "kind")])]
+    replies = [reply for at in databases for reply in _run(at, [("HGET", f"{name}:meta", "kind")])]
     return any(isinstance(reply, bytes) for reply in replies)

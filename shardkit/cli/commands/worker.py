@@ -82,7 +82,7 @@ def worker(
     served: list[Worker | AsyncWorker] = []
     with (
         _answering_probes(live_port, served),
-        _telling(output) if verbose else nullcontext(),
+        _reporting(output) if verbose else nullcontext(),
         output.busy("starting") as tell,
     ):
         if isinstance(loaded, Worker):
@@ -223,7 +223,7 @@ def _outcome(summary: WorkerSummary) -> str:
 
 
 @contextmanager
-def _telling(output: Output) -> Iterator[None]:
+def _reporting(output: Output) -> Iterator[None]:
     """Show the worker's log of every task; warnings are shown in any case."""
     logger, handler = logging.getLogger("shardkit.queues"), logging.Handler()
     before = logger.level

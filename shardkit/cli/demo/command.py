@@ -95,11 +95,11 @@ def demo(
             counting.forget()
         with progress("bytes") as tell:
 
-            def tell_lines(so_far: ReplayResult) -> None:
+            def report_lines(so_far: ReplayResult) -> None:
                 read = 0 if log.size is None else log.position
                 tell(f"{so_far.lines:,} lines, {so_far.speed:,.0f}/s", read, log.size)
 
-            replayed = replay(log, counting, batch_size, tell_lines)
+            replayed = replay(log, counting, batch_size, report_lines)
         report = _report(output, log, counting, replayed)
         if not output.wrote_json(document(report)):
             show(output, report)

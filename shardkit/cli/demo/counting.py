@@ -204,11 +204,11 @@ def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
 def _sums(component: str, keys: Iterable[str]) -> Operation[tuple[int, int]]:
     ids = size = 0
     for page in pages(keys, _PIPELINED):
-        size += sum((yield [_ask(component, key, "MEMORY", "USAGE", key) for key in page]))
+        size += sum((yield [_read(component, key, "MEMORY", "USAGE", key) for key in page]))
         parts = filter(_PART.search, page)
-        ids += sum((yield [_ask(component, key, "SCARD", key) for key in parts]))
+        ids += sum((yield [_read(component, key, "SCARD", key) for key in parts]))
     return ids, size
 
 
-def _ask(component: str, key: str, *args: str) -> Command:
+def _read(component: str, key: str, *args: str) -> Command:
     return Command(component, key, args, idempotent=True)

@@ -109,7 +109,7 @@ class Replication:
                 socket.answer(answer)
             return True
         for replica in self.replicas if writes else ():
-            replica.come()
+            replica.catch_up_later()
         return None
 
     def _wait(self, socket: ServerSocket, replicas: int, seconds: float) -> bool:
@@ -189,12 +189,12 @@ class Replication:
             self._history = self._new_history()
         self.master, self.linked = master, False
         self._release_writers()
-        self.come()
+        self.catch_up_later()
 
     def _new_history(self) -> str:
         return f"{self.server.address}/{next(self._histories)}"
 
-    def come(self) -> None:
+    def catch_up_later(self) -> None:
         """Catch up with the master, some time later."""
         self._world.after(self._world.choices.one_of(LAGS), self._catch_up)
 
@@ -211,7 +211,7 @@ class Replication:
             self.server.follow(entries[self._executed :], self._world.set_time)
         self._executed = len(entries)
         for replica in self.replicas:
-            replica.come()
+            replica.catch_up_later()
         if master._handing_to is self:
             master._hand_over()
         master.server.retry_blocked()
@@ -230,7 +230,7 @@ class Replication:
             self._world.note(server.address, "is up again")
             for other in self._others.values():
                 if other is self or other.master is self:
-                    other.come()
+                    other.catch_up_later()
 
         server.up = False
         self._handing_to, self._turn, self._waiting = None, None, []
@@ -255,7 +255,7 @@ class Replication:
                 self._release_writers()
 
         self._world.after(int(args[5]) / 1000, give_up)
-        to.come()
+        to.catch_up_later()
         return OK
 
     def _hand_over(self) -> None:
@@ -339,7 +339,7 @@ class SimulatedSentinels:
         hears[self._sentinels.index(leader)] = confirmed
         notified_after = [confirmed + world.choices.one_of(_NOTICE_DELAYS) for _ in others]
         for sentinel, seconds in zip(self._sentinels, hears, strict=True):
-            world.after(seconds, partial(sentinel.hear, new, epoch))
+            world.after(seconds, partial(sentinel.note_master, new, epoch))
         for other, seconds in zip(others, notified_after, strict=True):
             world.after(seconds, partial(self._repoint, other))
         self.agreed_at = max(self.agreed_at, world.seconds + max(hears + notified_after))
@@ -354,7 +354,7 @@ class SimulatedSentinels:
     def agree(self) -> None:
         """Make the master known to all Sentinels and servers now."""
         for sentinel in self._sentinels:
-            sentinel.hear(self.master, self._epoch)
+            sentinel.note_master(self.master, self._epoch)
         for server in self._servers:
             self._repoint(server)
 
@@ -368,7 +368,7 @@ class _Sentinel:
         self._epoch = 0
         self.replaces = False  # it leads a failover, which is not confirmed yet
 
-    def hear(self, master: Replication, epoch: int) -> None:
+    def note_master(self, master: Replication, epoch: int) -> None:
         """Report another server as the master, unless it has received a later failover."""
         if epoch >= self._epoch:
             self._master, self._epoch, self.replaces = master, epoch, False

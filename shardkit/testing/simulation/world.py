@@ -469,11 +469,11 @@ class World:
         for wire in deaf:
             wire.held = []
 
-        def hear() -> None:
+        def resume() -> None:
             for wire in deaf:
                 wire.release()
 
-        self.after(seconds, hear)
+        self.after(seconds, resume)
 
     def set_time(self, seconds: float) -> None:
         """Set the time, to that of what is executed again."""
