@@ -85,7 +85,7 @@ def url_fields(url: str) -> dict[str, Any]:
         schemes = ", ".join(f"{known}://" for known in SCHEMES)
         raise BadUrlError("has an unknown scheme", f"use one of {schemes}")
     read: dict[str, Any] | None
-    if len(each_url(url)) > 1:
+    if len(node_urls(url)) > 1:
         raise BadUrlError("names several servers", "name one: only a config server may have more")
     try:
         parts = urlsplit(head)
@@ -118,7 +118,7 @@ def url_fields(url: str) -> dict[str, Any]:
     return read
 
 
-def each_url(url: str) -> list[str]:
+def node_urls(url: str) -> list[str]:
     """Return the URLs of the servers that a URL names: ``redis://a,b:6380/0`` names two."""
     scheme, userinfo, hostport, path, query = _split(url)
     if scheme not in SCHEMES or "," not in hostport:

@@ -83,7 +83,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, wait_seconds
-from shardkit.structures.base.check import Damage, Suspicions, confirmed, found_by_script
+from shardkit.structures.base.check import Damage, Suspicions, confirmed, script_damage
 from shardkit.structures.base.server_clock import ServerClock
 
 T = TypeVar("T")
@@ -553,7 +553,7 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
 
     def _check_page(self, first: int) -> Operation[Suspicions]:
         [[damages, _]] = yield [self._call("check", first)]
-        return found_by_script(self.component, damages)
+        return script_damage(self.component, damages)
 
     @operation
     def break_holds(self, reason: str, token: int | None = None) -> Operation[int]:

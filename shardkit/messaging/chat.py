@@ -54,7 +54,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, found_by_script
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, script_damage
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_score
 
 MOST_HISTORY = 1_000_000
@@ -518,7 +518,7 @@ class Chats(Tagged[Face]):
             [(users, texts)] = yield [call]
         except DamagedDataError as error:
             return [Suspicion(error, _JOINS if error.key == key else "")]
-        notes, names = found_by_script(self.component, texts), []
+        notes, names = script_damage(self.component, texts), []
         for user in users:
             try:
                 names.append(self._name(key, user))

@@ -84,8 +84,8 @@ from shardkit.structures.base.check import (
     Suspicion,
     Suspicions,
     confirmed,
-    found_by_script,
     raised_twice,
+    script_damage,
     suspected,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
@@ -1021,7 +1021,7 @@ class Files(Tagged[Face]):
     def _check_records(self, channel: str, first: int, *numbers: int) -> Operation[Suspicions]:
         """Check entries of lists, and records of files, as the calls read them."""
         [[*_, damages]] = yield [self._check(channel, first, *numbers)]
-        return [] if damages == -1 else found_by_script(self.component, damages, _SKIPS)
+        return [] if damages == -1 else script_damage(self.component, damages, _SKIPS)
 
     def _check_file(
         self, channel: str, keys: Sequence[str], readers: Sequence[str], number: int

@@ -41,7 +41,7 @@ from shardkit.cli.text import percent, printable, size
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry, read_regular
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.url import cluster_of, each_url
+from shardkit.config.url import cluster_of, node_urls
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.operation import pages
 from shardkit.structures.unique.visitors import UniqueVisitors
@@ -279,7 +279,7 @@ def _databases(
     named = {"data": Component("data", shards=entries)} if entries else {}
     for n, text in enumerate(on):
         if (url := cluster_of(text)) is not None:  # any of its nodes will do
-            entry = Entry({"url": each_url(url)[0], "cluster": True}, f"--on {text}")
+            entry = Entry({"url": node_urls(url)[0], "cluster": True}, f"--on {text}")
             named[f"data-{n}"] = Component(f"data-{n}", entry=entry)
     with shardkit.connect(ShardMap(named)) as kit:
         databases = databases_with(kit, *named)

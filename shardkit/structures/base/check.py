@@ -132,7 +132,7 @@ def check_reads(*reads: Callable[[], Operation[Any]]) -> Stream[Damage]:
         yield from raised_twice(read)
 
 
-def found_by_script(to: To, texts: Iterable[bytes], repair: str = "") -> Suspicions:
+def script_damage(to: To, texts: Iterable[bytes], repair: str = "") -> Suspicions:
     """Return the damage that a script has found, by reading as the calls' scripts do."""
     damages = (json.loads(text.partition(b" ")[2]) for text in texts)
     return [Suspicion(damage(to, *fields), repair) for fields in damages]
