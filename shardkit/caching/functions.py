@@ -197,8 +197,8 @@ class Caching:
         if self.near:
             near = kit.near_copies.get(self.component)
             if near is None:
-                copies = NearCopies(kit.plane.link(), self.component)
-                near = kit.near_copies.setdefault(self.component, copies)
+                made = NearCopies(kit.plane.link(), self.component)
+                near = kit.near_copies.setdefault(self.component, made)
             near.configure(self.near, self.max_age)
         return values, renewals, near
 

@@ -78,23 +78,23 @@ class _Tracker(ListeningConnection):
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)
         self.confirmed = float("-inf")  # when what it has answered was sent
-        self._query_sent: float | None = None
+        self._asked: float | None = None
         prefixes = [word for prefix in (VALUES, TAGS, FENCE_KEY) for word in ("PREFIX", prefix)]
         self._answers = 2  # before those to its questions
         try:
             self.send("HELLO", "3")
             self.send("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
-            self.query_role(monotonic(), 0)
+            self.ask(monotonic(), 0)
         except BaseException:
             self.close()
             raise
 
-    def query_role(self, now: float, patience: float) -> None:
+    def ask(self, now: float, patience: float) -> None:
         """Ask for its role, unless that has not been answered; raise when that takes too long."""
-        if self._query_sent is None:
-            self._query_sent = now
+        if self._asked is None:
+            self._asked = now
             self.send("HELLO")
-        elif now - self._query_sent > patience:
+        elif now - self._asked > patience:
             raise OSError("no answer")
 
     def read(self) -> tuple[list[bytes] | None, float]:
@@ -104,18 +104,18 @@ class _Tracker(ListeningConnection):
         """
         changed: list[bytes] | None = []
         confirmed = self.confirmed
-        for reply in self.replies():
-            if isinstance(reply, hiredis.PushNotification):
-                if reply[0] == b"invalidate":
-                    changed = None if reply[1] is None or changed is None else changed + reply[1]
-            elif isinstance(reply, Exception):
-                raise OSError(str(reply))
+        for said in self.replies():
+            if isinstance(said, hiredis.PushNotification):
+                if said[0] == b"invalidate":
+                    changed = None if said[1] is None or changed is None else changed + said[1]
+            elif isinstance(said, Exception):
+                raise OSError(str(said))
             elif self._answers:
                 self._answers -= 1
-            elif reply[b"role"] != b"master":
+            elif said[b"role"] != b"master":
                 raise OSError("no master")
-            elif self._query_sent is not None:
-                confirmed, self._query_sent = self._query_sent, None
+            elif self._asked is not None:
+                confirmed, self._asked = self._asked, None
         return changed, confirmed
 
     def close(self) -> None:
@@ -157,11 +157,11 @@ class NearCopies:
 
     def note(self, key: str, tags: Sequence[str]) -> PendingRead | None:
         """Note that a value is read from now on; None if it cannot be kept."""
-        feeds = [self._feed(name) for name in (key, *tags)]
-        if None in feeds:
+        found = [self._feed(each) for each in (key, *tags)]
+        if None in found:
             return None
         note = PendingRead(
-            key, tuple(tags), tuple({id(feed): feed for feed in feeds if feed}.values())
+            key, tuple(tags), tuple({id(each): each for each in found if each}.values())
         )
         with self._lock:
             self._notes[key] = note
@@ -190,8 +190,8 @@ class NearCopies:
         """Drop the copies of keys, or of what has one of them as a tag; also those being read."""
         with self._lock:
             for key in keys:
-                for name in (key, *self._by_tag.pop(key, ())):
-                    self._drop(name)
+                for each in (key, *self._by_tag.pop(key, ())):
+                    self._drop(each)
 
     def _drop(self, key: str) -> None:
         for dropped in (self._notes.pop(key, None), self.copies.pop(key, None)):
@@ -205,8 +205,8 @@ class NearCopies:
 
     def _forget_server(self, feed: _Tracker) -> None:
         with self._lock:
-            copies: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
-            for key in [copy.key for copy in copies if feed in copy.feeds]:
+            told: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
+            for key in [each.key for each in told if feed in each.feeds]:
                 self._drop(key)
 
     # ---- connections
@@ -239,18 +239,18 @@ class NearCopies:
             pool = self._link.pool_of(self._component, key)
             if pool is None:  # slots of clusters move without a fence
                 return
-            tracker = _Tracker(pool)
+            made = _Tracker(pool)
             with self._lock:
                 if self._wake is not None:
-                    self._feeds[server] = tracker
+                    self._feeds[server] = made
                     self._wake[0].send(b"x")
                     return
-            tracker.close()
+            made.close()
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets to wait for."""
         with self._lock:
-            return [feed.socket for feed in self._feeds.values() if isinstance(feed, _Tracker)]
+            return [each.socket for each in self._feeds.values() if isinstance(each, _Tracker)]
 
     def turn(self, readable: set[socket.socket]) -> None:
         """Read what servers have sent, and ask those that have answered."""
@@ -260,7 +260,7 @@ class NearCopies:
         if version is not self._version:  # entries have changed, and with them servers
             self._version = version
             for server in list(self._feeds):
-                self._disconnect(server, now)
+                self._leave(server, now)
             self._feeds.clear()
         for server, feed in list(self._feeds.items()):
             if not isinstance(feed, _Tracker):
@@ -277,11 +277,11 @@ class NearCopies:
                         self.forget([key.decode("utf-8", "replace") for key in changed])
                     feed.confirmed = confirmed
                 if now - feed.confirmed >= self.max_age / _BEATS:
-                    feed.query_role(now, max(1.0, 2 * self.max_age))
+                    feed.ask(now, max(1.0, 2 * self.max_age))
             except FAILURES:
-                self._disconnect(server, now + _PAUSE)
+                self._leave(server, now + _PAUSE)
 
-    def _disconnect(self, server: Hashable, until: float) -> None:
+    def _leave(self, server: Hashable, until: float) -> None:
         """Close the connection to a server, and drop its copies; connect to it later, if needed."""
         with self._lock:
             feed = self._feeds.pop(server, None)
@@ -296,7 +296,7 @@ class NearCopies:
         with self._lock:
             self._closed = True
             wake, self._wake = self._wake, None
-            feeds = [feed for feed in self._feeds.values() if isinstance(feed, _Tracker)]
+            feeds = [each for each in self._feeds.values() if isinstance(each, _Tracker)]
             self._feeds.clear()
             self.copies.clear()
         for feed in feeds:
@@ -312,19 +312,19 @@ def _watch(near: weakref.ref[NearCopies], woken: socket.socket) -> None:
     """The thread; it does not keep what it serves alive."""
     with woken:
         while True:
-            copies = near()
-            if copies is None:
+            found = near()
+            if found is None:
                 return
-            waiting, pause = copies.sockets(), copies.max_age / _BEATS
-            del copies
+            waiting, pause = found.sockets(), found.max_age / _BEATS
+            del found
             try:
                 readable: set[Any] = set(wait([woken, *waiting], pause))
                 if woken in readable and not woken.recv(1024):
                     return
             except (OSError, ValueError):  # one of them was closed
                 readable = set(waiting)
-            copies = near()
-            if copies is None:
+            found = near()
+            if found is None:
                 return
-            copies.turn(readable)
-            del copies
+            found.turn(readable)
+            del found

@@ -476,8 +476,8 @@ class BlockStore:
         self, number: int, turn: int, listed: Sequence[tuple[int, int, int]], repair: str
     ) -> Operation[Suspicions]:
         keys, notes = [self.block_key(number, *b) for b in listed], Suspicions()
-        reads = [Command(self._component, key, ("GET", key)) for key in keys]
-        contents = yield from read_or_note(reads, notes, repair)
+        gets = [Command(self._component, key, ("GET", key)) for key in keys]
+        contents = yield from read_or_note(gets, notes, repair)
         noted = {note.error.key for note in notes}
         lists = self._list_key(number, turn)
         for block, key, content in zip(listed, keys, contents, strict=True):

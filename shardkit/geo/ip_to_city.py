@@ -334,14 +334,14 @@ class IpToCity(Structure[Face]):
                 return None
         while wanted:
             paged: dict[tuple[Level, int, int], list[tuple[int, int]]] = {}
-            for places in pages(wanted, BLOCKS_AT_ONCE):
+            for some in pages(wanted, BLOCKS_AT_ONCE):
                 keys = [
-                    self._store.block_key(number, place[0].number, *place[1:]) for place in places
+                    self._store.block_key(number, place[0].number, *place[1:]) for place in some
                 ]
                 contents = yield from self._get(view, keys)
                 if contents is None:
                     return None
-                for (level, bucket, page), content in zip(places, contents, strict=True):
+                for (level, bucket, page), content in zip(some, contents, strict=True):
                     if content is None:
                         absent[level, bucket, page] = wanted[level, bucket, page]
                         continue

@@ -117,8 +117,8 @@ class ClientPlane:
         if link is None:
             self._check_zone(read_from)
             reads = LinkReads(self.replicas, self.clients, read_from, structures=raw)
-            new = kind(self.topology, self.clients, raw=raw, reads=reads)
-            link = self._links.setdefault((kind, raw, read_from), new)
+            made = kind(self.topology, self.clients, raw=raw, reads=reads)
+            link = self._links.setdefault((kind, raw, read_from), made)
         return link
 
     def sender(self, link: BlockingLink | AwaitingLink, component: Component) -> Any:
