@@ -27,7 +27,15 @@ from typing import (
 )
 from uuid import UUID
 
-from shardkit.caching.near import LONGEST_AGE, SHORTEST_AGE, TAGS, VALUES, NearCopies, NearCopy
+from shardkit.caching.near import (
+    LONGEST_AGE,
+    SHORTEST_AGE,
+    TAGS,
+    VALUES,
+    NearCopies,
+    NearCopy,
+    near_copies,
+)
 from shardkit.caching.values import CachedValues, ComputingLease
 from shardkit.errors import (
     InvalidArgumentError,
@@ -195,11 +203,7 @@ class Caching:
         values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale)
         near = None
         if self.near:
-            near = kit.near_copies.get(self.component)
-            if near is None:
-                made = NearCopies(kit.plane.link(), self.component)
-                near = kit.near_copies.setdefault(self.component, made)
-            near.configure(self.near, self.max_age)
+            near = near_copies(kit, self.component, self.near, self.max_age, (VALUES, TAGS))
         return values, renewals, near
 
 
@@ -237,7 +241,7 @@ class _Function:
             self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals, near = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
-        reading = near.note(key, tags) if near is not None and near.warm else None
+        reading = near.note(key, tags, (key, *tags)) if near is not None and near.warm else None
         try:
             stored, lease, fresh = yield partial(values.take, key, tags, anew), False
         except BaseException as error:
@@ -252,7 +256,7 @@ class _Function:
                 if near is not None:
                     near.warm = True
                     if reading is not None:
-                        near.keep(reading, value, len(stored), fresh)
+                        near.keep(reading, value, len(key) + len(stored), fresh)
                 return value
             except StructureError:  # damaged, or of another codec
                 _, lease, _ = yield partial(values.take, key, tags, True), False

@@ -210,6 +210,42 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         """
         return _caching.Caching(lambda: self, component, **options)
 
+    def near(
+        self,
+        component: str,
+        size: int,
+        *,
+        max_age: Seconds = 1.0,
+        prefixes: Collection[str] = (),
+    ) -> Self:
+        """Return this kit with near copies: reads of a component use replies of earlier ones.
+
+        They are those of routers, of pipelines without MULTI, and of structures that the returned
+        kit makes. Servers tell of changes, and a call that writes with it reads its own writes;
+        what clients of ``router[key]``, decorators and `client` write is told by the server. On
+        clusters, in memory, and where CLIENT TRACKING is refused, each copy is used for
+        ``max_age``. Closing either kit closes both.
+
+        Args:
+            component: whose keys; others are read as usual. Those of replicas are, too.
+            size: bytes of this process for the copies; the oldest go first.
+            max_age: the seconds that a copy may be older than what its server has, also when
+                connections hang.
+            prefixes: what the keys begin with, to hear of fewer changes; all keys by default. None
+                may be the beginning of another.
+
+        Cost: one connection to each server, which sends each changed key to each such process. A
+        read that finds no copy asks for its key's time to live in the same exchange.
+        """
+        view = object.__new__(type(self))
+        vars(view).update(vars(self))
+        copies = _caching.near_copies(self, component, size, max_age, prefixes)
+        view.plane = plane = self.plane.with_near(component, copies)
+        kind: Any = type(self._driver)
+        driver = kind(plane.alink() if kind is AwaitingDriver else plane.link())
+        vars(view).update(_driver=driver, driver=driver, _other_face=None)
+        return view
+
     def face_of(self, awaits: bool | None) -> tuple[Any, Any]:
         """Return what runs operations of a face (None: the kit's own), and what renews holds."""
         kinds = BlockingDriver, AwaitingDriver

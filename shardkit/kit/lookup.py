@@ -6,9 +6,11 @@ client of that shard.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.config.component import MAX_SHARDS, Component, wrong_placement
@@ -92,6 +94,7 @@ class CallSite:
 class ClientPlane:
     """Returns clients by component and key."""
 
+    near: Mapping[str, Any] = MappingProxyType({})  # near copies by component; see `Kit.near`
     check_keys = False  # whether key routers' clients refuse keys of other shards, for tests
 
     def __init__(self, topology: Topology, clients: Clients, zone: str = "") -> None:
@@ -119,7 +122,17 @@ class ClientPlane:
             reads = LinkReads(self.replicas, self.clients, read_from, structures=raw)
             made = kind(self.topology, self.clients, raw=raw, reads=reads)
             link = self._links.setdefault((kind, raw, read_from), made)
+        if self.near and read_from is None:
+            from shardkit.caching.near_reads import NearLink  # few programs need it
+
+            return NearLink(link, self.near, raw)  # type: ignore[return-value]
         return link
+
+    def with_near(self, component: str, copies: Any) -> ClientPlane:
+        """Return the same plane, whose links use near copies of a component's keys."""
+        plane = copy.copy(self)
+        plane.near = {**self.near, component: copies}
+        return plane
 
     def sender(self, link: BlockingLink | AwaitingLink, component: Component) -> Any:
         """Return what sends batches whose keys one version of the component has placed."""
