@@ -59,6 +59,16 @@ def wait_seconds(owner: str, timeout: Seconds | None, field: str = "timeout") ->
     return check_seconds(owner, field, timeout)
 
 
+def distinct(owner: str, field: str, values: Iterable[T]) -> list[T]:
+    """Return an argument's values without repetitions, in their order."""
+    try:
+        return list(dict.fromkeys(values))
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{owner}: {field} with a value that cannot be compared", "give texts"
+        ) from None
+
+
 def check_tag(owner: str, field: str, name: str) -> str:
     """Check a name that becomes the hash tag of keys, such as a mailbox's owner."""
     check_name(name)
