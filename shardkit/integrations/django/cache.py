@@ -274,7 +274,7 @@ class ShardKitCache(BaseCache):
 
     def expire(self, key: Any, timeout: Seconds, version: int | None = None) -> bool:
         """Have a value expire in ``timeout`` seconds; return whether there is one."""
-        milliseconds = round(1000 * self._checked(timeout))
+        milliseconds = round(1000 * self._time(timeout))
         return bool(self._one(self._command("PEXPIRE", self._key(key, version), milliseconds), 0))
 
     def persist(self, key: Any, version: int | None = None) -> bool:
@@ -334,13 +334,13 @@ class ShardKitCache(BaseCache):
         found = int(self._one(self._command(command, self._key(key, version)), -2))
         return None if found == -1 else max(0, found)
 
-    def _checked(self, timeout: Seconds) -> float:
+    def _time(self, timeout: Seconds) -> float:
         return check_seconds(self._name, "timeout", timeout, -LONGEST_WAIT, LONGEST_EXPIRY)
 
     def _seconds(self, timeout: Any) -> int | None:
         if timeout is DEFAULT_TIMEOUT:
             timeout = self.default_timeout
-        return None if timeout is None else max(0, int(self._checked(timeout)))
+        return None if timeout is None else max(0, int(self._time(timeout)))
 
     def _command(self, name: str, stored: str, *args: Argument) -> Command:
         return Command(self._component, stored, (name, stored, *args))
