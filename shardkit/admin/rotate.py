@@ -48,7 +48,7 @@ from shardkit.errors import ConfigError, ConfigServerError, counted, few
 from shardkit.network.connections.databases import connection_name
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import server_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.server_errors import meaning
 
 WAIT = 60.0  # seconds for processes to change over
@@ -150,9 +150,9 @@ def rotate(
             not done, and can be done again.
         ConfigServerError: the config server cannot be read or written.
     """
-    client_timeout = in_seconds(client_timeout)
-    settled = in_seconds(settled)
-    timeout = in_seconds(timeout)
+    client_timeout = check_seconds("rotate", "client_timeout", client_timeout)
+    settled = check_seconds("rotate", "settled", settled)
+    timeout = check_seconds("rotate", "timeout", timeout)
     run = _OngoingRotation(config, config_server, user, password, timeout, login or {}, progress)
     run.distributed, run.ignore_others = distributed, ignore_others
     if dry_run:
@@ -186,7 +186,7 @@ def abort_rotation(
         ConfigError: none has started, it was published, or a server cannot be reached.
         ConfigServerError: the config server cannot be read or written.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("abort_rotation", "timeout", timeout)
     run = _OngoingRotation(config, config_server, user, None, timeout, login or {})
     with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
         state = run.read_state(True, "--abort")

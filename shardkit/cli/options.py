@@ -32,6 +32,7 @@ from shardkit.errors import ConfigError, ConfigServerError, counted
 from shardkit.kit.config_client import first_master
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.network.server_queries import ServerErrors
+from shardkit.operations.arguments import LONGEST_WAIT
 from shardkit.routing.placement import DEFAULT
 
 S = TypeVar("S")
@@ -94,7 +95,15 @@ def number(
     kind: Any = click.IntRange if isinstance(least, int) else click.FloatRange
     if default is not None:
         more["default"] = default
+    more["callback"] = _usable
     return option(more.pop("unit", "N"), about, type=kind(least, most), **more)
+
+
+def _usable(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    most = LONGEST_WAIT if parameter.metavar == "SECONDS" else 2**53
+    if value is not None and not abs(value) <= most:  # NaN neither
+        raise click.BadParameter("it is no number that can be used")
+    return value
 
 
 def seconds(default: float | None, about: str, least: float = 0.0, **more: Any) -> Any:

@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias
 
 import redis
 from redis.client import NEVER_DECODE
-from redis.exceptions import RedisError, WatchError
+from redis.exceptions import InvalidResponse, RedisError, WatchError
 
 from shardkit.config.component import (
     EPOCH_KEY,
@@ -741,8 +741,18 @@ def _get(client: Any, keys: Sequence[str]) -> dict[str, bytes | None]:
 
 
 def _mget(client: Any, keys: Sequence[str]) -> list[bytes | None]:
-    values: list[bytes | None] = _raw(client, "MGET", *keys)
-    return values
+    return values_of(keys, _raw(client, "MGET", *keys))
+
+
+def values_of(keys: Sequence[str], reply: Any) -> list[bytes | None]:
+    """Return MGET's reply; raise redis-py's InvalidResponse for one of another kind."""
+    if (
+        not isinstance(reply, list)
+        or len(reply) != len(keys)
+        or not all(value is None or isinstance(value, bytes | str) for value in reply)
+    ):
+        raise InvalidResponse(f"the reply to MGET cannot be used: {reply!r:.60}")
+    return reply
 
 
 def _raw(client: Any, *command: Any) -> Any:

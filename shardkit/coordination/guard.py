@@ -33,7 +33,7 @@ from shardkit.errors import (
     StaleTokenError,
 )
 from shardkit.network.links.server_request import may_repeat
-from shardkit.operations.arguments import Seconds, check_calls, shown
+from shardkit.operations.arguments import Seconds, check_calls, check_integer, shown
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
@@ -75,6 +75,7 @@ class Guard(Structure[Face]):
     ) -> None:
         super().__init__(driver, component, name)
         self._fence = f"{kind}:{name}:fence"
+        check_integer(name, "token", token, 0, 2**53)
         self.token = token
         self._ttl = 0
         if remember is not None:

@@ -59,7 +59,7 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.structures.base.arguments import check_name, check_seconds, check_tag
+from shardkit.structures.base.arguments import check_name, check_seconds, check_tag, distinct
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
@@ -236,7 +236,7 @@ class Transfers(Structure[Face]):
         Cost: at least two exchanges with each shard concerned, and one for each transfer in flight;
         more while accounts change.
         """
-        names = list(dict.fromkeys(accounts))
+        names = distinct(self.name, "accounts", accounts)
         before = None
         for attempt in range(ROUNDS):
             read = yield from Transfers.read.steps(self, *names)

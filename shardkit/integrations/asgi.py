@@ -19,7 +19,7 @@ from typing import Any, Unpack
 import shardkit
 from shardkit.caching.functions import Caching, CachingOptions
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.integrations.web import PROBES, Sessions, error_answer
+from shardkit.integrations.web import PROBES, Sessions, check_ttl, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
@@ -250,9 +250,9 @@ class SessionMiddleware:
         kit: AsyncShardKit | None = None,
     ) -> None:
         self._app = app
-        self._name = name
+        self._name, kept = name, check_ttl(name, ttl)
         self._sessions = _OfKit(
-            kit, lambda kit: Sessions(kit.face_of(True)[0], component, name, ttl)
+            kit, lambda kit: Sessions(kit.face_of(True)[0], component, name, kept)
         )
         self._cookie = f"; Path=/; HttpOnly; SameSite=Lax{'; Secure' * secure}; Max-Age="
 

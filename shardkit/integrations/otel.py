@@ -20,6 +20,7 @@ from shardkit import events
 from shardkit.errors import RoutingError, extra, few
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import live_pools, watchers
+from shardkit.operations.arguments import check_integer
 from shardkit.routing.command_keys import key_positions
 
 with extra("otel", "traces and metrics of OpenTelemetry"):
@@ -59,6 +60,7 @@ def instrument(
         keys: how many of the keys of its commands a server's span has at most, as
             ``shardkit.keys``; none by default, because keys may contain secrets.
     """
+    check_integer("otel", "keys", keys, 0, 2**31)
     telemetry = _Telemetry(
         trace.get_tracer("shardkit", tracer_provider=tracer_provider),
         metrics.get_meter("shardkit", meter_provider=meter_provider),

@@ -14,6 +14,7 @@ from shardkit import events
 from shardkit.errors import extra
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import watchers
+from shardkit.operations.arguments import check_integer
 
 with extra("prometheus", "metrics of Prometheus"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -63,6 +64,8 @@ class _LabelValues:
 
 class _Metrics:
     def __init__(self, registry: CollectorRegistry, max_shards: int, max_names: int) -> None:
+        check_integer("prometheus", "max_shards", max_shards, 0, 2**31)
+        check_integer("prometheus", "max_names", max_names, 0, 2**31)
         self._shard = _LabelValues(max_shards)
         self._command, self._call = _LabelValues(max_names), _LabelValues(max_names)
         self._error, self._server = _LabelValues(max_names), _LabelValues(max_names)

@@ -79,12 +79,17 @@ class WebSession(dict[str, Any]):
         self._renewed = True
 
 
+def check_ttl(name: str, ttl: Seconds) -> int:
+    """Return the whole seconds for which a session is kept, checked."""
+    return int(check_seconds(name, "ttl", ttl, 1, 2**31))
+
+
 class Sessions(Structure[Face]):
     """Sessions on the shards of their ids, for ``ttl`` seconds after their last use."""
 
     def __init__(self, driver: Driver, component: str, name: str, ttl: Seconds) -> None:
         super().__init__(driver, component, name)
-        self.ttl = int(check_seconds(name, "ttl", ttl, 1, 2**31))
+        self.ttl = check_ttl(name, ttl)
 
     @operation
     def load(self, cookie: str) -> Operation[WebSession]:

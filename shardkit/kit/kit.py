@@ -60,7 +60,7 @@ from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routing.placement import DEFAULT
-from shardkit.structures.base.arguments import LONGEST_WAIT, check_integer, check_seconds
+from shardkit.structures.base.arguments import check_integer, check_seconds
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.upgrade import Upgrade, upgrade_component
 
@@ -509,7 +509,7 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
-        return health_of(self, check_seconds("kit", "timeout", timeout, 0, LONGEST_WAIT))
+        return health_of(self, check_seconds("kit", "timeout", timeout))
 
     def upgrade(
         self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
@@ -636,7 +636,7 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
 
     async def health(self, timeout: Seconds = TIMEOUT) -> Health:  # noqa: ASYNC109 - as blocking
         """Check every server, all at the same time; see `ShardKit.health`."""
-        return await ahealth_of(self, check_seconds("kit", "timeout", timeout, 0, LONGEST_WAIT))
+        return await ahealth_of(self, check_seconds("kit", "timeout", timeout))
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `ShardKit.together`."""

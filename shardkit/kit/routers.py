@@ -17,7 +17,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, NoReturn, Self, TypeAlias, TypeVar, overload
 
-from shardkit.config.component import Component
+from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import CommandRefused, InvalidKeyError, ShardFailure
 from shardkit.events import observed
@@ -101,6 +101,7 @@ class Router(Generic[K, C]):
 
     def client(self, shard: int) -> C:
         """Return the client of the shard with number ``shard``, or raise MissingEntryError."""
+        check_integer(self.component, "shard", shard, 0, MAX_SHARDS - 1)
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
         return self._getter(component)(component, number)
@@ -274,7 +275,7 @@ class ByPair(Router[Pair, C]):
 
     def _key(self, pair: Pair) -> Key:
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise InvalidKeyError(f"{pair!r} is not a pair of ids", "write router[a, b]")
+            raise InvalidKeyError(f"{shown(pair)} is not a pair of ids", "write router[a, b]")
         return pair_key(*pair)
 
     def shard_of(self, first: Key, second: Key) -> int:

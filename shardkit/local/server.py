@@ -31,7 +31,7 @@ from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.process import GuardedProcess, finish, locked
 from shardkit.network.connections.redis_private import library_name
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.structures.base.arguments import check_integer
 
 ENVIRONMENT = "SHARDKIT_SERVER"
@@ -229,6 +229,7 @@ class LocalServer:
 
     def log(self, lines: int = 20) -> str:
         """Return the last lines of its log since it was last started."""
+        check_integer(self.name, "lines", lines, 1, 2**31)
         try:
             with (self.directory / LOG_FILE).open("rb") as log:
                 log.seek(self._log_start)
@@ -244,7 +245,7 @@ class LocalServer:
         Raises:
             LocalServerError: it runs already, ended at once (quotes its log), or did not answer.
         """
-        start_all([self], in_seconds(timeout))
+        start_all([self], check_seconds(self.name, "timeout", timeout))
         return self
 
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
@@ -253,7 +254,7 @@ class LocalServer:
         Does nothing if it is not running, or in a forked child. Without a data directory its data
         is lost.
         """
-        stop_all([self], in_seconds(timeout))
+        stop_all([self], check_seconds(self.name, "timeout", timeout))
 
     def kill(self) -> None:
         """Kill it with SIGKILL, like a crash; unsaved data is lost.
@@ -287,7 +288,7 @@ class LocalServer:
             LocalServerError: it was not started before, or does not answer within ``timeout``
             seconds.
         """
-        timeout = in_seconds(timeout)
+        timeout = check_seconds(self.name, "timeout", timeout)
         process = self._started(to_change=True)
         self._terminate()
         self._await_end(time.monotonic() + STOP_TIMEOUT)
@@ -484,7 +485,7 @@ class ServerGroup(ABC):
             LocalServerError: a server did not start, or they did not find each other in time; all
                 are stopped.
         """
-        deadline = time.monotonic() + in_seconds(timeout)
+        deadline = time.monotonic() + check_seconds("servers", "timeout", timeout)
         refuse_running(self.servers)
         try:
             self._start(deadline)
@@ -496,7 +497,7 @@ class ServerGroup(ABC):
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop all servers in parallel; see `LocalServer.stop`."""
         # Sentinels first, or they might promote a replica.
-        stop_all([*reversed(self.servers)], in_seconds(timeout))
+        stop_all([*reversed(self.servers)], check_seconds("servers", "timeout", timeout))
 
     def __enter__(self) -> Self:
         return self.start()

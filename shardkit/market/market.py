@@ -13,7 +13,7 @@ and accepts negative prices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from shardkit.coordination.transfers import HIGHEST, Account, Leg, Transfers
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -153,12 +153,7 @@ class Market(Structure[Face]):
     ) -> Operation[dict[str, int]]:
         """Return the sums of users' and offers' money and items; see `Transfers.total`."""
         names = [_user(user) for user in users]
-        for offer in offers:
-            if not (isinstance(offer, tuple) and len(offer) == 2):
-                raise InvalidArgumentError(
-                    f"{self.name}: {shown(offer)} is not a pair", "give pairs of item and seller"
-                )
-            names.append(_offer(*offer))
+        names += [_offer(*offer) for offer in self._pairs(offers)]
         return (yield from Transfers.total.steps(self.transfers, names))
 
     @stream
@@ -170,8 +165,12 @@ class Market(Structure[Face]):
         Offers are pairs of item and seller. Cost: one exchange for each, and those of
         `Transfers.check`.
         """
-        yield from check_reads(*(partial(Market.price.steps, self, *offer) for offer in offers))
+        pairs = self._pairs(offers)
+        yield from check_reads(*(partial(Market.price.steps, self, *pair) for pair in pairs))
         yield from Transfers.check.steps(self.transfers, *map(_user, users))
+
+    def _pairs(self, offers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        return rows_of(self.name, "offers", offers, "(item, seller)", 2, 2)
 
     def _carry_out(self, item: str, seller: str, *legs: Leg) -> Operation[bool | None]:
         result = yield from Transfers.transfer.steps(self.transfers, *legs)

@@ -53,7 +53,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
+from shardkit.structures.base.arguments import check_integer, check_tag, distinct, wait_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, script_damage
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_score
 
@@ -128,7 +128,7 @@ class Chats(Tagged[Face]):
 
         Cost: two exchanges, three if an id is given, O(log n) for each of n members.
         """
-        everybody = list(dict.fromkeys([creator, *members]))
+        everybody = distinct(self.name, "members", [creator, *members])
         check_integer(self.name, "members", len(everybody), 1, MOST_AT_ONCE)
         check_integer(self.name, "history", history, 0, MOST_HISTORY)
         first = b"" if body is None else encode_message(self.name, creator, body)

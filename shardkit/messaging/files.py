@@ -77,6 +77,7 @@ from shardkit.structures.base.arguments import (
     check_integer,
     check_seconds,
     check_tag,
+    distinct,
     wait_seconds,
 )
 from shardkit.structures.base.check import (
@@ -246,12 +247,13 @@ class Files(Tagged[Face]):
 
         Cost: one exchange.
         """
-        check_integer(self.name, "readers", len(set(readers)), 1, MOST_READERS)
+        readers = distinct(self.name, "readers", readers)
+        check_integer(self.name, "readers", len(readers), 1, MOST_READERS)
         check_integer(self.name, "chunk_size", chunk_size, 1, LARGEST_CHUNK)
         check_integer(self.name, "byte_limit", byte_limit, chunk_size, 2**50)
         for reader in readers:
             self._check_reader(reader)
-        text = json.dumps(sorted(set(readers)), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(sorted(readers), ensure_ascii=False, separators=(",", ":"))
         args = (text, byte_limit, chunk_size, secrets.token_hex(8))
         [reply] = yield [self._call("create", channel, *args, idempotent=True)]
         if reply[0] == 1:

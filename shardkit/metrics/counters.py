@@ -41,7 +41,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, check_seconds
+from shardkit.structures.base.arguments import check_integer, check_name, check_seconds, distinct
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -231,7 +231,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
             )
         samples = self.precisions[precision]
         batch = []
-        for name in dict.fromkeys(names):
+        for name in distinct(self.name, "names", names):
             check_name(name)
             key = self._of(group_of(name), name)
             args = (self._clock.script_seconds(), precision, samples)

@@ -45,7 +45,7 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.arguments import check_integer, check_name, distinct
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
@@ -307,7 +307,7 @@ class MeasuredValues(RecordingStructure[Face]):
         self, contexts: Iterable[str], kind: str, period: str = "current"
     ) -> Operation[Statistics | None]:
         """Return several contexts' merged statistics; see `get`. Cost: one exchange."""
-        several = yield from self._read(list(dict.fromkeys(contexts)), kind, period)
+        several = yield from self._read(distinct(self.name, "contexts", contexts), kind, period)
         return merged(part for part in several if part is not None)
 
     @operation

@@ -42,6 +42,8 @@ Seconds: TypeAlias = float | dates.timedelta
 # Iterable, but one value.
 SINGLE = (str, bytes, bytearray, memoryview)
 
+LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
+
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
 
@@ -118,6 +120,32 @@ def is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, float):
         return not math.isnan(value)
     return isinstance(value, int) and value.__class__ is not bool and value.bit_length() < 1024
+
+
+def check_integer(owner: str, field: str, value: int, lowest: int, highest: int) -> None:
+    """Check that an argument is an integer within bounds."""
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise InvalidArgumentError(
+            f"{owner}: {field}={shown(value)}", f"give an integer, {lowest:,} to {highest:,}"
+        )
+
+
+def check_seconds(
+    owner: str, field: str, value: Seconds, least: float = 0, most: float = LONGEST_WAIT
+) -> float:
+    """Return an argument in seconds, checked."""
+    return check_number(owner, field, in_seconds(value), least, most, "seconds")
+
+
+def check_number(
+    owner: str, field: str, value: float, least: float, most: float, what: str = "a number"
+) -> float:
+    """Return an argument that is a number within bounds, checked."""
+    if not is_number(value) or not least <= value <= most:
+        raise InvalidArgumentError(
+            f"{owner}: {field}={shown(value)}", f"give {what}, {least:g} to {most:,.0f}"
+        )
+    return float(value)
 
 
 _SIMPLE: dict[Any, Kind] = {

@@ -30,7 +30,7 @@ from shardkit.errors import (
     ShardKitError,
 )
 from shardkit.events import finished, handlers, observed, started
-from shardkit.operations.arguments import in_seconds
+from shardkit.operations.arguments import check_seconds
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
@@ -92,7 +92,7 @@ class _StepRunner:
         if isinstance(step, Call | _Calls):
             return self._call(step)
         if isinstance(step, Partial) and step.timeout is not None:
-            return self._send_within(step, in_seconds(step.timeout))
+            return self._send_within(step, check_seconds("Partial", "timeout", step.timeout))
         return self._send(step)
 
 

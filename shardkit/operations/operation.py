@@ -45,7 +45,7 @@ from typing import (
 )
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import argument_check, check_calls, refusal
+from shardkit.operations.arguments import argument_check, check_calls, check_integer, refusal
 from shardkit.operations.commands import (
     Abandon,
     Argument,
@@ -294,5 +294,6 @@ def pages(values: Iterable[T], size: int) -> Iterator[list[T]]:
         raise InvalidArgumentError(
             f"{type(values).__name__} where several values are expected", "pass a list of them"
         ) from None
+    check_integer("pages", "size", size, 1, 2**31)
     while page := list(islice(iterator, size)):
         yield page

@@ -271,9 +271,12 @@ def _numbered(name: str, at: int, step: int, none: bool) -> _Finder:
 
     def find(args: _Args) -> Positions:
         given, first = args[at], at + 1
-        digits = str(given) if isinstance(given, int) else _word(given)
-        count = int(digits) if digits.isdigit() and len(digits) < 10 else None
-        if count is None or not (count or none):
+        digits = _word(given)
+        if isinstance(given, int):
+            count = given
+        else:
+            count = int(digits) if digits.isdigit() and len(digits) < 10 else -1
+        if count < (0 if none else 1):
             kind = "integer" if none else "positive integer"
             raise RoutingError(f"{name} with a number of keys that is no {kind}", remedy)
         if count * step > len(args) - first:

@@ -25,7 +25,7 @@ from typing import Any, Literal, Unpack, get_args
 from redis.exceptions import NoPermissionError, RedisError
 
 from shardkit.admin.changes import Change, taking_part
-from shardkit.admin.growth.exchange import at_work, database_client, database_count
+from shardkit.admin.growth.exchange import at_work, check_share, database_client, database_count
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
@@ -36,7 +36,7 @@ from shardkit.config.component import entry_key
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
 from shardkit.network.survey import CONFIG_KEYS, reason
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_integer, check_number, check_seconds, shown
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag
@@ -225,12 +225,9 @@ def measure_balance(
         GrowthError: a server cannot be measured; names it.
         ConfigError: the entries cannot be read.
     """
-    seconds = in_seconds(seconds)
-    if sample < 0 or not 0 < share <= 1 or not 0 < seconds <= 60:
-        raise InvalidArgumentError(
-            f"sample={sample}, share={share:g}, seconds={seconds:g} cannot be used",
-            "give a sample of 0 or more, a share up to 1, and up to 60 seconds",
-        )
+    seconds = check_seconds("balance", "seconds", seconds, 0.001, 60)
+    share = check_share("balance", share)
+    check_integer("balance", "sample", sample, 0, 2**31)
     components = read_components(config)
     if unknown := sorted(set(names) - components.keys()):
         raise InvalidArgumentError(f"{unknown[0]!r} is no component", "see: shardkit config show")
@@ -303,10 +300,10 @@ def plan_balance(
     Raises:
         InvalidArgumentError: the report has no operations, or the tolerance cannot be used.
     """
-    if by not in get_args(By) or not 0 <= tolerance < 1:
+    tolerance = check_number("balance", "tolerance", tolerance, 0, 0.99)
+    if by not in get_args(By):
         raise InvalidArgumentError(
-            f"by={by!r}, tolerance={tolerance!r} cannot be balanced",
-            "specify bytes, keys or operations, and a tolerance from 0 to below 1",
+            f"by={shown(by)} cannot be balanced", "specify bytes, keys or operations"
         )
     if by == "operations" and any(each.watched is None for each in report.servers):
         raise InvalidArgumentError("the report has no watched operations", "use watch=True")
@@ -360,6 +357,8 @@ def with_operations(
     So `plan_balance` balances operations without MONITOR. See `shardkit.admin.read_heat`; ``hot``
     are its `Heat.kinds`, of which keys and tags become parts of the report.
     """
+    for shard, rate in rates.items():
+        check_number(shard, "rate", rate, 0, 2**63)
     databases = tuple(
         replace(each, operations=sum(rates.get(shard, 0.0) for shard in each.shards))
         for each in report.databases

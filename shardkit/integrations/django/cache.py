@@ -30,7 +30,7 @@ from shardkit.caching.functions import computation, provide
 from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.integrations.kits import kit_of
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import LONGEST_WAIT, Seconds, check_seconds, shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -44,6 +44,7 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.steps import run_steps
 from shardkit.routing.keys import hash_tag
+from shardkit.structures.base.arguments import LONGEST_EXPIRY
 
 logger = logging.getLogger("shardkit.integrations")
 
@@ -273,7 +274,7 @@ class ShardKitCache(BaseCache):
 
     def expire(self, key: Any, timeout: Seconds, version: int | None = None) -> bool:
         """Have a value expire in ``timeout`` seconds; return whether there is one."""
-        milliseconds = round(1000 * in_seconds(timeout))
+        milliseconds = round(1000 * self._time(timeout))
         return bool(self._one(self._command("PEXPIRE", self._key(key, version), milliseconds), 0))
 
     def persist(self, key: Any, version: int | None = None) -> bool:
@@ -333,10 +334,13 @@ class ShardKitCache(BaseCache):
         left = int(self._one(self._command(command, self._key(key, version)), -2))
         return None if left == -1 else max(0, left)
 
+    def _time(self, timeout: Seconds) -> float:
+        return check_seconds(self._name, "timeout", timeout, -LONGEST_WAIT, LONGEST_EXPIRY)
+
     def _seconds(self, timeout: Any) -> int | None:
         if timeout is DEFAULT_TIMEOUT:
             timeout = self.default_timeout
-        return None if timeout is None else max(0, int(timeout))
+        return None if timeout is None else max(0, int(self._time(timeout)))
 
     def _command(self, name: str, stored: str, *args: Argument) -> Command:
         return Command(self._component, stored, (name, stored, *args))

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from shardkit import log_records
 from shardkit.errors import InvalidArgumentError, ShardFailure, ShardUnavailable
+from shardkit.operations.arguments import check_integer
 from shardkit.operations.commands import (
     Columns,
     Command,
@@ -128,6 +129,8 @@ def recommend(
         longest: the bytes of the longest field, member or value; None if unknown.
         limits: the server's limits, for their names and values; None for a new server's defaults.
     """
+    check_integer("recommend", "part_size", part_size, 1, 2**63)
+    check_integer("recommend", "longest", longest or 0, 0, 2**63)
     if form not in FORMS:
         raise InvalidArgumentError(f"type={form!r} has no compact form", f"use one of {[*FORMS]}")
     wanted = FORMS[form]

@@ -263,4 +263,5 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
 
 def part_key(name: str, number: int) -> str:
     """Return the key of a part: a tag, so that more keys of the part can live beside it."""
+    check_integer(name, "number", number, 0, MOST_PLACES - 1)
     return f"{{{name}:{number}}}"

@@ -33,7 +33,8 @@ from shardkit.errors import (
 from shardkit.kit.kit import AsyncShardKit, ShardKit, _source as source_of
 from shardkit.network.topology import FixedMap
 from shardkit.operations import forks
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_integer
+from shardkit.structures.base.arguments import wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.testing.simulation.choices import Choices, from_text, shrink, to_text
 from shardkit.testing.simulation.connections import SimulatedConnector
@@ -540,11 +541,14 @@ def simulate(
     preference = _RareSteps() if rare else None
     growth = []
     failed: tuple[Choices, Exception] | None = None
-    limit = in_seconds(seconds)
+    limit = wait_seconds("simulate", seconds, "seconds")
+    for name, number in (("schedules", schedules), ("shrink_runs", shrink_runs)):
+        check_integer("simulate", name, number, 0, 2**63)
+    check_integer("simulate", "seed", seed, -(2**63), 2**63)
     started = time.perf_counter()
     with _garbage_collected_by_turns() as collect:
         for number in range(schedules):
-            if limit is not None and time.perf_counter() - started > limit:
+            if time.perf_counter() - started > limit:
                 break
             choices = Choices(seed + number)
             run = _Run(protocol, choices, prefers=preference, states=states)
