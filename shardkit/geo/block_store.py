@@ -187,9 +187,10 @@ class _RangeTable:
 
 
 class RangeTables:
-    """The tables of a copy, filled block by block."""
+    """The tables of a copy, filled block by block, of so many cities."""
 
-    def __init__(self) -> None:
+    def __init__(self, cities: int) -> None:
+        self.cities = cities
         self.flat = {
             level.number: _RangeTable("Q" if level.bits > 16 else "I") for level in LEVELS[:3]
         }
@@ -197,10 +198,12 @@ class RangeTables:
 
     def add(self, level: int, bucket: int, content: bytes) -> None:
         """Add a block; those of a level must come in order. A list of pages adds nothing."""
-        block = entries(LEVELS[level], content)
-        if block is None:
+        offsets, numbers = entries(LEVELS[level], content)
+        if not numbers:
             return
-        offsets, numbers = block
+        added = [0 if n == NO_CITY else n + 1 for n in numbers]
+        if max(added) > self.cities:
+            raise LookupError(f"city {max(added) - 1} of {self.cities}")
         if level == _HOST_LEVEL:
             table, base = self.hosts.setdefault(bucket, _RangeTable("Q")), 0
         else:
@@ -209,7 +212,7 @@ class RangeTables:
                 self._end(table, bits)
             base, table.next = bucket << bits, bucket + 1
         table.starts.extend([base + offset for offset in offsets])
-        table.numbers.extend([0 if n == NO_CITY else n + 1 for n in numbers])
+        table.numbers.extend(added)
 
     def finish(self) -> None:
         """End the last city of each table at the end of its bucket."""
@@ -433,7 +436,7 @@ class BlockStore:
 
     def load(self, generation: Generation) -> Operation[LocalCities]:
         """Load a generation into this process."""
-        tables = RangeTables()
+        tables = RangeTables(generation.cities)
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn, generation.levels))) is not None:
             keys = [self.block_key(number, *block) for block in listed]
@@ -457,7 +460,7 @@ class BlockStore:
                 listed = yield from self._listed(*place)
             if listed is None:
                 break
-            yield from confirmed(self._check_blocks, number, turn, listed, repair)
+            yield from confirmed(self._check_blocks, generation, turn, listed, repair)
             count += len(listed)
             turn += 1
         yield from raised_twice(self._compare, generation, count, turn, repair=repair)
@@ -473,17 +476,21 @@ class BlockStore:
             raise damage(self._component, key, f"lists of {count} blocks", wanted, IMPORT_AGAIN)
 
     def _check_blocks(
-        self, number: int, turn: int, listed: Sequence[tuple[int, int, int]], repair: str
+        self,
+        generation: Generation,
+        turn: int,
+        listed: Sequence[tuple[int, int, int]],
+        repair: str,
     ) -> Operation[Suspicions]:
-        keys, notes = [self.block_key(number, *b) for b in listed], Suspicions()
+        keys, notes = [self.block_key(generation.number, *b) for b in listed], Suspicions()
         gets = [Command(self._component, key, ("GET", key)) for key in keys]
         contents = yield from read_or_note(gets, notes, repair)
         noted = {note.error.key for note in notes}
-        lists = self._list_key(number, turn)
+        lists = self._list_key(generation.number, turn)
         for block, key, content in zip(listed, keys, contents, strict=True):
             try:
                 if key not in noted:
-                    self._add(RangeTables(), block, key, content, lists)
+                    self._add(RangeTables(generation.cities), block, key, content, lists)
             except DamagedDataError as error:
                 notes.append(Suspicion(error, repair))
         return notes

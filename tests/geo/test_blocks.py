@@ -66,7 +66,7 @@ def test_every_address_is_in_the_narrowest_of_its_ranges(
     assert intake.read == count
     assert all(a[1] < b[0] for a, b in pairwise(ranges))
     store = stored(ranges)
-    tables = RangeTables()
+    tables = RangeTables(len(numbers))
     for (level, bucket, _), content in store.items():
         tables.add(level, bucket, content)
     local = LocalCities(Generation(1, 0, len(numbers), 0, (), 0), tables, numbers)

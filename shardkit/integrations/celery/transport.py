@@ -22,12 +22,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from kombu.exceptions import ChannelError
+from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
@@ -176,6 +177,7 @@ class Channel(virtual.Channel):
         self._transport, self._pid = connection, os.getpid()
         self._threads: dict[str, tuple[threading.Event, threading.Thread]] = {}
         self._own: set[str] = set()  # queues that end with this channel
+        self._unbound: set[tuple[str, str, str]] = set()  # bindings that a server did not answer
         self.qos.prefetch_count = 0  # made here: threads share it
 
     # ---- publishing
@@ -232,7 +234,11 @@ class Channel(virtual.Channel):
                 stop.set()
             for _, thread in self._threads.values():
                 thread.join(4 * WAIT)
-            super().close()
+            try:
+                with DeadlineBlock(PATIENCE):
+                    self._bind_late(self._unbound)
+            finally:
+                super().close()
 
     def _queues(self, queue: str) -> list[str]:
         return [_named(queue, step) for step in self._transport.steps]
@@ -269,14 +275,24 @@ class Channel(virtual.Channel):
                 transport.wake(error)
                 return
             except SERVER_ERRORS as error:
-                about = log_records.fields("queue-not-read", queue=queue, cause=str(error))
-                logger.warning("queue %s cannot be read: %s", queue, error, extra=about)
+                _warn("queue-not-read", queue, "cannot be read", error)
                 stop.wait(min(FIRST_PAUSE * 2.0**failures, LONGEST_PAUSE))
                 failures = min(failures + 1, 10)
 
     # ---- exchanges
 
+    def queue_declare(self, queue: str = "", passive: bool = False, **kwargs: Any) -> Any:
+        try:
+            with DeadlineBlock(PATIENCE):
+                return super().queue_declare(queue, passive, **kwargs)
+        except SERVER_ERRORS as error:
+            if passive:
+                raise
+            _warn("queue-not-read", queue, "cannot be counted", error)
+            return queue_declare_ok_t(queue, 0, 0)
+
     def get_table(self, exchange: str) -> list[tuple[str, Any, str]]:
+        self._bind_late(each for each in self._unbound if each[0] == exchange)
         read, table = self._transport.tables.get(exchange, (0.0, []))
         kind = self.typeof(exchange)
         if kind.type == "direct" or time.monotonic() - read > KNOWN_FOR:
@@ -287,10 +303,20 @@ class Channel(virtual.Channel):
         return table
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
-        if queue in self._own and self.typeof(exchange).type == "fanout":
-            self._purge(queue)  # broadcasts to an earlier worker of this name
-        self.kit.driver.run(self._binding(exchange, routing_key, queue))
-        self._transport.tables.pop(exchange, None)
+        self._unbound.add(binding := (exchange, routing_key, queue))
+        try:
+            with DeadlineBlock(PATIENCE):
+                self._bind_late([binding])
+        except SERVER_ERRORS as error:  # other queues do not wait for it
+            _warn("queue-not-bound", queue, "is bound later", error)
+
+    def _bind_late(self, bindings: Iterable[tuple[str, str, str]]) -> None:
+        for exchange, routing_key, queue in list(bindings):
+            if queue in self._own and self.typeof(exchange).type == "fanout":
+                self._purge(queue)  # broadcasts to an earlier worker of this name
+            self.kit.driver.run(self._binding(exchange, routing_key, queue))
+            self._unbound.discard((exchange, routing_key, queue))
+            self._transport.tables.pop(exchange, None)
 
     def _binding(self, exchange: str, routing_key: str, queue: str) -> Operation[None]:
         seconds = BOUND_FOR if queue in self._own else "inf"
@@ -329,6 +355,7 @@ class Channel(virtual.Channel):
 
     def _delete(self, queue: str, exchange: str, routing_key: str, *_: Any, **kwargs: Any) -> None:
         # An end in the past removes the binding, and what waits in its queue.
+        self._unbound.discard((exchange, routing_key, queue))
         self.kit.driver.run(self._bindings(exchange, -1, dumps([routing_key, queue])))
 
     def _purge(self, queue: str) -> int:
@@ -427,7 +454,9 @@ class Transport(virtual.Transport):
 
     def close_connection(self, connection: Any) -> None:
         self._closed.set()
-        super().close_connection(connection)
+        while self.channels or self._avail_channels:
+            with suppress(*SERVER_ERRORS):
+                super().close_connection(connection)
         if self._loop is not None:
             self._loop.remove(self._reading)
         self._reading.close()
@@ -449,6 +478,11 @@ class Transport(virtual.Transport):
                 bound = time.monotonic()
                 jobs += [job for channel in list(self.channels) for job in channel.bindings()]
             lanes.start(jobs)
+
+
+def _warn(event: str, queue: str, what: str, error: BaseException) -> None:
+    about = log_records.fields(event, queue=queue, cause=str(error))
+    logger.warning("queue %s %s: %s", queue, what, error, extra=about)
 
 
 def _named(queue: str, step: int) -> str:
