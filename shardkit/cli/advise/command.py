@@ -449,7 +449,7 @@ def convert_command(
         working_on(
             *(topology.config_server, "convert", component),
             [topology.kit.component(component), *read],
-        ),
+        ) as still,
         progress("entries") as tell,
     ):
         result = convert(
@@ -459,6 +459,7 @@ def convert_command(
             databases,
             offline=offline,
             stopped=stopped,
+            still=still,
             share=share,
             progress=lambda step, entries: tell(step, entries, None),
         )
