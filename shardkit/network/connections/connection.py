@@ -211,7 +211,8 @@ class Closable(ConnectionState):
             run_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
-        self._note_blocking()
+        if self.protocol != 2:
+            self._note_blocking()
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         read = super().read_response  # type: ignore[misc]
@@ -414,7 +415,8 @@ class _FastReplies(Closable):
             return False
         if not self._is_plain_tcp:
             return super().is_reusable()
-        return not self.reply_parser.has_more() and not self.reply_parser.poll(0)
+        parser = self.reply_parser
+        return not (parser.headers.held or parser.reader.has_data() or parser.poll(0))
 
 
 class TcpConnection(_FastReplies, redis.Connection):
@@ -505,7 +507,8 @@ class AsyncClosable(ConnectionState):
             await arun_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
-        self._note_blocking()
+        if self.protocol != 2:
+            self._note_blocking()
         read, blocks = super().read_response, self._blocking_for  # type: ignore[misc]
         extends = kwargs.get("timeout") is None and self.extend_blocking_timeout
         try:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
 import hiredis
@@ -223,8 +223,7 @@ class ConnectionState(Reconnects):
     def pack_commands(self, commands: Iterable[Any]) -> PackedCommands:
         """Pack commands to be sent."""
         commands = list(commands)
-        for args in commands:
-            require_printable(args)
+        require_printable(chain.from_iterable(commands))
         return PackedCommands.of(super().pack_commands(commands), commands)  # type: ignore[misc]
 
     def send_command(self, *args: Any, check_health: bool = True, **options: Any) -> Any:
@@ -369,7 +368,7 @@ class ConnectionState(Reconnects):
         return replies
 
     def _note_blocking(self) -> None:
-        """Note whether the next reply is that of a command that may block."""
+        """Note whether the next reply, which pushes may precede, is of a command that may block."""
         parser: Any = getattr(self, "reply_parser", None)  # not in memory, nor unconnected
         if parser is not None:
             parser.may_block = self.for_block or self._blocking_for is not None
