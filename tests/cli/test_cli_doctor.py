@@ -387,9 +387,6 @@ def test_a_terminal_sees_what_programs_read(ward: Ward) -> None:
     assert "geo/big" in plain(text)
 
 
-# ---- other kinds of servers
-
-
 @pytest.mark.parametrize(("kind", "total"), [(LocalCluster, 20_000), (LocalSentinel, 2_000)])
 def test_nodes_of_a_cluster_and_sentinels_masters_are_inspected(kind: Any, total: int) -> None:
     with kind() as servers:

@@ -44,9 +44,6 @@ def waiters(lock: Any, count: int, face: Face | None = None) -> bool:
     return of_lock(lambda: len(lock.inspect().waiters) == count)
 
 
-# ---- one at a time
-
-
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_one_holds_it_and_tokens_increase(face: Face, component: str) -> None:
     run, lock = face.run, face.kit.lock("x", component=component)
@@ -203,9 +200,6 @@ async def test_a_block_that_ends_for_another_reason_gives_that_though_its_lock_i
     async with akit.lock("x", component="one"):
         with pytest.raises(LockTimeoutError, match=r"after 0.01 s"):
             await akit.lock("x", component="one", blocking_timeout=0.01).__aenter__()
-
-
-# ---- in order of arrival
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -427,9 +421,6 @@ async def test_tasks_that_are_cancelled_leave_nothing_behind(akit: AsyncShardKit
     assert not (await lock.inspect()).waiters
 
 
-# ---- told when it is lost
-
-
 def test_a_lost_lock_is_told_by_callback_check_and_the_end_of_the_block(kit: ShardKit) -> None:
     told: list[Hold[Any]] = []
     lock = kit.lock("x", component="one", ttl=0.2, on_lost=told.append)
@@ -545,9 +536,6 @@ def test_a_clock_that_is_set_back_delays_nobody_beyond_the_ttl(kit: Any, wait: f
     assert eventually(lambda: lock.acquire() is not None)
 
 
-# ---- guards
-
-
 STOPPED = """
 lock = kit.lock("x", component="one", ttl=0.3)
 hold = lock.acquire()
@@ -636,9 +624,6 @@ def test_what_cannot_be_guarded_is_named(face: Face) -> None:
     assert run(face.kit.key_sharded("many").exists("a", "b")) == 0
 
 
-# ---- wherever it lives
-
-
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(
     kind: str, cluster: LocalCluster
@@ -725,9 +710,6 @@ def test_an_acquisition_that_a_replica_acknowledges_is_kept() -> None:
             held.check()
             [holder] = kit.lock("x", component="a").inspect().holders
             assert holder.token == held.token
-
-
-# ---- what is wrong
 
 
 def test_what_is_wrong_is_named(kit: ShardKit) -> None:

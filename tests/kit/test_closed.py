@@ -207,9 +207,6 @@ async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
         assert len(asking.client_list()) == 1
 
 
-# ---- forks while a thread holds a lock
-
-
 @FORKING
 def test_children_that_are_forked_while_threads_use_the_kit_go_on(kit: ShardKit) -> None:
     ended = threading.Event()

@@ -58,9 +58,6 @@ def works(kit: ShardKit) -> bool:
     return bool(kit.client("one").ping() and kit.client("few", 3).ping())
 
 
-# ---- where the topology comes from
-
-
 @pytest.mark.parametrize("kind", FACES)
 async def test_a_kit_opens_from_a_path_a_map_a_url_and_an_entry(
     tmp_path: Path, text: str, where: ShardMap, server: LocalServer, kind: str
@@ -150,9 +147,6 @@ else:
     )
 
 
-# ---- the default kit
-
-
 def test_the_default_kit_is_opened_by_its_first_user_and_once(where: ShardMap) -> None:
     @shardkit.redis_connection("one")
     def one(conn: redis.Redis, value: str) -> Any:
@@ -227,9 +221,6 @@ async def test_async_functions_and_routers_use_the_default_kit(
     await shardkit.default_kit().aclose()
 
 
-# ---- closing
-
-
 def use_blocking(kit: ShardKit | AsyncShardKit) -> None:
     @kit.sharded_connection("few")
     def ping(conn: redis.Redis, key: int) -> Any:
@@ -285,9 +276,6 @@ def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> N
     asyncio.run(main())
     gc.collect()
     assert asyncio.run(eventually(lambda: clients_of(server) == 0))
-
-
-# ---- forks
 
 
 FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12

@@ -90,9 +90,6 @@ def test_an_error_of_the_script_is_raised_and_not_taken_for_a_missing_one(kit: S
         saying(kit.client("one"))
 
 
-# ---- pipelines
-
-
 @pytest.mark.parametrize("transaction", [True, False])
 @pytest.mark.parametrize("kind", FACES)
 async def test_pipelines_of_redis_py_collect_it(
@@ -134,9 +131,6 @@ def test_a_script_registered_elsewhere_is_refused_with_a_remedy(kit: ShardKit) -
     assert "has not loaded the script; call a shardkit.LuaScript" in str(refused.value)
 
 
-# ---- a cluster
-
-
 async def test_clusters_and_their_pipelines_take_it(cluster: LocalCluster) -> None:
     keys = [f"k{n}" for n in range(30)]
     with cluster.client() as client:
@@ -153,12 +147,6 @@ async def test_clusters_and_their_pipelines_take_it(cluster: LocalCluster) -> No
             for key in keys:
                 assert BUMP(apipe, [key], [1]) is apipe
             assert await apipe.execute() == [5] * 30
-
-
-# ---- operations
-
-
-# ---- JSON
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,6 @@ async def test_an_awaiting_pipeline_is_an_asynchronous_context_manager(
     assert len(pipe) == 0
 
 
-# ---- what is refused, before anything is sent
-
-
 def refused(face: Face, collect: Any) -> str:
     """Execute a pipeline that has to be refused; nothing of it may have been sent."""
     router = face.kit.key_sharded("many", shards=16)
@@ -205,9 +202,6 @@ def test_a_wrong_count_of_shards_and_a_missing_component_are_refused(face: Face)
         face.run(face.kit.key_sharded("nope").pipeline().get("a").execute())
 
 
-# ---- failures
-
-
 def test_refused_commands_are_values_in_their_slots_or_one_group(face: Face, router: Any) -> None:
     def collected() -> Any:
         pipe = router.pipeline()
@@ -280,9 +274,6 @@ def test_a_shard_that_is_down_does_not_keep_the_others_from_their_work(
         assert all(collected(router).execute())
 
 
-# ---- order: blocking commands, and those that are never decoded
-
-
 def test_what_blocks_waits_for_what_precedes_it_and_what_follows_waits_for_it(
     face: Face, router: Any
 ) -> None:
@@ -316,9 +307,6 @@ def test_blocking_commands_of_several_shards_wait_at_the_same_time(
         pipe.blpop(queue, 20)
     assert face.run(pipe.execute()) == [(queue.encode(), b"served") for queue in queues]
     serving.join()
-
-
-# ---- size
 
 
 def test_a_pipeline_of_very_many_commands(face: Face, router: Any) -> None:

@@ -162,9 +162,6 @@ def test_routers_of_the_default_kit_are_made_by_their_names(shard_map: ShardMap)
         shardkit.configure(None)
 
 
-# ---- scanning
-
-
 def scanned(servers: LocalServers, databases: int) -> ShardMap:
     """Sixteen shards on four servers, over so many databases of each."""
     shards = [

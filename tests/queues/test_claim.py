@@ -44,9 +44,6 @@ def start_waiting(face: Face, kit: ShardKit, take: Callable[[], Any], count: int
     return waiting
 
 
-# ---- waiting
-
-
 @pytest.mark.parametrize("queues", ["q", ["q"], ["other", "q"], [("q", "other")]])
 def test_who_waits_is_woken(face: Face, kit: ShardKit, only_tokens_wake: None, queues: Any) -> None:
     tasks = face.kit.queues(component="one")
@@ -174,12 +171,6 @@ def test_what_others_push_is_found_within_a_slice(
     [taken] = start_waiting(face, kit, lambda: tasks.take("q"), 1)
     server_of(kit, "one", "q").rpush("queues:{q}", '["x", [1]]')
     assert taken().args == (1,)
-
-
-# ---- many at a time
-
-
-# ---- faults
 
 
 async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(

@@ -82,9 +82,6 @@ def register_endless(
     worker.register(name, in_a_thread if face.runner is None else on_the_loop)
 
 
-# ---- the server is away
-
-
 def test_a_worker_goes_on_when_its_server_is_back(
     mortal: tuple[Face, LocalServer], short_pauses: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,9 +171,6 @@ def test_an_outcome_that_cannot_be_reported_is_said_and_the_worker_goes_on(
     [said] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "task kills (q " in said.getMessage()
     assert "): could not report that it is done: " in said.getMessage()
-
-
-# ---- stopping
 
 
 def test_a_task_that_was_taken_while_the_worker_stopped_is_given_back(
@@ -338,9 +332,6 @@ def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
     assert not any(renewed[:2])
     assert any(renewed)
     assert "could not report that it still runs: " in caplog.text
-
-
-# ---- the log
 
 
 def test_each_task_is_one_line_of_the_log(

@@ -101,9 +101,6 @@ def test_a_number_that_is_in_use_is_not_given_again(
     assert face.run(index.count()) == (148 if name == "next" else 150)
 
 
-# ---- check
-
-
 def flip(client: Any, key: str, value: bytes) -> None:
     held = client.get(key)
     client.set(key, value + held[len(value) :])

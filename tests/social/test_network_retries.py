@@ -22,9 +22,6 @@ def network(face: Face) -> Any:
     return opened(face)
 
 
-# ---- idempotency keys
-
-
 def test_a_call_with_the_key_of_an_earlier_one_creates_nothing_more(
     face: Face, network: Any
 ) -> None:
@@ -96,9 +93,6 @@ def test_whichever_reply_of_a_post_is_lost_a_retry_posts_once_and_finishes_it(
         assert last >= 3
 
 
-# ---- ids in errors
-
-
 @pytest.fixture(params=["blocking", "awaiting"])
 def two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]:
     """A face over a server for users, and one for timelines, which a test kills."""
@@ -168,9 +162,6 @@ def test_the_error_of_a_task_that_is_invalid_has_the_ids_of_those_before(face: F
     with pytest.raises(InvalidArgumentError) as failed:
         face.run(tasks.enqueue_many("q", [*some, NewTask("")]))
     assert len(failed.value.ids) == face.run(tasks.length("q")) == 1000
-
-
-# ---- ids
 
 
 @pytest.mark.long(6)

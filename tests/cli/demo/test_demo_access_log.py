@@ -31,9 +31,6 @@ def all_lines(log: AccessLog, size: int = 2) -> list[bytes]:
     return [line for batch in log.batches(size) for line in batch]
 
 
-# ---- one line
-
-
 def test_the_visitor_of_a_common_line_is_its_address_as_with_an_empty_agent() -> None:
     assert parsed(COMMON, COMMON + b' "-" ""') == {DAY: [(b"192.0.2.7", b"")] * 2}
 
@@ -87,9 +84,6 @@ def test_a_line_of_no_known_format_is_malformed(line: bytes) -> None:
     assert batch.malformed == [(1, late)]
     assert batch.lines == 2
     assert sum(map(len, batch.visits.values())) == 1
-
-
-# ---- a log
 
 
 LINES = [b"%d\n" % n for n in range(5)]

@@ -50,9 +50,6 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-# ---- on embedded servers
-
-
 def test_without_arguments_the_sample_is_counted_as_awk_says(tmp_path: Path) -> None:
     path = tmp_path / "sample.log"
     path.write_bytes(sample.log())
@@ -87,9 +84,6 @@ def test_people_get_tables(log: Path) -> None:
         [row] = [line.split() for line in lines if line.startswith(day)]
         assert (row[1], row[-1]) == (f"{hits:,}", f"{visitors:,}")
     assert all(line == line.rstrip() for line in lines)
-
-
-# ---- on running servers
 
 
 def test_every_way_of_giving_a_log_gives_the_same_figures(url: str, log: Path) -> None:
@@ -168,9 +162,6 @@ def test_people_get_the_counts_of_logs_in_a_table(
     assert other.stdout.splitlines()[-1] == "ONE PROCESS COUNTS OTHERWISE"
 
 
-# ---- logs that are not as they should be
-
-
 def test_malformed_lines_are_shown_so_that_no_terminal_obeys_them(url: str) -> None:
     text = b"\x1b[31mred\x1b[0m\n\xff\xfe\n" + b"x" * 1_000_000 + b"\n\n\n\n\n"
     result = run("-c", url, "--log", "-", stdin=text)
@@ -223,9 +214,6 @@ def test_a_log_that_is_not_there_is_found_out_before_anything_starts(tmp_path: P
 def test_keeping_servers_that_others_run_makes_no_sense(url: str) -> None:
     result = run("-c", url, "--keep")
     assert "--keep" in str(result.exception)
-
-
-# ---- Ctrl-C
 
 
 @contextmanager

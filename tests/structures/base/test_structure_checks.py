@@ -240,9 +240,6 @@ def test_a_part_that_appears_while_a_group_is_rebuilt_is_taken_in(kit: ShardKit)
     assert sorted(key for key in keys_of(kit, "many") if key.endswith("}")) == states
 
 
-# ---- data without parameters
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_data_without_parameters_is_rebuilt(
     face: Face, kit: ShardKit, name: str, monkeypatch: pytest.MonkeyPatch
@@ -294,9 +291,6 @@ def test_what_another_program_wrote_under_the_name_is_refused(face: Face, kit: S
         with pytest.raises(DamagedDataError, match="the parameters of h:0"):
             face.run(call())
     assert keys_of(kit, "many") == {"h:0"}
-
-
-# ---- lists and packed records
 
 
 def a_list(kit: Any) -> Any:
@@ -366,12 +360,6 @@ def test_damaged_packed_records_are_found_and_repaired(face: Face, kit: ShardKit
     assert face.run(records().rebuild()) == 5
     assert face.list(records().check()) == []
     assert face.run(records().aggregate()).count == 64 + 50 + 64 + 44
-
-
-# ---- deleting what is damaged
-
-
-# ---- what was lost, and what can always be deleted
 
 
 @pytest.mark.parametrize("precision", ["60-bit", "bitmap"])

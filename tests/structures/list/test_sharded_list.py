@@ -26,9 +26,6 @@ def jobs(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.list("jobs", component=request.param, part_size=3)
 
 
-# ---- what redis-py's methods of the same names do
-
-
 def test_values_come_back_as_the_list_says(face: Face) -> None:
     sent = ["Köln", b"7", 8, 2.5, bytearray(b"x"), -0.0]
     for kind, expected in [
@@ -73,9 +70,6 @@ def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
     search = Exchanges(kit, jobs.deferred.lindex(5))
     assert [jobs.lpush("x") for _ in search] == [11, 12, 13]
     assert search.result == "2"
-
-
-# ---- iteration
 
 
 def test_a_stream_asks_for_one_part_or_a_thousand_values_at_a_time(kit: ShardKit) -> None:
@@ -125,9 +119,6 @@ def test_iteration_ends_however_fast_others_push(kit: ShardKit) -> None:
     assert len(seen) == 10
 
 
-# ---- keys
-
-
 def test_its_keys_have_one_tag_and_live_on_one_shard(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(7)))
@@ -171,9 +162,6 @@ def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) 
     assert face.run(face.kit.together(*(each.deferred.lpop() for each in lists))) == ["1"] * 40
 
 
-# ---- moving
-
-
 def test_a_value_moves_to_another_list_in_one_step(face: Face) -> None:
     todo, doing = (
         face.kit.list(f"{{jobs}}:{name}", component="many", part_size=size)
@@ -212,12 +200,6 @@ def test_lists_that_do_not_live_together_are_refused(face: Face, kit: ShardKit) 
     with pytest.raises(InvalidArgumentError, match="'doing' is not a list of kit"):
         face.run(todo.lmove("doing"))
     assert keys_of(kit, "many") == before
-
-
-# ---- parameters
-
-
-# ---- bad input
 
 
 def test_arguments_out_of_range_are_refused(face: Face) -> None:
@@ -261,9 +243,6 @@ def test_a_reply_is_never_longer_than_ten_thousand_values(face: Face) -> None:
     assert face.run(jobs.lrange(20, 10_019)) == [*range(20, 10_020)]
     with pytest.raises(InvalidArgumentError, match=r"would return 10,050 values; .* items\(\)"):
         face.run(jobs.lrange(0, -1))
-
-
-# ---- other people's keys
 
 
 def refused(face: Face, call: Any) -> str:

@@ -33,9 +33,6 @@ def places(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.locations(component=request.param)
 
 
-# ---- tables and codes
-
-
 @pytest.mark.parametrize(("country", "region", "code"), VECTORS)
 def test_codes_match_the_spec(
     country: str | None, region: str | None, code: tuple[int, int]
@@ -105,9 +102,6 @@ def test_malformed_codes_are_refused(bad: Any) -> None:
     for data in (b"", b"abc", "ab", None):
         with pytest.raises(InvalidArgumentError, match="two bytes"):
             decode(data)  # type: ignore[arg-type]
-
-
-# ---- users
 
 
 def test_the_books_layout_is_kept(kit: ShardKit) -> None:

@@ -30,9 +30,6 @@ def few(kit: ShardKit) -> Any:
     return kit.packed("users", component="many", fields=FIELDS, part_size=16)
 
 
-# ---- what is written is read
-
-
 def test_removing_creates_no_parts(kit: ShardKit, few: Any) -> None:
     few.set_many({})
     assert keys_of(kit, "many") == set()
@@ -53,9 +50,6 @@ def test_the_servers_bitfield_works_on_the_same_data(kit: ShardKit) -> None:
     assert field.execute() == [5, -3, 1]
     client.bitfield(key).set("i12", bit + 8, 77).execute()
     assert records.get(21) == {"country": 5, "score": 77, "flag": 1}
-
-
-# ---- counters
 
 
 def test_sums_of_64_bits_are_exact(face: Face) -> None:
@@ -89,9 +83,6 @@ def test_no_concurrent_increment_is_lost(shard_map: ShardMap, kit: ShardKit) -> 
     assert [(r["a"], r["b"]) for r in found.values()] == [(136, 400), (132, 800), (132, 0)]
     assert {record["b"] for record in records.get_many(range(3, 9900, 99)).values()} == {4}
     assert list(records.check()) == []
-
-
-# ---- aggregates
 
 
 def test_groups_are_those_of_the_records(face: Face, users: Any) -> None:
@@ -169,9 +160,6 @@ def test_a_part_that_is_missing_is_zeros(kit: ShardKit, few: Any) -> None:
     assert few.highest() == 47
 
 
-# ---- parts
-
-
 def test_a_part_is_created_at_full_length_and_written_down(kit: ShardKit, few: Any) -> None:
     few.set(1000, country=1)
     assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:62"}
@@ -199,9 +187,6 @@ def test_scripts_write_limited_fields(own_server: LocalServer, own_map: ShardMap
         records.set_many((n, {f"f{k}": n % 256 for k in range(7)}) for n in range(10_000))
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 4  # 70,000 fields
         assert records.get(9_999) == {**dict.fromkeys(fields, 9_999 % 256), "f7": 0}
-
-
-# ---- bad input: refused before anything is written
 
 
 @pytest.mark.parametrize("bad", [-1, "7", b"7", 1.0, None, True, 2**63])
@@ -276,9 +261,6 @@ def test_default_parts_fit_the_allocators_sizes(kit: ShardKit) -> None:
         records = kit.packed("f", component="many", fields=fields)  # type: ignore[arg-type]
         assert records.part_size == size
         assert 24_000 < records.part_bytes <= 2**15 - 16
-
-
-# ---- failures, and operations together
 
 
 def test_other_shards_are_written_if_one_fails(own_server: LocalServer, own_map: ShardMap) -> None:

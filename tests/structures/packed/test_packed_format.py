@@ -212,9 +212,6 @@ def test_invalid_records_are_refused() -> None:
             form.decode(data)  # type: ignore[arg-type]
 
 
-# ---- layouts
-
-
 @given(
     st.sampled_from([1, 2, 4, 8, 16, 24, 72]),
     st.lists(st.integers(0, 200), max_size=60),
@@ -241,9 +238,6 @@ def test_what_is_written_is_what_is_read(bits: int, ids: list[int], part_size: i
         data = parts.get(read.part, 0).to_bytes(layout.part_bytes)[read.first : read.last + 1]
         found |= dict(layout.extract(read, data.rstrip(b"\0")))
     assert found == records
-
-
-# ---- aggregates: with arrays and without, against what a loop finds
 
 
 @settings(max_examples=150 if ALL_CASES else 50)

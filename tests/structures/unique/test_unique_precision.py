@@ -24,9 +24,6 @@ def read(precision: str, session: Any) -> Any:
     return CounterSettings("daily", precision).encode(session)
 
 
-# ---- sessions
-
-
 SPELLINGS = [
     SESSION,
     SESSION.upper(),
@@ -95,9 +92,6 @@ def test_an_invalid_user_number_is_refused(session: Any) -> None:
         read("bitmap", session)
 
 
-# ---- parameters
-
-
 @pytest.mark.parametrize(
     ("precision", "given", "message"),
     [
@@ -129,9 +123,6 @@ def test_parameters_of_other_precisions_are_refused(
     assert message in str(caught.value)
 
 
-# ---- plans
-
-
 @given(st.integers(0, 40), st.integers(1, 10_000))
 def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
     expected = 2**doublings
@@ -154,9 +145,6 @@ def test_compact_hashes_alike_everywhere() -> None:
     """What ``b2sum -l 128`` says of the 16 bytes."""
     assert f"{read('compact', SESSION):032x}" == "57272e92ca298e77c98eb55a1bcc06c6"
     assert 0 <= read("compact", "Ada") < 2**128
-
-
-# ---- odds
 
 
 def test_the_odds_of_each_precision() -> None:

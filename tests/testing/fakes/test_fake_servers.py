@@ -106,9 +106,6 @@ def to_all(*args: Any, idempotent: bool = False) -> list[Command]:
     ]
 
 
-# ---- what is where
-
-
 def test_every_address_is_a_server_with_databases(memory: MemoryConnector, kit: ShardKit) -> None:
     kit.client("data", 0).set("x", "in database 0")
     kit.client("one").set("x", "in database 3")
@@ -230,9 +227,6 @@ def test_without_fakeredis_the_error_says_what_to_install(monkeypatch: pytest.Mo
         MemoryConnector()
 
 
-# ---- a server that is down
-
-
 async def test_a_server_that_is_down_costs_its_own_replies_only(
     memory: MemoryConnector, send: Send
 ) -> None:
@@ -343,9 +337,6 @@ async def test_a_cancelled_wait_takes_nothing_that_is_meant_for_others(
     assert await client.lrange("queue", 0, -1) == [b"x"]
 
 
-# ---- lost commands and lost answers
-
-
 @pytest.mark.parametrize("executed", [False, True])
 async def test_only_idempotent_commands_are_repeated_and_once(
     memory: MemoryConnector, send: Send, executed: bool
@@ -401,9 +392,6 @@ async def test_a_server_that_hangs_is_a_timeout_at_once_and_executes_late(
     with pytest.raises(redis.TimeoutError, match="Timeout reading from a:6379"):
         await call("incr", "n")
     assert await call("get", "n") == b"1"
-
-
-# ---- answers that are errors
 
 
 async def test_a_server_that_asks_for_a_password_breaks_the_connection_as_redis_py_does(
@@ -471,9 +459,6 @@ def test_a_redis_py_pipeline_has_the_error_in_its_place(memory: MemoryConnector,
         first, error, last = face.run(pipe.execute(raise_on_error=False))
     assert (first, last) == (1, 2)
     assert isinstance(error, OutOfMemoryError)
-
-
-# ---- which commands are struck
 
 
 async def test_faults_strike_in_order_as_often_as_they_say(

@@ -311,9 +311,6 @@ def test_choices_are_shrunk_to_the_fewest_and_smallest_that_fail() -> None:
     assert shrink({1: 1, 2: 1}, lambda taken: taken or None, most_runs=2) == {1: 1}
 
 
-# ---- linearizability, against trying every order
-
-
 def explained_by_brute_force(calls: list[RecordedCall], model: Register) -> bool:
     known = [call for call in calls if call.ended != float("inf")]
     for count in range(len(calls) + 1):
@@ -366,9 +363,6 @@ def test_the_search_agrees_with_trying_every_order(calls: list[RecordedCall]) ->
     except NotLinearizable:
         found = False
     assert found == explained_by_brute_force(calls, model)
-
-
-# ---- what is counted, preferred, shown and left alone
 
 
 def test_a_race_is_found_by_steps_that_were_seldom_taken_as_well() -> None:
