@@ -301,9 +301,6 @@ async def test_many_changes_leave_nothing_behind(here: LocalServer, there: Local
         assert clients_of(here) + clients_of(there) <= 2
 
 
-# ---- clusters and Sentinels
-
-
 @pytest.fixture
 def watched(others: LocalServers) -> tuple[Component, int]:
     """A component behind a Sentinel, and the Sentinel's port."""
@@ -371,9 +368,6 @@ async def test_only_own_pools_disconnect_from_sentinels(
     assert connections()[port]
     await of(own.connection_pool.way.disconnect())
     assert await eventually(lambda: connections()[port] <= 1)  # what listens for failovers
-
-
-# ---- event loops that end anyhow
 
 
 def test_loops_closed_without_shutdown_leave_nothing(here: LocalServer) -> None:
