@@ -47,9 +47,6 @@ async def wide(request: pytest.FixtureRequest, wide_map: ShardMap) -> AsyncItera
         yield found
 
 
-# ---- order
-
-
 @pytest.mark.parametrize("component", ["many", "few", "one", "both"])
 async def test_a_key_goes_where_the_router_looks_for_it(face: Face, component: str) -> None:
     keys = [f"key:{n}" for n in range(50)]
@@ -125,8 +122,6 @@ async def test_a_batch_spans_components(face: Face) -> None:
     batch = [command(name, f"k{n}", "SET", n) for n in range(20) for name in ("many", "one", "few")]
     assert await face.send(*batch) == [b"OK"] * 60
 
-
-# ---- parity with redis-py
 
 PARITY: list[tuple[Any, ...]] = [
     ("SET", "s", "text"),
@@ -242,9 +237,6 @@ async def test_deeply_nested_replies_come_through(wide: Face) -> None:
     assert replies == [[[[[[[[b"deep"]]]]]]]] * 2
 
 
-# ---- what cannot be sent
-
-
 @pytest.mark.parametrize("bad", [None, True, object(), [1], {"a": 1}, "\ud800"])
 async def test_what_cannot_be_sent_is_named_and_nothing_is_sent(face: Face, bad: Any) -> None:
     good = command("many", "k1", "SET", 1)
@@ -272,9 +264,6 @@ async def test_a_bad_key_or_shard_is_an_error_and_nothing_is_sent(face: Face) ->
     with pytest.raises(MissingEntryError, match="nowhere"):
         await face.send(good, command("nowhere", "x", "GET"))
     assert await face.send(command("few", "k", "GET")) == [None]
-
-
-# ---- size
 
 
 async def test_200_000_commands_fit_into_one_batch(face: Face) -> None:
