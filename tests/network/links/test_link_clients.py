@@ -92,9 +92,6 @@ async def linked(
     await found.clients.aclose()
 
 
-# ---- an entry changes
-
-
 async def test_changes_drop_nothing(linked: Linked, here: LocalServer, there: LocalServer) -> None:
     await linked.send(command("c", "k", "SET", "here"))
     blocked = asyncio.create_task(
@@ -174,18 +171,12 @@ async def test_only_gone_close(own: LocalServers, here: LocalServer, there: Loca
     held.close()
 
 
-# ---- closing
-
-
 async def test_closing_closes_every_connection(linked: Linked, here: LocalServer) -> None:
     await asyncio.gather(*[linked.send(command("c", "k", "SET", n)) for n in range(10)])
     linked.clients.close()
     await linked.clients.aclose()
     gc.collect()
     assert await eventually(lambda: clients_of(here) == 0)
-
-
-# ---- what is built
 
 
 async def test_both_planes_share_a_client_if_replies_are_alike(own: LocalServers) -> None:
@@ -267,9 +258,6 @@ def test_a_client_that_is_slow_to_build_keeps_nobody_else_waiting() -> None:
     assert thread.is_alive()
     go_on.set()
     thread.join()
-
-
-# ---- operations give the same whatever the entry says
 
 
 @pytest.mark.parametrize("component", ["plain", "text", "resp3", "both"])
