@@ -150,9 +150,6 @@ async def test_new_kit_uses_the_masters_that_are_up(kind: str) -> None:
             assert await slots.send(command("data", key, "GET")) == [b"1"]
 
 
-# ---- Sentinel
-
-
 @pytest_asyncio.fixture
 async def watched() -> AsyncIterator[LocalSentinel]:
     with LocalSentinel("main") as running:
