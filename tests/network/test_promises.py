@@ -46,8 +46,6 @@ APPEND, SHA = LuaScript(TEXT), hashlib.sha1(TEXT.encode()).hexdigest()
 DATABASES = (1, 2)
 _numbers = count()
 
-# ---- kinds: how a client, a pool's connection and a reader of replicas append (or read) numbers
-
 
 async def command(client: Any, cell: Cell, *numbers: int) -> Any:
     return [await of(client.rpush(cell.key, n)) for n in numbers][-1]
@@ -217,8 +215,6 @@ DECIDES = {
     "script": ("EVALSHA", "EVALSHA"),
 }
 
-# ---- ways: how a caller comes by a client
-
 Work = Callable[[Any], Awaitable[Any]]
 
 
@@ -294,8 +290,6 @@ WAYS = {
         for name, way in ON_A_SERVER.items()
     },
 }
-
-# ---- servers
 
 
 class Stage:
@@ -461,9 +455,6 @@ def at_once(work: Any) -> Any:
     except StopIteration as end:
         return end.value
     raise AssertionError("a call of the blocking face waits")
-
-
-# ---- promises
 
 
 async def at_most_once(cell: Cell) -> None:
