@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from faces import Face
+from redis.commands.core import DataAccessCommands
 
 import shardkit
 from shardkit import (
@@ -29,6 +33,7 @@ from shardkit.errors import (
     RoutingError,
     ShardCountError,
 )
+from shardkit.kit import pipeline_commands
 from shardkit.local import LocalServers
 
 
@@ -320,3 +325,36 @@ def test_a_pipeline_of_very_many_commands(face: Face, router: Any) -> None:
     values, _, long = face.run(pipe.execute())
     assert values == [str(n).encode() for n in range(count)]
     assert len(long) == 20_000_000
+
+
+# They do not collect a command, or are refused, or are for redis-py itself.
+LEFT_OUT = {
+    "bitfield",
+    "digest_local",
+    "execute_command",
+    "keys",
+    "randomkey",
+    "scan",
+    "stralgo",
+} | {
+    *("unwatch", "wait", "waitaof", "watch"),
+    *("hscan_iter", "scan_iter", "sscan_iter", "zscan_iter"),
+    *("himport_discard_all_internal", "himport_discard_internal", "himport_prepare_internal"),
+}
+
+
+def test_every_method_for_keys_of_redis_py_is_typed_for_pipelines() -> None:
+    """A new redis-py may bring new methods: list them in pipeline_commands, or leave them out."""
+    tree = ast.parse(Path(pipeline_commands.__file__).read_text())
+    listed = {
+        node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    theirs = {
+        name
+        for name, _ in inspect.getmembers(DataAccessCommands, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    assert theirs - LEFT_OUT - listed == set()
+    assert LEFT_OUT & listed == set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import ipaddress
 import json
 import signal
 import subprocess
@@ -23,6 +25,7 @@ from redis.retry import Retry
 
 from shardkit.cli.app import app
 from shardkit.cli.demo import command, sample
+from shardkit.cli.demo.access_log import AccessLogParser
 from shardkit.cli.demo.logs import LogCounts
 
 COMMAND = [sys.executable, "-m", "shardkit", "demo"]
@@ -307,3 +310,46 @@ def test_servers_that_are_kept_run_until_they_are_interrupted() -> None:
         assert f"export SHARDKIT_CONFIG={url}" in out.decode()
         assert "shardkit locate unique --in demo:unique:2025-03-03 " in out.decode()
         assert not any(map(answers, servers))
+
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+# RFC 5737 and RFC 3849.
+RESERVED = [
+    ipaddress.ip_network(network)
+    for network in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
+]
+
+
+def test_the_sample_never_changes_and_has_only_addresses_reserved_for_examples() -> None:
+    digest = "0e23b6071499860720df4f032f18835b3b11daded7072ebef96b1ea9e4231d60"
+    assert hashlib.sha256(sample.log()).hexdigest() == digest
+    batch = AccessLogParser().parse(sample.log().splitlines(keepends=True))
+    assert 20_000 <= batch.lines <= 50_000
+    assert len(batch.visits) == 5
+    assert len(batch.malformed) == 8
+    addresses = {address.decode() for visits in batch.visits.values() for address, _ in visits}
+    assert len(addresses) > 1000
+    for address in map(ipaddress.ip_address, addresses):
+        assert any(address in network for network in RESERVED)
+
+
+def test_the_map_in_the_package_is_the_one_in_configs() -> None:
+    packaged = Path(sample.__file__).with_name("local.yaml")
+    assert packaged.read_text("utf-8") == (CONFIGS / "local.yaml").read_text("utf-8")
+
+
+def test_a_cached_function_is_right_while_its_shards_move() -> None:
+    result = CliRunner().invoke(app, ["demo", "cached", "--seconds", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["good"], report["old"], report["errors"]) == (True, 0, {})
+    assert report["moved"][1] > report["moved"][0]
+    assert report["calls"] == sum(calls for calls, _ in report["slices"]) > report["computed"] > 0
+
+
+def test_the_report_is_a_table_and_a_plot() -> None:
+    result = CliRunner().invoke(app, ["demo", "cached", "--seconds", "1"])
+    assert result.exit_code == 0, result.output
+    assert "old prices returned" in result.stdout
+    assert "█ shards move" in result.stdout
