@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio as aioredis
+from faces import Face, own_client
 from link_helpers import FACES, count_of, of, opened
 
+import shardkit
 from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
-from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.local import LocalCluster, LocalServers
+from shardkit.dashboard import FleetWatch
+from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors
+from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers
+from shardkit.network.health import wsgi
+from shardkit.network.replicas import ReadFrom
+from shardkit.structures import Degrees, FixedBytes, Float, Signed, Tokens, Unsigned, Zstd
 
 BUMP = LuaScript("return redis.call('INCRBY', KEYS[1], ARGV[1])", "bump")
 SHOW = LuaScript("return {KEYS, ARGV}")
@@ -208,3 +218,82 @@ async def test_a_script_that_answers_noscript_itself_runs_once(
         with pytest.raises(redis.ResponseError, match="of mine"):
             await odd(aconn, ["n"])
         assert conn.get("n") == str(n + 1).encode()
+
+
+def test_an_integer_of_thousands_of_digits_is_refused_wherever_it_is_given(face: Face) -> None:
+    big, kit = 10**5000, face.kit
+    router = kit.key_sharded("many")
+    face.run(router.mget(["k"]))
+    client: Any = own_client(kit, "one") if face.runner is None else None
+    lock = face.run(kit.lock("l", component="one").acquire())
+
+    async def by_client() -> None:
+        await own_client(kit, "one").set("k", big)
+
+    calls: list[Callable[[], Any]] = [
+        lambda: router.mset({"k": big}),
+        lambda: router.mset({str(n): big for n in range(100)}),
+        lambda: router.pipeline().set("k", -big).execute(),
+        lambda: lock.guard("one").execute(("SET", "k", big)),
+        lambda: kit.hash("h", component="one").hset("k", big),
+        by_client if client is None else lambda: client.set("k", big),
+    ]
+    if client is not None:
+        calls += [
+            lambda: client.pipeline().set("k", big).execute(),
+            lambda: client.pubsub().subscribe(big),
+            lambda: client.blpop("k", big),
+        ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match=r"an? integer .*cannot be sent|give"):
+            face.run(call())
+    assert face.run(router.mget(["k"])) == [None]
+
+
+NUMBERS: list[Any] = [10**5000, -(10**5000), 10**400, math.nan, -math.inf]
+OTHERS: list[Any] = [Decimal(1), Decimal("nan"), Fraction(1, 2), "5", 1j, [5]]
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "deadline": lambda kit, bad: kit.deadline(bad),
+    "durable": lambda kit, bad: kit.durable(timeout=bad),
+    "replicas": lambda kit, bad: kit.durable(replicas=bad),
+    "health": lambda kit, bad: kit.health(bad),
+    "shard": lambda kit, bad: kit.client("many", bad),
+    "shards": lambda kit, bad: kit.key_sharded("many", bad),
+    "max_age": lambda kit, bad: kit.redis_connection("one", max_age=bad),
+    "ttl": lambda kit, bad: kit.cached("one", ttl=bad, key="k")(int)(1),
+    "averages_ttl": lambda kit, bad: kit.ads(component="one", averages_ttl=bad),
+    "weight": lambda kit, bad: kit.search(component="one", fields={"text": bad}),
+    "sort": lambda kit, bad: kit.search(component="one").search("x", sort={"relevance": bad}),
+    "wait": lambda kit, bad: kit.rate_limit("r", component="one", limit=1).wait("k", timeout=bad),
+    "amount": lambda kit, bad: kit.hash("h", component="one").hincrbyfloat("k", bad),
+    "value": lambda kit, bad: kit.statistics(component="one").record("a", "b", bad),
+    "older_than": lambda kit, bad: kit.social(component="one", parts=1).repair(older_than=bad),
+    "max_lag": lambda kit, bad: ReadFrom("replica", max_lag=bad),
+    "threshold": lambda kit, bad: wsgi(kit, threshold=bad),
+    "interval": lambda kit, bad: FleetWatch(kit, interval=bad),
+    "masters": lambda kit, bad: LocalCluster(bad),
+    "down_after": lambda kit, bad: LocalSentinel(down_after=bad),
+    "databases": lambda kit, bad: LocalServer(databases=bad),
+    **{
+        made.__name__: lambda kit, bad, made=made: made(bad)
+        for made in (Unsigned, Signed, Float, FixedBytes, Tokens, Zstd)
+    },
+    "Degrees": lambda kit, bad: Degrees("lat", bad),
+    "size": lambda kit, bad: Zstd(size=bad),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_no_number_is_refused(face: Face, name: str) -> None:
+    for bad in NUMBERS + OTHERS:
+        with pytest.raises(InvalidArgumentError, match=r"give|use"):
+            face.run(CALLS[name](face.kit, bad))
+
+
+@pytest.mark.parametrize("option", ["deadline", "heat"])
+def test_options_of_a_kit_that_are_no_numbers_are_refused(
+    shard_map: shardkit.ShardMap, option: Any
+) -> None:
+    for bad in (*NUMBERS, "x"):
+        with pytest.raises((InvalidArgumentError, ConfigError), match=r"give|use"):
+            shardkit.connect(shard_map, **{option: bad})
