@@ -624,7 +624,6 @@ def test_what_cannot_be_guarded_is_named(face: Face) -> None:
     assert run(face.kit.key_sharded("many").exists("a", "b")) == 0
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(
     kind: str, cluster: LocalCluster
 ) -> None:

@@ -140,7 +140,6 @@ def map_of(servers: list[LocalServer]) -> ShardMap:
     )
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind: str) -> None:
     with faced(kind, map_of(three)) as face:
         for server in three:
@@ -189,7 +188,6 @@ async def test_a_block_has_a_lock_of_a_majority_or_is_told_that_it_was_not_to_be
                 assert again.token > held.token
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
     three: list[LocalServer], kind: str
 ) -> None:
@@ -210,7 +208,6 @@ def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
             face.run(lock.acquire())
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_rights_that_a_majority_lacks_are_named_at_once(
     three: list[LocalServer], kind: str
 ) -> None:

@@ -91,7 +91,6 @@ def test_a_command_without_a_merge_is_refused(face: Face, args: Any, why: str) -
     assert args[0] in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_failed_shard_has_its_failure_in_its_place(kind: str) -> None:
     with LocalServer() as kept, LocalServer() as lost:
         entries = [dict(server.entry.fields, retries=0) for server in (kept, lost)]
@@ -108,7 +107,6 @@ def test_a_failed_shard_has_its_failure_in_its_place(kind: str) -> None:
                 face.run(everywhere.dbsize())
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_all_masters_of_a_cluster_are_asked(kind: str, cluster_map: ShardMap) -> None:
     with faced(kind, cluster_map) as face:
         router = face.kit.key_sharded("cluster")

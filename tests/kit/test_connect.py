@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from link_helpers import FACES, clients_of, closed, eventually, exit_code, forked, of, opened
+from link_helpers import clients_of, closed, eventually, exit_code, forked, of, opened
 
 import shardkit
 from shardkit import AsyncShardKit, ConfigError, Entry, ShardKit, ShardMap
@@ -58,7 +58,6 @@ def works(kit: ShardKit) -> bool:
     return bool(kit.client("one").ping() and kit.client("few", 3).ping())
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_kit_opens_from_a_path_a_map_a_url_and_an_entry(
     tmp_path: Path, text: str, where: ShardMap, server: LocalServer, kind: str
 ) -> None:
@@ -243,7 +242,6 @@ async def use_awaiting(kit: ShardKit | AsyncShardKit) -> None:
     assert [one async for one in pings()] == [True]
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_closing_closes_every_pool(where: ShardMap, server: LocalServer, kind: str) -> None:
     async with opened(kind, where) as face:
         if not face.blocks:

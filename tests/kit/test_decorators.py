@@ -16,7 +16,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from decorated import Timeline
-from link_helpers import FACES, of
+from link_helpers import of
 
 import shardkit
 from shardkit import AsyncShardKit, ConfigError, ShardKit, ShardMap
@@ -272,7 +272,6 @@ def test_without_a_topology_the_first_call_says_so(monkeypatch: pytest.MonkeyPat
         asyncio.run(decorated.acount_visit("x"))
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_generator_is_sent_values_errors_and_its_end(source: Any, kind: str) -> None:
     log: list[Any] = []
 

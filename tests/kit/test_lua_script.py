@@ -14,7 +14,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from faces import Face, own_client
-from link_helpers import FACES, count_of, of, opened
+from link_helpers import count_of, of, opened
 
 import shardkit
 from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
@@ -36,7 +36,6 @@ def flush_scripts(servers: LocalServers) -> None:
             client.script_flush()
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_script_is_called_like_a_function(
     kind: str, shard_map: ShardMap, servers: LocalServers
 ) -> None:
@@ -101,7 +100,6 @@ def test_an_error_of_the_script_is_raised_and_not_taken_for_a_missing_one(kit: S
 
 
 @pytest.mark.parametrize("transaction", [True, False])
-@pytest.mark.parametrize("kind", FACES)
 async def test_pipelines_of_redis_py_collect_it(
     kind: str, shard_map: ShardMap, servers: LocalServers, transaction: bool
 ) -> None:
@@ -116,7 +114,6 @@ async def test_pipelines_of_redis_py_collect_it(
             assert await of(pipe.execute()) == [True, n + 1, n + 2, n + 3, str(n + 3).encode()]
 
 
-@pytest.mark.parametrize("kind", FACES)
 @pytest.mark.parametrize("text", ["return {KEYS[1], ARGV[1]}", b"return {KEYS[1], ARGV[1]}"])
 async def test_pipelines_over_shards_load_a_registered_script(
     kind: str, shard_map: ShardMap, servers: LocalServers, text: str | bytes

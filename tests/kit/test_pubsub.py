@@ -133,7 +133,6 @@ def test_a_refused_subscription_is_an_error(face: Face, servers: LocalServers) -
         close(face, events)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_cluster_has_sharded_channels(kind: str, cluster_map: ShardMap, cluster: Any) -> None:
     with faced(kind, cluster_map) as face:
         router = face.kit.key_sharded("cluster")
@@ -178,7 +177,6 @@ def lost_in_gaps(published: list[Published], counts: Counter[int], gaps: list[An
 
 @pytest.mark.timeout(90 + MESSAGES // 500)
 @pytest.mark.parametrize("pattern", [False, True], ids=["channels", "pattern"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move(
     kind: str, pattern: bool
 ) -> None:
@@ -245,7 +243,6 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
 
 
 @pytest.mark.parametrize("how", ["killed", "replaced"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_failovers_by_sentinels_are_followed_with_gaps(kind: str, how: str) -> None:
     with LocalSentinel("main", replicas=2, sentinels=1) as watched:
         asked: Any = watched.sentinel()
@@ -317,7 +314,6 @@ def test_a_forked_child_has_subscriptions_of_its_own_and_takes_nothing_from_its_
         events.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
     with LocalCluster() as whole, whole.client() as asking:
         entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}
@@ -344,7 +340,6 @@ def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
             close(face, events)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_node_that_is_cut_off_from_the_majority_has_a_gap(kind: str) -> None:
     with LocalCluster() as whole, whole.client() as asking:
         entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}

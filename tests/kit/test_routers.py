@@ -28,7 +28,6 @@ from shardkit.local import LocalServers
 from shardkit.testing import MemoryServers
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_router_hands_out_redis_pys_client_of_the_owner(
     kit: ShardKit, shard_map: ShardMap, kind: str
 ) -> None:
@@ -99,7 +98,6 @@ def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:
     assert repr(router) == "IdPairShardedConnection('many', shards=16)"
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_wrong_count_is_refused_by_whatever_the_router_does(
     shard_map: ShardMap, kind: str
 ) -> None:
@@ -346,7 +344,6 @@ def checking(
 REFUSED = r"SET: key 'b' belongs to shard \d+, but the client is that of shard"
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_checking_kit_refuses_keys_of_other_shards(checking: Any, kind: str) -> None:
     shard_map, options = checking
     async with opened(kind, shard_map, **options) as face:

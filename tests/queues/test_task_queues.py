@@ -459,7 +459,6 @@ def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: Shard
     assert set(server.hmget("queues:{q}:attempts", "d")) == {b"0"}
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> None:
     with faced(kind, cluster_map) as face:
         queues, run = face.kit.queues(component="cluster", attempts=1), face.run

@@ -392,7 +392,6 @@ def test_a_task_that_somebody_else_took_meanwhile_is_told_of(face: Face, kit: Sh
     assert tasks.acknowledge(taken[0])
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_task_whose_queue_moved_meanwhile_has_not_outlived_its_lease(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import redis
 from faces import PATIENCE
 from faulty_proxy import faulty
-from link_helpers import FACES, count_of, of, opened
+from link_helpers import count_of, of, opened
 from test_gate import map_of
 
 from shardkit import ShardMap
@@ -27,7 +27,6 @@ def server() -> Iterator[LocalServer]:
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("kind", FACES)
 async def test_an_aborted_transaction_selects_nothing(
     kind: str, private: bool, server: LocalServer
 ) -> None:
@@ -67,7 +66,6 @@ async def test_an_aborted_transaction_selects_nothing(
 
 
 @pytest.mark.parametrize("fields", [{}, {"select": "confirmed"}], ids=str)
-@pytest.mark.parametrize("kind", FACES)
 async def test_writes_use_multi_unless_selects_are_confirmed(
     kind: str, fields: dict[str, str], server: LocalServer
 ) -> None:
@@ -87,7 +85,6 @@ async def test_writes_use_multi_unless_selects_are_confirmed(
         admin.flushall()
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_number_is_confirmed_before_multi_relies_on_it(
     kind: str, server: LocalServer
 ) -> None:
@@ -176,7 +173,6 @@ USES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("refused", REFUSALS)
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("kind", FACES)
 async def test_what_is_refused_strays_nowhere_without_a_word(
     kind: str, use: str, refused: str, server: LocalServer
 ) -> None:
@@ -221,7 +217,6 @@ async def test_what_is_refused_strays_nowhere_without_a_word(
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_refusal_between_queueing_and_exec_executes_nothing(
     kind: str, use: str, server: LocalServer
 ) -> None:
@@ -279,7 +274,6 @@ async def test_what_follows_a_cancelled_read_is_not_read_elsewhere(server: Local
         admin.flushall()
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_command_that_blocks_behind_a_select_may_take_its_time(
     kind: str, server: LocalServer
 ) -> None:
@@ -294,7 +288,6 @@ async def test_a_command_that_blocks_behind_a_select_may_take_its_time(
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("kind", FACES)
 async def test_each_number_is_confirmed_once_for_a_connection(
     kind: str, private: bool, server: LocalServer
 ) -> None:
@@ -317,7 +310,6 @@ async def test_each_number_is_confirmed_once_for_a_connection(
         admin.flushall()
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_only_what_needs_a_confirmed_select_waits_for_it(kind: str) -> None:
     with LocalServer() as one, LocalServer() as other, one.client() as a, other.client() as b:
         places = [{**each.entry.fields, "db": n} for each in (one, other) for n in (1, 2, 3)]
@@ -339,7 +331,6 @@ async def test_only_what_needs_a_confirmed_select_waits_for_it(kind: str) -> Non
         assert a.get(names[0]) is None
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_connection_that_is_lost_while_it_opens_databases_carries_nothing(
     kind: str, server: LocalServer
 ) -> None:

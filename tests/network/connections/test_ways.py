@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from faces import Face, eventually, faced
-from link_helpers import FACES, clients_of, opened
+from link_helpers import clients_of, opened
 from scripted_server import scripted
 
 import shardkit
@@ -66,7 +66,6 @@ def names(server: LocalServer) -> list[str]:
         return [each["name"] for each in listed if each["name"].startswith("shardkit:")]
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_a_server_has_one_connection_whatever_the_shards(
     kind: str, servers: list[LocalServer]
 ) -> None:
@@ -95,7 +94,6 @@ def test_a_server_has_one_connection_whatever_the_shards(
         assert {int(name.removeprefix("db")) for name in sizes} <= set(range(33)), number
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_entries_with_urls_share_connections(
     kind: str, servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +116,6 @@ def test_entries_with_urls_share_connections(
     [{"max_waiting": 7}, {"breaker": False}, {"retry": {"retries": 2}}, {"multiplex": False}],
     ids=str,
 )
-@pytest.mark.parametrize("kind", FACES)
 def test_entries_that_differ_in_a_limit_share_no_connection(
     kind: str, own: dict[str, Any], servers: list[LocalServer]
 ) -> None:
@@ -128,7 +125,6 @@ def test_entries_that_differ_in_a_limit_share_no_connection(
         assert len(names(servers[0])) == 2
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_a_database_out_of_range_fails_alone(kind: str, servers: list[LocalServer]) -> None:
     with faced(kind, over(servers, 64, first=20)) as face:
         router = face.kit.key_sharded("many")
@@ -147,7 +143,6 @@ def test_a_database_out_of_range_fails_alone(kind: str, servers: list[LocalServe
             assert written == set(range(20, 40))
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_a_right_to_select_that_is_taken_away_is_said(
     kind: str, servers: list[LocalServer]
 ) -> None:
@@ -165,7 +160,6 @@ def test_a_right_to_select_that_is_taken_away_is_said(
         assert not any(failure.maybe_executed for failure in caught.value.exceptions)
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_scripts_and_transactions_run_in_the_database_of_their_shard(
     kind: str, servers: list[LocalServer]
 ) -> None:
@@ -192,7 +186,6 @@ def test_scripts_and_transactions_run_in_the_database_of_their_shard(
 
 
 @pytest.mark.parametrize("opened", [False, True])
-@pytest.mark.parametrize("kind", FACES)
 def test_a_fence_holds_up_the_commands_of_its_database_alone(
     kind: str, opened: bool, servers: list[LocalServer]
 ) -> None:
@@ -221,7 +214,6 @@ def test_a_fence_holds_up_the_commands_of_its_database_alone(
     assert sum(client.dbsize() for client in [closed, other]) > 200
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_call_that_ends_at_a_fence_sends_nothing(
     kind: str, servers: list[LocalServer]
 ) -> None:

@@ -450,7 +450,6 @@ def test_a_refused_exec_leaves_no_transaction_open(memory: MemoryConnector, kit:
     assert kit.client("one").incr("n") == 1
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_redis_py_pipeline_has_the_error_in_its_place(memory: MemoryConnector, kind: str) -> None:
     memory.server("a").answer("OOM command not allowed", "SET")
     with faced(kind, MAP, connector=memory) as face:
