@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from faces import ALL_CASES, Exchanges, Face, holder, keys_of
-from hypothesis import HealthCheck, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import (
@@ -350,19 +349,31 @@ def test_insertions_spare_foreign_keys(face: Face, kit: ShardKit) -> None:
     assert face.list(jobs.items()) == [*"abcd"]
 
 
-BUDGET = settings(
-    max_examples=10 if ALL_CASES else 5,
-    stateful_step_count=35,
-    suppress_health_check=list(HealthCheck),
-)
 FRESH = itertools.count()
-SIZES = (1, 2, 3, 8)
-
 few = st.one_of(st.integers(0, 9).map(str), st.sampled_from(["", "ß", "a\r\n", "1"]))
-values = st.lists(few, max_size=20)
 indexes = st.integers(-25, 25)
-ends = st.sampled_from(["l", "r"])
-sides = st.sampled_from(["LEFT", "RIGHT"])
+which, sides = st.integers(0, 1), st.sampled_from(["LEFT", "RIGHT"])
+ranks = st.one_of(st.none(), st.integers(1, 4), st.integers(-4, -1))
+
+
+def calls(names: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, Any]]:
+    """A call of one of several methods that take the same."""
+    return st.tuples(st.sampled_from(names.split()), st.tuples(*arguments))
+
+
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["lpush", "rpush"]), st.lists(few, min_size=1, max_size=20)),
+    calls("lpush_many rpush_many", st.lists(few, max_size=20)),
+    calls("lpop rpop", st.none() | st.integers(0, 30)),
+    calls("lindex", indexes),
+    calls("lset", indexes, st.just("new")),
+    calls("lrange ltrim", indexes, indexes),
+    calls("lpos", few, ranks, st.none() | st.integers(0, 4), st.none() | st.integers(0, 20)),
+    calls("linsert", st.sampled_from(["BEFORE", "after"]), few, few),
+    calls("lrem", st.integers(-4, 4), few),
+    calls("lmove", which, which, sides, sides),
+    calls("delete items"),
+)
 
 
 def decoded(reply: Any) -> Any:
@@ -370,124 +381,6 @@ def decoded(reply: Any) -> Any:
     if isinstance(reply, bytes):
         return reply.decode()
     return [*map(decoded, reply)] if isinstance(reply, list) else reply
-
-
-def machine(face: Face, kit: ShardKit) -> type[RuleBasedStateMachine]:
-    """A machine that does everything to a plain LIST, and to one in parts of each size."""
-    plain: Any = kit.client("one")
-
-    class Lists(RuleBasedStateMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.prefix = f"{next(FRESH)}"
-            self.lists = [
-                (
-                    face.kit.list(f"a{{{self.prefix}:{size}}}", component="many", part_size=size),
-                    face.kit.list(f"b{{{self.prefix}:{size}}}", component="many", part_size=size),
-                )
-                for size in SIZES
-            ]
-            self.key = f"{self.prefix}:plain"
-            self.other = f"{self.prefix}:other"
-
-        def same(self, method: str, *args: Any, **options: Any) -> None:
-            """Each list returns what redis-py's method of the same arguments does."""
-            expected = decoded(getattr(plain, method)(self.key, *args, **options))
-            self.gives(expected, lambda each: getattr(each, method)(*args, **options))
-
-        def gives(self, expected: Any, call: Callable[[Any], Any]) -> None:
-            for each, _ in self.lists:
-                assert face.run(call(each)) == expected, each.part_size
-
-        @rule(end=ends, values=values, many=st.booleans())
-        def push(self, end: str, values: list[str], many: bool) -> None:
-            if values and not many:
-                self.same(f"{end}push", *values)
-                return
-            expected = plain.llen(self.key)
-            if values:
-                expected = getattr(plain, f"{end}push")(self.key, *values)
-            self.gives(expected, lambda each: getattr(each, f"{end}push_many")(iter(values)))
-
-        @rule(end=ends, count=st.one_of(st.none(), st.integers(0, 30)))
-        def pop(self, end: str, count: int | None) -> None:
-            self.same(f"{end}pop", count)
-
-        @rule(index=indexes)
-        def read_one(self, index: int) -> None:
-            self.same("lindex", index)
-
-        @rule(index=indexes)
-        def replace(self, index: int) -> None:
-            length = plain.llen(self.key)
-            if -length <= index < length:
-                self.same("lset", index, "new")
-
-        @rule(start=indexes, end=indexes)
-        def read(self, start: int, end: int) -> None:
-            self.same("lrange", start, end)
-
-        @rule(start=indexes, end=indexes)
-        def trim(self, start: int, end: int) -> None:
-            self.same("ltrim", start, end)
-
-        @rule(
-            value=few,
-            rank=st.one_of(st.none(), st.integers(1, 4), st.integers(-4, -1)),
-            count=st.one_of(st.none(), st.integers(0, 4)),
-            maxlen=st.one_of(st.none(), st.integers(0, 20)),
-        )
-        def find(self, value: str, rank: int | None, count: int | None, maxlen: int | None) -> None:
-            self.same("lpos", value, rank, count, maxlen)
-
-        @rule(where=st.sampled_from(["BEFORE", "after"]), at=few, value=few)
-        def insert(self, where: str, at: str, value: str) -> None:
-            self.same("linsert", where, at, value)
-            self.well_formed()
-
-        @rule(count=st.integers(-4, 4), value=few)
-        def remove(self, count: int, value: str) -> None:
-            self.same("lrem", count, value)
-            self.well_formed()
-
-        def well_formed(self) -> None:
-            for each, _ in self.lists:
-                check_parts(kit, each)
-
-        @rule(src=sides, dest=sides, back=st.booleans(), same=st.booleans())
-        def move(self, src: str, dest: str, back: bool, same: bool) -> None:
-            here, there = (self.other, self.key) if back else (self.key, self.other)
-            expected = plain.lmove(here, here if same else there, src, dest)
-            for lists in self.lists:
-                first, second = reversed(lists) if back else lists
-                found = face.run(first.lmove(first if same else second, src, dest))
-                assert found == decoded(expected)
-
-        @rule()
-        def delete(self) -> None:
-            plain.delete(self.key)
-            for parts, _ in self.lists:
-                face.run(parts.delete())
-
-        @rule()
-        def all_is_there(self) -> None:
-            expected = [value.decode() for value in plain.lrange(self.key, 0, -1)]
-            others = [value.decode() for value in plain.lrange(self.other, 0, -1)]
-            for parts, other in self.lists:
-                assert face.list(parts.items()) == expected
-                assert face.list(parts.items(reverse=True)) == expected[::-1]
-                assert face.list(other.items()) == others
-                assert face.run(parts.llen()) == len(expected)
-
-        def teardown(self) -> None:
-            self.all_is_there()
-            for lists in self.lists:
-                for parts in lists:
-                    check_parts(kit, parts)
-                    face.run(parts.delete())
-            plain.delete(self.key, self.other)
-
-    return Lists
 
 
 def check_parts(kit: ShardKit, parts: Any) -> None:
@@ -514,10 +407,45 @@ def check_parts(kit: ShardKit, parts: Any) -> None:
     assert tokens == 1
 
 
+@settings(max_examples=10 if ALL_CASES else 5, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(STEPS, min_size=25, max_size=40))
 def test_a_list_in_parts_does_what_a_list_does(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, Any]]
 ) -> None:
+    """Each of two, with parts of each size, returns what redis-py's method does of a plain one."""
     monkeypatch.setattr(scripts, "VALUES_PER_SEARCH", 6)
     monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 2)
     monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
-    run_state_machine_as_test(machine(face, kit), settings=BUDGET)
+    plain: Any = kit.client("one")
+    prefix = next(FRESH)
+    keys = first, _ = [f"{prefix}:{name}" for name in "ab"]
+    pairs = [
+        [face.kit.list(f"{n}{{{prefix}:{size}}}", component="many", part_size=size) for n in "ab"]
+        for size in (1, 2, 3, 8)
+    ]
+    for name, args in [*steps, ("items", ())]:
+        if name == "items":
+            for n, key in enumerate(keys):
+                expected = decoded(plain.lrange(key, 0, -1))
+                for pair in pairs:
+                    assert face.list(pair[n].items()) == expected
+                    assert face.list(pair[n].items(reverse=True)) == expected[::-1]
+                    assert face.run(pair[n].llen()) == len(expected)
+                    check_parts(kit, pair[n])
+        elif name == "lmove":
+            source, target, *sides = args
+            moved = decoded(plain.lmove(keys[source], keys[target], *sides))
+            for pair in pairs:
+                assert face.run(pair[source].lmove(pair[target], *sides)) == moved
+        elif name.endswith("_many"):
+            [values] = args
+            length = getattr(plain, name[:5])(first, *values) if values else plain.llen(first)
+            for pair in pairs:
+                assert face.run(getattr(pair[0], name)(iter(values))) == length
+        elif name != "lset" or -plain.llen(first) <= args[0] < plain.llen(first):
+            expected = decoded(getattr(plain, name)(first, *args))
+            for pair in pairs:
+                found = face.run(getattr(pair[0], name)(*args))
+                assert found == expected or name == "delete", (name, args)  # parameters are left
+                if name in ("linsert", "lrem"):
+                    check_parts(kit, pair[0])
