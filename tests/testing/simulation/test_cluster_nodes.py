@@ -24,83 +24,40 @@ from shardkit.testing.simulation.world import STEP, World
 
 TAG = next(f"{{t{n}}}" for n in range(1000) if slot_of(f"{{t{n}}}") < 5000)  # of the first node
 SLOT = slot_of(TAG)
-# Which node is asked, and what; <0> is the first node's id, <port 0> its port.
+# Which node is asked, and what; <0> is the first node's id, <port 0> its port. Nobody listens at 9.
+# Real nodes tell each other sooner or later of which node a slot is, so both are told.
 STEPS: Sequence[tuple[int, str]] = [
-    (0, f"SET {TAG}1 one"),
-    (0, f"SET {TAG}2 two EX 1000"),
-    (0, f"HSET {TAG}3 field value"),
-    (0, f"SET {TAG}4 four"),
-    (1, f"GET {TAG}1"),
-    (1, "ASKING"),
-    (1, f"GET {TAG}1"),
-    (0, f"MGET {TAG}1 other"),
-    (1, f"CLUSTER SETSLOT {SLOT} MIGRATING <2>"),
-    (0, f"CLUSTER SETSLOT {SLOT} IMPORTING <1>"),
-    (1, f"CLUSTER SETSLOT {SLOT} IMPORTING <0>"),
-    (0, f"CLUSTER SETSLOT {SLOT} MIGRATING <1>"),
-    (0, f"GET {TAG}1"),
-    (0, f"GET {TAG}new"),
-    (0, f"MGET {TAG}1 {TAG}new"),
-    (0, f"MGET {TAG}new {TAG}newer"),
-    (0, f"EVAL redis.call('SET',KEYS[1],1) 1 {TAG}new"),
-    (1, f"GET {TAG}1"),
-    (1, "ASKING"),
-    (1, f"GET {TAG}1"),
-    (1, f"GET {TAG}1"),
-    (1, "ASKING"),
-    (1, f"MGET {TAG}1 {TAG}2"),
-    (1, "ASKING"),
-    (1, "MULTI"),
-    (1, f"INCR {TAG}n"),
-    (1, f"INCR {TAG}n"),
-    (1, "EXEC"),
-    (1, f"GET {TAG}n"),
-    (0, "MULTI"),
-    (0, f"GET {TAG}1"),
-    (0, f"GET {TAG}new"),
-    (0, "EXEC"),
-    (0, "MULTI"),
-    (0, f"INCR {TAG}new"),
-    (0, "EXEC"),
-    (0, "MULTI"),
-    (0, f"GET {TAG}1"),
-    (0, "DISCARD"),
-    (1, "MULTI"),
-    (1, f"GET {TAG}1"),
-    (1, "EXEC"),
-    (0, "MULTI"),
-    (0, f"GET {TAG}1"),
-    (0, "GET other"),
-    (0, "EXEC"),
-    (0, f"WATCH {TAG}new"),
-    (0, f"CLUSTER SETSLOT {SLOT} NODE <1>"),
-    (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
-    (0, f"MIGRATE 127.0.0.1 9 {TAG}1 0 5000"),  # where nobody listens
-    (1, "ASKING"),
-    (1, f"SET {TAG}4 other"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000"),
-    (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000 REPLACE"),
-    (1, "ASKING"),
-    (1, f"GET {TAG}4"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000"),
-    (0, f"GET {TAG}1"),
-    (0, f"MGET {TAG}1 {TAG}2"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> '' 0 5000 KEYS {TAG}2 {TAG}3"),
-    (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
-    (1, f"CLUSTER SETSLOT {SLOT} NODE <1>"),  # of which real nodes tell each other, sooner or later
-    (0, f"CLUSTER SETSLOT {SLOT} NODE <1>"),
-    (0, f"GET {TAG}1"),
-    (1, f"GET {TAG}1"),
-    (1, f"HGETALL {TAG}3"),
-    (1, f"EXPIRE {TAG}2 1000 LT"),
-    (1, f"GET {TAG}n"),
-    (0, f"CLUSTER SETSLOT {SLOT} IMPORTING <1>"),
-    (0, f"CLUSTER SETSLOT {SLOT} STABLE"),
-    (0, "ASKING"),
-    (0, f"GET {TAG}1"),
-    (0, "CLUSTER NO-SUCH-THING"),
+    (int(line[0]), command)
+    for line in f"""\
+0 SET {TAG}1 one | SET {TAG}2 two EX 1000 | HSET {TAG}3 field value | SET {TAG}4 four
+1 GET {TAG}1 | ASKING | GET {TAG}1
+0 MGET {TAG}1 other
+1 CLUSTER SETSLOT {SLOT} MIGRATING <2>
+0 CLUSTER SETSLOT {SLOT} IMPORTING <1>
+1 CLUSTER SETSLOT {SLOT} IMPORTING <0>
+0 CLUSTER SETSLOT {SLOT} MIGRATING <1> | GET {TAG}1 | GET {TAG}new | MGET {TAG}1 {TAG}new
+0 MGET {TAG}new {TAG}newer | EVAL redis.call('SET',KEYS[1],1) 1 {TAG}new
+1 GET {TAG}1 | ASKING | GET {TAG}1 | GET {TAG}1 | ASKING | MGET {TAG}1 {TAG}2 | ASKING | MULTI
+1 INCR {TAG}n | INCR {TAG}n | EXEC | GET {TAG}n
+0 MULTI | GET {TAG}1 | GET {TAG}new | EXEC | MULTI | INCR {TAG}new | EXEC | MULTI | GET {TAG}1
+0 DISCARD
+1 MULTI | GET {TAG}1 | EXEC
+0 MULTI | GET {TAG}1 | GET other | EXEC | WATCH {TAG}new | CLUSTER SETSLOT {SLOT} NODE <1>
+0 CLUSTER GETKEYSINSLOT {SLOT} 10 | MIGRATE 127.0.0.1 9 {TAG}1 0 5000
+1 ASKING | SET {TAG}4 other
+0 MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000 | CLUSTER GETKEYSINSLOT {SLOT} 10
+0 MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000 REPLACE
+1 ASKING | GET {TAG}4
+0 MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000 | MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000
+0 GET {TAG}1 | MGET {TAG}1 {TAG}2 | MIGRATE 127.0.0.1 <port 1> '' 0 5000 KEYS {TAG}2 {TAG}3
+0 CLUSTER GETKEYSINSLOT {SLOT} 10
+1 CLUSTER SETSLOT {SLOT} NODE <1>
+0 CLUSTER SETSLOT {SLOT} NODE <1> | GET {TAG}1
+1 GET {TAG}1 | HGETALL {TAG}3 | EXPIRE {TAG}2 1000 LT | GET {TAG}n
+0 CLUSTER SETSLOT {SLOT} IMPORTING <1> | CLUSTER SETSLOT {SLOT} STABLE | ASKING | GET {TAG}1
+0 CLUSTER NO-SUCH-THING
+""".splitlines()
+    for command in line[2:].split(" | ")
 ]
 
 
