@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from arranged import ask
 from cli_helpers import COMMAND, Cli, in_terminal, plain
 from faces import eventually
 
@@ -474,14 +475,12 @@ def test_a_backup_that_holds_no_writes_says_so_and_comes_back_with_its_objects(
     assert "the snapshots are of different moments" in said.out
     assert len(cli.json("restore", taken, "--verify")["servers"]) == 2
     for server in town.servers[:-1]:
-        with server.client() as client:
-            client.flushall()
+        ask(server, "flushall")
     back = cli.json("restore", taken, pushed_map, "--to-origin", "--objects", town_url)
     assert sum(back["keys"].values()) >= 20  # and what witnesses the epoch
     assert back["objects"] == 1
     for server in town.servers[:-1]:
-        with server.client() as client:
-            client.flushall()
+        ask(server, "flushall")
     again = cli("restore", taken, pushed_map, "--to-origin", "--objects", town_url, code=0)
     assert "1 object written to the config server" in again.lines
     with shardkit.connect(pushed_map) as kit:

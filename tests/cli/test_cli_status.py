@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 import redis
 import yaml
+from arranged import ask
 from cli_helpers import COMMAND, SECRET, Cli, Result, config_server, edited_map, in_terminal, plain
 
 import shardkit
@@ -166,8 +167,7 @@ def test_entries_come_from_the_config_server_as_well(
     assert "push a shard map: shardkit config push" in cli("status", "-c", town_url).error()
     cli("config", "push", town_map)
     assert cli("status", "-c", town_url).code == 0
-    with config_server(town).client() as client:
-        client.set("config:redis:followers:1", "{")
+    ask(config_server(town), "set", "config:redis:followers:1", "{")
     result = cli("status", "-c", town_url, code=1)
     assert "followers cannot be used: config:redis:followers:1: is not JSON" in result.lines[-1]
     assert "unique:7" in rows(result)
@@ -446,8 +446,7 @@ def test_a_server_above_its_maxmemory_is_not_well(
 def test_a_right_that_status_lacks_is_no_problem(
     cli: Cli, sick: LocalServer, map_of: MapOf, missing: str, warning: str
 ) -> None:
-    with sick.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all", missing)
+    ask(sick, "execute_command", "ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all", missing)
     path = map_of(port=sick.port, username="app", password="x")
     shown = cli("status", "-c", path, code=0)
     assert warning in shown.lines[-1]
@@ -505,8 +504,7 @@ def test_one_line_says_ok_warning_or_critical(
 def broken_url(cli: Cli, town: LocalServers, town_map: Path, town_url: str) -> str:
     """The config server with the map, and a component `bad` whose entry is no JSON."""
     assert cli("config", "push", town_map, "-c", town_url).code == 0
-    with config_server(town).client() as client:
-        client.set("config:redis:bad", "{")
+    ask(config_server(town), "set", "config:redis:bad", "{")
     return town_url
 
 

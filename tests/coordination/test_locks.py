@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import signal
 import threading
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from arranged import map_of
 from coordination_helpers import line, processes, say
 from faces import PATIENCE, Exchanges, Face, eventually, faced, holder
 
@@ -513,7 +513,7 @@ def test_a_renewal_that_fails_for_no_known_reason_is_told_and_tried_again(
 
 def test_a_hold_whose_server_is_gone_is_lost_in_time(own_server: LocalServer) -> None:
     told: list[Hold[Any]] = []
-    where = ShardMap.parse(json.dumps({"components": {"a": {"entry": {"port": own_server.port}}}}))
+    where = map_of(a={"entry": {"port": own_server.port}})
     with shardkit.connect(where) as kit:
         lock = kit.lock("x", component="a", ttl=0.3, on_lost=told.append)
         held = lock.acquire()
@@ -632,7 +632,7 @@ def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(
             "cluster": {"entry": dict(cluster.entry.fields)},
             "sentinel": {"entry": dict(sentinel.entry.fields)},
         }
-        where = ShardMap.parse(json.dumps({"components": components}))
+        where = map_of(**components)
         with faced(kind, where) as face, shardkit.connect(where) as kit:
             for component in components:
                 names = [f"n{n}" for n in range(8)]
@@ -701,7 +701,7 @@ def test_an_acquisition_that_no_replica_acknowledges_is_given_back(face: Face) -
 def test_an_acquisition_that_a_replica_acknowledges_is_kept() -> None:
     with LocalSentinel() as sentinel:
         entry = dict(sentinel.entry.fields)
-        where = ShardMap.parse(json.dumps({"components": {"a": {"entry": entry}}}))
+        where = map_of(a={"entry": entry})
         with (
             shardkit.connect(where) as kit,
             kit.lock("x", component="a", durable=1, durable_timeout=5) as held,

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from arranged import ask
 from coordination_helpers import forked, with_jumping_clocks
 from faces import ALL_CASES, Exchanges, Face, answer, eventually, faced, holder
 from redis.exceptions import NoPermissionError
@@ -143,8 +144,7 @@ def map_of(servers: list[LocalServer]) -> ShardMap:
 def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind: str) -> None:
     with faced(kind, map_of(three)) as face:
         for server in three:
-            with server.client() as client:
-                client.flushall()
+            ask(server, "flushall")
         lock = face.kit.quorum_lock("x", components=["q0", "q1", "q2"])
         other = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], blocking_timeout=0.05)
         first = face.run(lock.acquire())
@@ -152,8 +152,7 @@ def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind
         assert face.run(other.acquire()) is None
         assert face.run(lock.release()) is True
         # A server whose clock is ahead gave the first a large token, and is gone now.
-        with three[0].client() as client:
-            client.hset("quorum:{x}", "token", 9_000_000_000_000_000)
+        ask(three[0], "hset", "quorum:{x}", "token", 9_000_000_000_000_000)
         ahead = face.run(lock.acquire())
         assert ahead.token == 9_000_000_000_000_001
         face.run(lock.release())
@@ -193,8 +192,7 @@ def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
 ) -> None:
     with faced(kind, map_of(three)) as face:
         for server in three:
-            with server.client() as client:
-                client.flushall()
+            ask(server, "flushall")
         lock = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], blocking_timeout=0)
         other = face.kit.quorum_lock("x", components=["q0", "q1", "q2"], blocking_timeout=0)
         for server, damaged in zip(three, (False, True, True), strict=True):
@@ -202,8 +200,7 @@ def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
             assert face.run(other.acquire()) is None
             assert face.run(lock.release()) is True
             if damaged:
-                with server.client() as client:
-                    client.hset("quorum:{x}", "token", "x")
+                ask(server, "hset", "quorum:{x}", "token", "x")
         with pytest.raises(DamagedDataError, match=r"q[12]: quorum:\{x\} is damaged: token=x"):
             face.run(lock.acquire())
 
@@ -216,16 +213,14 @@ def test_rights_that_a_majority_lacks_are_named_at_once(
         for server in three[1:]:
             assert face.run(lock.acquire())
             assert face.run(lock.release()) is True
-            with server.client() as client:
-                client.execute_command("ACL", "SETUSER", "default", "-evalsha")
+            ask(server, "execute_command", "ACL", "SETUSER", "default", "-evalsha")
         try:
             with pytest.raises(CommandsRefused, match="2 shards failed") as refused:
                 face.run(lock.acquire())
             assert isinstance(refused.value.error, NoPermissionError)
         finally:
             for server in three[1:]:
-                with server.client() as client:
-                    client.execute_command("ACL", "SETUSER", "default", "+evalsha")
+                ask(server, "execute_command", "ACL", "SETUSER", "default", "+evalsha")
 
 
 def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:
@@ -242,8 +237,7 @@ def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:
                 hold.check()
         assert lock.acquire()
         for server in three[:2]:
-            with server.client() as client:
-                client.flushall()
+            ask(server, "flushall")
         assert lock.release() is False
         with pytest.raises(InvalidArgumentError, match="at least three"):
             kit.quorum_lock("y", components=["q0", "q1"])

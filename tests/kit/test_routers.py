@@ -218,7 +218,7 @@ def test_databases_that_are_told_apart_by_more_than_an_address_are_all_scanned(
         {"unix_socket_path": "/run/a"},
         {"unix_socket_path": "/run/b"},
     ]
-    memory = MemoryServers(ShardMap.parse(str({"components": {"c": {"shards": shards}}})))
+    memory = MemoryServers(map_of(c={"shards": shards}))
     with shardkit.connect(memory.shard_map, connector=memory) as kit:
         router = kit.key_sharded("c")
         for number, client in enumerate(router):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 import signal
 import threading
@@ -22,6 +21,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import redis
+from arranged import map_of
 from faces import PATIENCE, Face, eventually, faced
 from faulty_proxy import faulty
 from link_helpers import in_threads, of
@@ -32,7 +32,6 @@ from shardkit import (
     LuaScript,
     ShardErrors,
     ShardKitError,
-    ShardMap,
     ShardUnavailable,
     events,
 )
@@ -344,7 +343,7 @@ class Stage:
             components[f"{prefix}cluster"] = {"entry": in_slots}
             of_replicas = {**in_slots, "port": master.port, "read_from": "prefer_replica"}
             components[f"{prefix}replicated_cluster"] = {"entry": of_replicas}
-        shard_map = ShardMap.parse(json.dumps({"components": components}))
+        shard_map = map_of(**components)
         self.faces: dict[tuple[str, bool], Face] = {}
         for face in FACES:
             self.faces[face, False] = run(faced(face, shard_map))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, Time, answer, clocked, eventually, faced
 from queue_helpers import server_of
 
@@ -241,7 +241,7 @@ def mortal(
             {"port": server.port, "socket_timeout": 0.3, "socket_connect_timeout": 0.3}
             for server in (first, second)
         ]
-        shard_map = ShardMap.parse(json.dumps({"components": {"own": {"shards": shards}}}))
+        shard_map = map_of(own={"shards": shards})
         with faced(request.param, shard_map) as face:
             yield face, first, second
 

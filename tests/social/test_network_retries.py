@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, faced, holder
 from social_helpers import Crash, compare, cut, opened, populate, seen
 
@@ -101,7 +101,7 @@ def two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalSer
             name: {"entry": {"port": server.port, "socket_connect_timeout": 0.5, "retries": 0}}
             for name, server in (("users", users), ("timelines", timelines))
         }
-        shard_map = ShardMap.parse(json.dumps({"components": components}))
+        shard_map = map_of(**components)
         with faced(request.param, shard_map) as face:
             yield face, timelines
 

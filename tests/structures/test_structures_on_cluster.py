@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, faced, sessions
 
 from shardkit import ShardMap
@@ -21,11 +22,9 @@ NEXT = DAY + timedelta(days=1)
 
 @pytest.fixture
 def both_map(cluster: LocalCluster, own_server: LocalServer) -> ShardMap:
-    components = {
-        "cluster": {"entry": dict(cluster.entry.fields)},
-        "single": {"entry": {"port": own_server.port}},
-    }
-    return ShardMap.parse(json.dumps({"components": components}))
+    return map_of(
+        cluster={"entry": dict(cluster.entry.fields)}, single={"entry": {"port": own_server.port}}
+    )
 
 
 @pytest.fixture(params=["blocking", "awaiting"])

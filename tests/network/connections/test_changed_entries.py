@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arranged import map_of
 from link_helpers import FACES, clients_of, closed, count_of, eventually, of
 from places import at_place
 from sockets import connections
@@ -50,7 +50,7 @@ class Changing(FixedMap):
             else {"entry": entry.fields}
             for name, entry in entries.items()
         }
-        self.shard_map = ShardMap.parse(json.dumps({"components": components}))
+        self.shard_map = map_of(**components)
 
 
 @pytest_asyncio.fixture

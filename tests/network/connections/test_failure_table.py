@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from arranged import map_of
 from link_helpers import FACES, Face, eventually, of, opened
 from redis.exceptions import (
     AuthenticationError,
@@ -56,7 +56,7 @@ class Client:
 @asynccontextmanager
 async def client_of(server: LocalServer, kind: str, **fields: Any) -> AsyncIterator[Client]:
     entry = {"host": "127.0.0.1", "port": server.port, "socket_timeout": 0.15, **fields}
-    shard_map = ShardMap.parse(json.dumps({"components": {"c": {"entry": entry}}}))
+    shard_map = map_of(c={"entry": entry})
     async with opened(kind, shard_map) as face:
         yield Client(face, await of(face.kit.client("c")), f"{server.address}/0")
 

@@ -15,6 +15,7 @@ import hiredis
 import pytest
 import redis
 import redis.asyncio as aioredis
+from arranged import ask
 from link_helpers import of, opened
 
 from shardkit import ShardMap
@@ -177,8 +178,7 @@ ENTRIES = {"shared": {}, "not multiplexed": {"multiplex": False}, "RESP3": {"pro
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     with LocalServer() as server:
-        with server.client() as admin:
-            admin.execute_command("ACL", "SETUSER", "other", "on", ">secret", "~*", "+@all")
+        ask(server, "execute_command", "ACL", "SETUSER", "other", "on", ">secret", "~*", "+@all")
         yield server
 
 
@@ -248,8 +248,7 @@ async def test_a_finished_transaction_leaves_its_connection_open(
             await of(getattr(pipe, ends)())
             await of(pipe.reset())
         assert (await of(third.client_info()))["id"] == known
-    with server.client() as admin:
-        admin.flushall()
+    ask(server, "flushall")
 
 
 @pytest.mark.parametrize("private", [False, True])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
+from arranged import ask
 from faces import PATIENCE
 from faulty_proxy import faulty
 from link_helpers import count_of, of, opened
@@ -61,8 +62,7 @@ async def test_an_aborted_transaction_selects_nothing(
         finally:
             await of(pool.release(connection))
         assert [await of(each.get("k")) for each in (third, fourth)] == [b"333", b"4"]
-    with server.client() as admin:
-        admin.flushall()
+    ask(server, "flushall")
 
 
 @pytest.mark.parametrize("fields", [{}, {"select": "confirmed"}], ids=str)
@@ -81,8 +81,7 @@ async def test_writes_use_multi_unless_selects_are_confirmed(
             await of(router.mset(dict.fromkeys(keys, n)))
             assert await of(router.mget(keys)) == [b"%d" % n] * 40
         assert (count_of(server, "multi") > before) is not bool(fields)
-    with server.client() as admin:
-        admin.flushall()
+    ask(server, "flushall")
 
 
 async def test_a_number_is_confirmed_before_multi_relies_on_it(
@@ -100,8 +99,7 @@ async def test_a_number_is_confirmed_before_multi_relies_on_it(
             assert caught.value.maybe_executed is False  # type: ignore[attr-defined]
             assert count_of(server, "multi") == before
         assert await of(first.keys()) == [b"k"]
-    with server.client() as admin:
-        admin.flushall()
+    ask(server, "flushall")
 
 
 class Refusal(NamedTuple):
@@ -270,8 +268,7 @@ async def test_what_follows_a_cancelled_read_is_not_read_elsewhere(server: Local
                 b"3",
                 b"4",
             ]
-    with server.client() as admin:
-        admin.flushall()
+    ask(server, "flushall")
 
 
 async def test_a_command_that_blocks_behind_a_select_may_take_its_time(
@@ -283,8 +280,7 @@ async def test_a_command_that_blocks_behind_a_select_may_take_its_time(
         await of(fourth.set("k", 4))  # its database is selected
         assert await of(third.blpop("none", timeout=PATIENCE)) is None
         assert await of(third.blpop("l", timeout=PATIENCE)) == (b"l", b"v")
-    with server.client() as admin:
-        admin.flushall()
+    ask(server, "flushall")
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -306,8 +302,7 @@ async def test_each_number_is_confirmed_once_for_a_connection(
         selects = [n for n, name in enumerate(written) if name == "SELECT"]
         confirmed = [n for n in selects if written[n - 1] != "MULTI"]
         assert len(confirmed) == 4, written
-    with server.client() as admin:
-        admin.flushall()
+    ask(server, "flushall")
 
 
 async def test_only_what_needs_a_confirmed_select_waits_for_it(kind: str) -> None:

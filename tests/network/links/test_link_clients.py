@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
+from arranged import ask
 from fakeredis import FakeAsyncRedis
 from link_helpers import FACES, clients_of, command, eventually, mapped, of, opened
 from redis.exceptions import (
@@ -99,8 +100,7 @@ async def linked(
     request: pytest.FixtureRequest, here: LocalServer, there: LocalServer
 ) -> AsyncIterator[Linked]:
     for server in (here, there):
-        with server.client() as client:
-            client.flushall()
+        ask(server, "flushall")
     found = Linked(request.param, here.entry)
     yield found
     found.clients.close()
@@ -116,8 +116,7 @@ async def test_changes_drop_nothing(linked: Linked, here: LocalServer, there: Lo
     linked.move(there.entry)
     assert await linked.send(command("c", "k", "GET")) == [None]  # there
     assert clients_of(there) >= 1
-    with here.client() as client:
-        client.rpush("jobs", "done")
+    ask(here, "rpush", "jobs", "done")
     assert await blocked == [[b"jobs", b"done"]]
     assert await eventually(lambda: clients_of(here) == 0)
     assert await linked.send(command("c", "k", "SET", "there")) == [b"OK"]
@@ -130,8 +129,7 @@ def clients(server: LocalServer) -> list[Any]:
 
 async def test_many_calls_go_on(linked: Linked, here: LocalServer, there: LocalServer) -> None:
     for server in (here, there):
-        with server.client() as client:
-            client.set("k", "v")
+        ask(server, "set", "k", "v")
     batch = [command("c", "k", "GET") for _ in range(200)]
 
     async def work() -> list[Any]:

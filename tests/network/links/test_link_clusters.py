@@ -12,6 +12,7 @@ import faces
 import pytest
 import pytest_asyncio
 import redis
+from arranged import ask
 from link_helpers import (
     Face,
     command,
@@ -110,8 +111,7 @@ async def test_a_node_that_is_away_keeps_no_connection_of_its_client(block: floa
     with LocalCluster() as own:
         entry = {**own.entry.fields, "max_connections": 2, "retries": 0, "breaker": False}
         async with opened("awaiting", mapped(entry)) as face:
-            with own.client() as client:
-                port = client.get_node_from_key("k").port
+            port = ask(own, "get_node_from_key", "k").port
             args = ("LPUSH", "k", "v") if block is None else ("BLPOP", "k", block)
             wanted = Command("data", "k", args, block=block)
             [node] = [each for each in own.nodes if each.port == port]
@@ -362,8 +362,7 @@ def node_of_key(asking: Any, key: str) -> int:
 
 async def test_slot_without_a_node_fails_alone(kind: str) -> None:
     with LocalCluster(config={"cluster-require-full-coverage": False}) as own:
-        with own.client() as asking:
-            slot = asking.keyslot("lost")
+        slot = ask(own, "keyslot", "lost")
         for node in own.nodes:
             with node.client() as client, suppress(redis.ResponseError):
                 client.execute_command("CLUSTER DELSLOTS", slot)
@@ -415,8 +414,7 @@ def test_clients_of_a_cluster_answer_from_one_place_when_their_entry_changes(
         with shardkit.connect(f"redis://{config.address}") as kit:
             clients: list[Any] = [kit.client("data"), kit.client("data", private=True)]
             clients[0].set("place", "cluster")
-            with own_server.client() as plain:
-                plain.set("place", "server")
+            ask(own_server, "set", "place", "server")
             put(own_server.port)
             kit.topology.expire()
             assert kit.client("data").get("place") == b"server"

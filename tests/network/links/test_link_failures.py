@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import pickle
 import socket
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arranged import map_of
 from faces import PATIENCE, own_client
 from link_helpers import FACES, Face, command, count_of, mapped, opened, resolving
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
@@ -249,7 +249,7 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
 async def test_no_socket_timeout_waits_for_ever(kind: str, own: list[LocalServer]) -> None:
     ports = [server.port for server in own[:2]]
     shards = [{"port": port, "socket_timeout": None} for port in ports]
-    shard_map = ShardMap.parse(json.dumps({"components": {"data": {"shards": shards}}}))
+    shard_map = map_of(data={"shards": shards})
     async with opened(kind, shard_map) as face:
         batch = [Command(Shard("data", n), "k", ("EVAL", "return 1", 0)) for n in range(2)]
         assert await face.send(*batch) == [1, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from faces import Face, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -241,7 +241,7 @@ def test_servers_without_field_expiry_are_named(own_server: LocalServer, own_map
 def test_a_server_that_does_not_answer_is_not_taken_for_one_that_cannot_expire_fields() -> None:
     with LocalServer() as server:
         component = {"entry": {"port": server.port}}
-        shard_map = ShardMap.parse(json.dumps({"components": {"own": component}}))
+        shard_map = map_of(own=component)
         with shardkit.connect(shard_map) as kit:
             sessions = kit.hash("sessions", component="own")
             sessions.hset(mapping={1: "x", "a": "x"})

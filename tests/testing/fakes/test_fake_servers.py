@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import map_of
+from arranged import ask, map_of
 from faces import faced
 from redis.exceptions import (
     AuthenticationError,
@@ -517,8 +517,7 @@ def test_a_script_unpacks_as_on_a_real_server(
 ) -> None:
     script = "return {struct.size('<i4c3'), struct.unpack(ARGV[1], ARGV[2], tonumber(ARGV[3]))}"
     packed = b"ab\xffc\x01\x02\x03\0\x05\x06\x07\x08z\0\x11"
-    with own_server.client() as real:
-        expected = real.eval(script, 0, form, packed, position)
+    expected = ask(own_server, "eval", script, 0, form, packed, position)
     assert len(expected) > 3
     assert memory.server("a").client().eval(script, 0, form, packed, position) == expected
 
