@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from cli_helpers import SECRET, Cli, edited_map, in_terminal, plain
+import yaml
+from cli_helpers import SECRET, Cli, edited_map, in_terminal, placed, plain
 
 import shardkit
 from shardkit import ShardMap
@@ -221,3 +225,342 @@ def test_an_entry_without_a_url_says_so(cli: Cli, tmp_path: Path, entry: str, me
     result = cli("url", "jobs", "-c", path, code=1)
     assert message in result.error()
     assert "config:redis:jobs" in result.error()
+
+
+Write = Callable[..., None]
+NOTE = "count inferred from {} written by hand, placement crc32 assumed"
+
+
+@pytest.fixture
+def config(town: LocalServers, town_map: Path) -> Iterator[redis.Redis]:
+    """The config server, without any entry."""
+    with town.servers[0].client() as client:
+        yield client
+
+
+@pytest.fixture
+def write(town: LocalServers, config: redis.Redis) -> Write:
+    """Write the entries of a component; its shards are the first ones of ``unique``."""
+
+    def run(name: str, count: int = 3) -> None:
+        for n, entry in enumerate(town.shard_map.components["unique"].shards[:count]):
+            config.set(f"config:redis:{name}:{n}", entry.to_json())
+
+    return run
+
+
+@pytest.fixture(params=[1, 3], ids=["one shard", "three shards"])
+def by_hand(request: pytest.FixtureRequest, write: Write) -> str:
+    """A component of one shard or three, whose entries were written by hand."""
+    name = f"handmade{request.param}"
+    write(name, request.param)
+    return name
+
+
+def pull(cli: Cli, town_url: str, path: Path) -> Path:
+    """Pull a map that can be pushed again; return its file, in a folder."""
+    cli("config", "pull", "--show-secrets", "-o", path / "pulled.yaml", "-c", town_url, code=0)
+    return path / "pulled.yaml"
+
+
+def fill(town: LocalServers, name: str, rule: str) -> None:
+    """Store keys where a placement puts them, as callers of these entries did."""
+    shards = town.shard_map.components["unique"].shards[:3]
+    place = placed(rule, 3)
+    for n, entry in enumerate(shards):
+        with redis.Redis.from_url(entry.url()) as client:
+            client.mset({f"home:{k}": k for k in range(120) if place(f"home:{k}") == n})
+
+
+def commands(name: str, *more: str) -> list[list[str]]:
+    """Return the words of commands that read a component."""
+    common = ("config show NAME", "status NAME", "check NAME", "doctor NAME")
+    located = ("locate NAME home:42", "url NAME --shard 0 -o /dev/null")
+    return [each.replace("NAME", name).split() for each in (*common, *located, *more)]
+
+
+def test_commands_infer_the_count_and_say_so(cli: Cli, town_url: str, by_hand: str) -> None:
+    count = int(by_hand[-1])
+    note = f"note: {by_hand}: {NOTE.format('1 entry' if count == 1 else f'{count} entries')}"
+    notes = {}
+    for words in commands(
+        by_hand, "config show", "doctor NAME --check", "keys NAME", "config pull"
+    ):
+        result = cli(*words, "-c", town_url, code=0)
+        cli(*words, "--json", "-c", town_url, code=0)
+        said = [line for line in result.err.splitlines() if "note:" in line]
+        notes[" ".join(words)] = [line.count(note) for line in said]
+    assert all(said == [1] for said in notes.values()), notes
+
+
+def test_a_count_that_is_said_needs_no_note(cli: Cli, town_url: str, by_hand: str) -> None:
+    said = [
+        cli(*words, "--shards", by_hand[-1], "-c", town_url, code=0).err
+        for words in commands(by_hand, "doctor NAME --repack", "doctor NAME --check --repair --yes")
+    ]
+    assert "note:" not in "".join(said)
+
+
+def test_another_count_than_there_are_entries_is_refused(
+    cli: Cli, town_url: str, by_hand: str
+) -> None:
+    for count in "2", "4":
+        result = cli("status", by_hand, "--shards", count, "-c", town_url, code=1)
+        assert by_hand in result.error()
+
+
+def test_repairs_need_the_count(cli: Cli, write: Write, town_url: str) -> None:
+    write("unsaid")
+    for words in (["--repack"], ["--check", "--repair", "--yes"]):
+        result = cli("doctor", "unsaid", *words, "-c", town_url, code=1)
+        assert "push a shard map" in result.error()
+
+
+def test_options_are_compared_with_the_stored_parameters(
+    cli: Cli, pushed_map: Path, town_url: str
+) -> None:
+    for where in (pushed_map, town_url):
+        assert cli("locate", "unique", "a", "--shards", "8", "-c", where).code == 0
+        wrong = cli("locate", "unique", "a", "--shards", "7", "-c", where)
+        assert "component 'unique' has 8 shards, but this call says 7" in wrong.error()
+    words = ["--shards", "2", "--placement", "slot", "-c", pushed_map]
+    wrong = cli("locate", "followers", "a", *words)
+    assert "placement='slot', but entries say 'rendezvous'" in wrong.error()
+
+
+def test_a_count_is_that_of_one_component(cli: Cli, town_url: str) -> None:
+    assert "--shards is the count of one" in cli("status", "--shards", 2, "-c", town_url).error()
+    for words in ("status a b --shards 2", "status a --placement slot"):
+        assert cli(*words.split(), "-c", town_url).code == 2
+    assert cli("config", "show", "a", "--shards", 2, "--at", 1, "-c", town_url).code == 2
+
+
+def test_keys_are_located_by_the_placement_that_is_said(
+    cli: Cli, write: Write, town_url: str
+) -> None:
+    write("handplaced")
+    rule = "redis-in-action"
+    words = ["--shards", "3", "--placement", rule, "-c", town_url]
+    keys = [f"home:{n}" for n in range(20)]
+    found = cli.json("locate", "handplaced", *keys, *words)
+    place = placed(rule, 3)
+    assert [each["number"] for each in found] == list(map(place, keys))
+
+
+def test_entries_with_a_gap_or_of_a_lost_count_are_refused(
+    cli: Cli, write: Write, config: redis.Redis, town_url: str, town_map: Path
+) -> None:
+    write("gap")
+    config.delete("config:redis:gap:1")
+    result = cli("status", "gap", "-c", town_url)
+    assert "config:shards:gap" in result.error()
+    config.delete("config:redis:gap:0", "config:redis:gap:2")
+    assert cli("config", "push", town_map).code == 0
+    config.delete("config:shards:unique")
+    result = cli("status", "unique", "-c", town_url)
+    assert "config:shards:unique" in result.error()
+
+
+def test_many_shards_are_counted(
+    cli: Cli, town: LocalServers, config: redis.Redis, town_url: str
+) -> None:
+    entry = town.shard_map.components["unique"].shards[0].to_json()
+    for count in 63, 64, 65, 200:
+        config.mset({f"config:redis:many{count}:{n}": entry for n in range(count)})
+    found = cli.json("config", "show", "-c", town_url)["components"]
+    for count in 63, 64, 65, 200:
+        assert len(found[f"many{count}"]["shards"]) == count
+
+
+def test_a_pulled_map_is_pushed_without_force_and_stores_the_count(
+    cli: Cli, config: redis.Redis, by_hand: str, town_url: str, tmp_path: Path
+) -> None:
+    count = int(by_hand[-1])
+    entries = {key: config.get(key) for key in config.keys("config:redis:*")}
+    with shardkit.connect(town_url) as kit:
+        router = kit.key_sharded(by_hand, count)
+        for n in range(60):
+            router[f"home:{n}"].set(f"home:{n}", n)
+        path = pull(cli, town_url, tmp_path)
+        document = yaml.safe_load(path.read_text())["components"][by_hand]
+        assert (len(document["shards"]), document["placement"]) == (count, "crc32")
+        [change] = cli.json("config", "diff", path, "-c", town_url)["changes"]
+        [field] = change["fields"]
+        assert change["change"] == "changed"
+        assert change["shards"] == {"before": count, "after": count}
+        assert field["key"] == f"config:shards:{by_hand}"
+        assert cli("config", "push", path, "-c", town_url).code == 0
+        assert {key: config.get(key) for key in config.keys("config:redis:*")} == entries
+        stored = json.loads(config.get(f"config:shards:{by_hand}") or b"")
+        assert stored == {"shards": count, "placement": "crc32", "epoch": 1}
+        assert [router[f"home:{n}"].get(f"home:{n}") for n in range(60)] == [
+            b"%d" % n for n in range(60)
+        ]
+    assert "there was nothing to push" in cli("config", "push", path, "-c", town_url).out
+    rolled = cli("config", "rollback", "0", "-c", town_url)
+    assert "there was nothing to push" in rolled.out
+    assert cli("status", by_hand, "-c", town_url).err == ""
+
+
+def test_a_push_is_refused_if_another_placement_explains_where_the_keys_are(
+    cli: Cli, town: LocalServers, config: redis.Redis, town_url: str, tmp_path: Path, write: Write
+) -> None:
+    write("booked")
+    fill(town, "booked", "redis-in-action")
+    pulled = pull(cli, town_url, tmp_path)
+    refused = cli("config", "push", pulled, "-c", town_url).error()
+    assert "holds its keys where placement redis-in-action puts them, not crc32" in refused
+    assert "set `placement: redis-in-action` in the map" in refused
+    assert not config.exists("config:shards:booked")
+    pulled.write_text(pulled.read_text().replace("crc32", "redis-in-action"))
+    assert cli("config", "push", pulled, "-c", town_url).code == 0
+    stored = json.loads(config.get("config:shards:booked") or b"")
+    assert stored["placement"] == "redis-in-action"
+
+
+def test_a_push_of_another_count_is_refused_as_ever(
+    cli: Cli, town: LocalServers, town_url: str, tmp_path: Path, write: Write
+) -> None:
+    write("grown")
+    fill(town, "grown", "crc32")
+    pulled = pull(cli, town_url, tmp_path)
+    with edited_map(pulled) as components:
+        components["grown"]["shards"].pop()
+    refused = cli("config", "push", pulled, "-c", town_url).error()
+    assert "going from 3 to 2 shards" in refused
+
+
+def test_the_url_of_an_unsharded_entry_needs_no_count(
+    cli: Cli, town: LocalServers, config: redis.Redis, town_url: str, write: Write
+) -> None:
+    write("apart")
+    config.delete("config:redis:apart:1")
+    config.set("config:redis:apart", town.shard_map.components["unique"].shards[0].to_json())
+    result = cli("url", "apart", "-o", "/dev/null", "-c", town_url)
+    assert (result.code, result.err) == (0, "wrote /dev/null\n")
+    assert os.stat("/dev/null").st_mode & 0o777 == 0o666, "only files are made private"
+
+
+CITIES = 'geoname_id,city_name,subdivision_1_name,country_name\n7,"Bonn, am Rhein",NW,Germany\n'
+BLOCKS = "network,geoname_id,registered_country_geoname_id\n1.0.0.0/24,7,\n1.0.1/24,7,\n"
+IPV6 = "network,geoname_id,registered_country_geoname_id\n2001:db8::/32,,7\n"
+TO = ("--component", "unique")
+
+
+@pytest.fixture(autouse=True)
+def _topology(town_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDKIT_CONFIG", str(town_map))
+
+
+@pytest.fixture
+def geolite2(tmp_path: Path) -> tuple[Path, ...]:
+    files = {
+        "GeoLite2-City-Blocks-IPv4.csv.gz": gzip.compress(BLOCKS.encode()),
+        "GeoLite2-City-Blocks-IPv6.csv": IPV6.encode(),
+        "GeoLite2-City-Locations-en.csv": CITIES.encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    return tuple(tmp_path / name for name in files)
+
+
+def test_files_are_imported_and_addresses_found(cli: Cli, geolite2: tuple[Path, ...]) -> None:
+    *blocks, cities = geolite2
+    done = cli.json("geo", "import", *blocks, "--cities", cities, *TO)
+    assert (done["ranges"], done["cities"], done["skipped"]) == (2, 1, 4)
+    assert done["first_skipped"][2] == {
+        "line": 3,
+        "reason": "'1.0.1' is not an IP address",
+        "source": str(blocks[0]),
+    }
+    shown = cli("geo", "find", "1.0.0.9", "1.0.1.9", "2001:db8::1", *TO, code=0)
+    assert [line.split() for line in shown.lines] == [
+        ["address", "city", "region", "country", "id"],
+        ["1.0.0.9", "Bonn,", "am", "Rhein", "NW", "Germany", "7"],
+        ["1.0.1.9", "-", "-", "-", "-"],
+        ["2001:db8::1", "Bonn,", "am", "Rhein", "NW", "Germany", "7"],
+    ]
+    assert cli.json("geo", "find", "-", *TO, input="1.0.0.9\n\n9.9.9.9\n") == [
+        {"address": "1.0.0.9", "city": "Bonn, am Rhein", "region": "NW", "country": "Germany"}
+        | {"id": 7},
+        {"address": "9.9.9.9", "city": None, "region": None, "country": None, "id": None},
+    ]
+    used = cli.json("geo", "info", *TO)
+    assert used["number"] == done["generation"]
+    assert f"generation {used['number']}, imported 20" in cli("geo", "info", *TO).out
+    again = cli("geo", "import", *blocks, "--cities", cities, *TO)
+    assert f"2 ranges in 1 cities, now in use as generation {used['number'] + 1}" in again.out
+    assert again.err.splitlines()[0] == "4 lines skipped; the first:"
+    assert f"{blocks[0]}, line 3: '1.0.1' is not an IP address" in again.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.jsonl", '{"network": "1.0.0.0/24", "city": "Bonn", "country": "DE"}', ""),
+        ("a.csv", "1.0.0.0;1.0.0.255;DE;Bonn", "--first 0 --last 1 --country 2 --city 3"),
+        ("a.csv", "f;t;c;n\n1.0.0.0;1.0.0.255;Bonn;DE", "--first f --last t --city c --country n"),
+        ("GeoLite2.txt", '{"network": "1.0.0.0/24", "city": "Bonn", "country": "DE"}', ""),
+    ],
+)
+def test_other_formats(cli: Cli, tmp_path: Path, name: str, content: str, options: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    more = ["--delimiter", ";"] if path.suffix == ".csv" else []
+    more += ["--format", "jsonl"] if path.suffix == ".txt" else []
+    cli("geo", "import", path, *options.split(), *more, *TO, code=0)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["country"]) == ("Bonn", "DE")
+
+
+def test_cities_in_a_file_of_their_own(cli: Cli, tmp_path: Path) -> None:
+    ranges, cities = tmp_path / "r.csv", tmp_path / "c.csv"
+    ranges.write_text("net,place\n1.0.0.0/24,x1\n")
+    cities.write_text("place,town\nx1,Bonn\n")
+    columns = ("--first", "net", "--id", "place", "--city", "town")
+    cli.json("geo", "import", ranges, "--cities", cities, *columns, *TO)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["id"]) == ("Bonn", "x1")
+
+
+def test_the_legacy_pair_is_known_by_its_name(cli: Cli, tmp_path: Path) -> None:
+    blocks, cities = tmp_path / "GeoLiteCity-Blocks.csv", tmp_path / "GeoLiteCity-Location.csv"
+    blocks.write_text('Copyright\nstartIpNum,endIpNum,locId\n"16777216","16777471","12"\n')
+    cities.write_text(
+        "Copyright\nlocId,country,region,city,postalCode,latitude,longitude,metroCode,areaCode\n"
+        '12,"DE","07","Bonn","",50.9,6.9,,\n'
+    )
+    cli.json("geo", "import", blocks, "--cities", cities, *TO)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["region"], found["id"]) == ("Bonn", "07", 12)
+
+
+def test_a_failed_import_is_one_line_of_error(
+    cli: Cli, tmp_path: Path, geolite2: tuple[Path, ...]
+) -> None:
+    cli("geo", "import", *geolite2[:2], "--cities", geolite2[2], *TO)
+    by_name = tmp_path / "City.mmdb"
+    by_name.write_text("no database")
+    before = cli.json("geo", "info", *TO)
+    path = tmp_path / "a.csv"
+    path.write_text("nothing,of,the,kind\n")
+    for words, error in (
+        ([path], "name them with --first and --last"),
+        ([path, "--format", "geolite2"], "use --cities"),
+        ([path, path, "--format", "geolite-legacy", "--cities", path], "one file"),
+        ([path, "--first", "0", "--city", "1", "--cities", path], "use --id"),
+        ([path, "--first", "0", "--id", "1"], "no range could be read, 1 line skipped"),
+        ([path, "--format", "mmdb"], "not a MaxMind database"),
+        ([by_name], "not a MaxMind database"),
+        ([tmp_path / "missing"], "does not exist"),
+    ):
+        assert error in cli("geo", "import", *words, *TO).error()
+    assert cli.json("geo", "info", *TO) == before
+
+
+def test_before_anything_is_imported(cli: Cli) -> None:
+    assert "no ranges were imported yet" in cli("geo", "find", "1.2.3.4", *TO).error()
+    assert "is not an IP address" in cli("geo", "find", "1.2.3", *TO).error()
+    result = cli("geo", "info", *TO)
+    assert (result.code, result.out) == (1, "nothing was imported yet\n")
+    assert json.loads(cli("geo", "info", "--json", *TO).out) is None

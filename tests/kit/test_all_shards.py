@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from faces import Face, faced
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -91,11 +91,10 @@ def test_a_command_without_a_merge_is_refused(face: Face, args: Any, why: str) -
     assert args[0] in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_failed_shard_has_its_failure_in_its_place(kind: str) -> None:
     with LocalServer() as kept, LocalServer() as lost:
         entries = [dict(server.entry.fields, retries=0) for server in (kept, lost)]
-        shard_map = ShardMap.parse(json.dumps({"components": {"c": {"shards": entries}}}))
+        shard_map = map_of(c={"shards": entries})
         with faced(kind, shard_map) as face:
             everywhere = face.kit.key_sharded("c").all
             assert face.run(everywhere.ping()) == [True, True]
@@ -108,7 +107,6 @@ def test_a_failed_shard_has_its_failure_in_its_place(kind: str) -> None:
                 face.run(everywhere.dbsize())
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_all_masters_of_a_cluster_are_asked(kind: str, cluster_map: ShardMap) -> None:
     with faced(kind, cluster_map) as face:
         router = face.kit.key_sharded("cluster")

@@ -71,7 +71,6 @@ def test_any_number_of_keys_goes_in_pages(
         face.list(router.mget_iter(KEYS, page_size=0))
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_cluster_is_asked_slot_by_slot(kind: str, cluster_map: ShardMap) -> None:
     from faces import faced
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from faces import Face
+from redis.commands.core import DataAccessCommands
 
 import shardkit
 from shardkit import (
@@ -29,6 +33,7 @@ from shardkit.errors import (
     RoutingError,
     ShardCountError,
 )
+from shardkit.kit import pipeline_commands
 from shardkit.local import LocalServers
 
 
@@ -89,9 +94,6 @@ async def test_an_awaiting_pipeline_is_an_asynchronous_context_manager(
         assert await pipe.get("k1") is pipe  # as redis-py's: nothing is waited for
         assert repr(pipe) == "AsyncShardedPipeline('many', 1 commands)"
     assert len(pipe) == 0
-
-
-# ---- what is refused, before anything is sent
 
 
 def refused(face: Face, collect: Any) -> str:
@@ -205,9 +207,6 @@ def test_a_wrong_count_of_shards_and_a_missing_component_are_refused(face: Face)
         face.run(face.kit.key_sharded("nope").pipeline().get("a").execute())
 
 
-# ---- failures
-
-
 def test_refused_commands_are_values_in_their_slots_or_one_group(face: Face, router: Any) -> None:
     def collected() -> Any:
         pipe = router.pipeline()
@@ -280,9 +279,6 @@ def test_a_shard_that_is_down_does_not_keep_the_others_from_their_work(
         assert all(collected(router).execute())
 
 
-# ---- order: blocking commands, and those that are never decoded
-
-
 def test_what_blocks_waits_for_what_precedes_it_and_what_follows_waits_for_it(
     face: Face, router: Any
 ) -> None:
@@ -318,9 +314,6 @@ def test_blocking_commands_of_several_shards_wait_at_the_same_time(
     serving.join()
 
 
-# ---- size
-
-
 def test_a_pipeline_of_very_many_commands(face: Face, router: Any) -> None:
     count = 5_000 if face.runner else 20_000
     pipe = router.pipeline()
@@ -332,3 +325,36 @@ def test_a_pipeline_of_very_many_commands(face: Face, router: Any) -> None:
     values, _, long = face.run(pipe.execute())
     assert values == [str(n).encode() for n in range(count)]
     assert len(long) == 20_000_000
+
+
+# They do not collect a command, or are refused, or are for redis-py itself.
+LEFT_OUT = {
+    "bitfield",
+    "digest_local",
+    "execute_command",
+    "keys",
+    "randomkey",
+    "scan",
+    "stralgo",
+} | {
+    *("unwatch", "wait", "waitaof", "watch"),
+    *("hscan_iter", "scan_iter", "sscan_iter", "zscan_iter"),
+    *("himport_discard_all_internal", "himport_discard_internal", "himport_prepare_internal"),
+}
+
+
+def test_every_method_for_keys_of_redis_py_is_typed_for_pipelines() -> None:
+    """A new redis-py may bring new methods: list them in pipeline_commands, or leave them out."""
+    tree = ast.parse(Path(pipeline_commands.__file__).read_text())
+    listed = {
+        node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    theirs = {
+        name
+        for name, _ in inspect.getmembers(DataAccessCommands, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    assert theirs - LEFT_OUT - listed == set()
+    assert LEFT_OUT & listed == set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, Time, answer, clocked, eventually, faced
 from queue_helpers import server_of
 
@@ -42,9 +42,6 @@ def start_waiting(face: Face, kit: ShardKit, take: Callable[[], Any], count: int
     blocked = before + count
     assert face.eventually(lambda: server.info("clients")["blocked_clients"] >= blocked)
     return waiting
-
-
-# ---- waiting
 
 
 @pytest.mark.parametrize("queues", ["q", ["q"], ["other", "q"], [("q", "other")]])
@@ -176,12 +173,6 @@ def test_what_others_push_is_found_within_a_slice(
     assert taken().args == (1,)
 
 
-# ---- many at a time
-
-
-# ---- faults
-
-
 async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
     akit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +241,7 @@ def mortal(
             {"port": server.port, "socket_timeout": 0.3, "socket_connect_timeout": 0.3}
             for server in (first, second)
         ]
-        shard_map = ShardMap.parse(json.dumps({"components": {"own": {"shards": shards}}}))
+        shard_map = map_of(own={"shards": shards})
         with faced(request.param, shard_map) as face:
             yield face, first, second
 

@@ -21,9 +21,6 @@ def record(kit: Any, network: Any, kind: str, id_: int) -> tuple[Any, str]:
     return holder(kit, "many", key), key
 
 
-# ---- counters
-
-
 @pytest.mark.long(4)
 @pytest.mark.parametrize("damage", ["99", "0", "-3", "nonsense", "9" * 30, None])
 def test_reconciling_sets_every_counter_to_what_is_there(
@@ -217,9 +214,6 @@ def test_an_account_that_was_lost_is_unfollowed_and_does_not_come_back(
     assert run(network.pending(timedelta())) == []
 
 
-# ---- records that cannot be read
-
-
 @pytest.mark.parametrize("kind", ["user", "status", "list"])
 @pytest.mark.parametrize(
     ("field", "value", "said"),
@@ -267,9 +261,6 @@ def test_entries_and_counters_that_cannot_be_read_are_named(face: Face, kit: Sha
     assert run(network.follow(alan, ada))
 
 
-# ---- trimmed timelines
-
-
 @pytest.mark.long(8)
 @pytest.mark.parametrize("ends", ["unfollow", "block", "blocked", "repair", "unfollow_from_list"])
 @pytest.mark.parametrize("limit", [1, 5, 20])
@@ -313,9 +304,6 @@ def test_a_refill_leaves_out_whose_posts_are_fetched(face: Face, kit: ShardKit) 
     home = network.layout.timeline(USER, users[2])
     assert holder(kit, "many", home).zrange(home, 0, -1) == [str(pushed).encode()]
     assert [status.id for status in run(network.home(users[2]))] == [pushed, fetched]
-
-
-# ---- deletions
 
 
 def exchanges(kit: ShardKit, call: Any) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, faced, holder
 from social_helpers import Crash, compare, cut, opened, populate, seen
 
@@ -20,9 +20,6 @@ from shardkit.queues import NewTask
 @pytest.fixture
 def network(face: Face) -> Any:
     return opened(face)
-
-
-# ---- idempotency keys
 
 
 def test_a_call_with_the_key_of_an_earlier_one_creates_nothing_more(
@@ -96,9 +93,6 @@ def test_whichever_reply_of_a_post_is_lost_a_retry_posts_once_and_finishes_it(
         assert last >= 3
 
 
-# ---- ids in errors
-
-
 @pytest.fixture(params=["blocking", "awaiting"])
 def two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]:
     """A face over a server for users, and one for timelines, which a test kills."""
@@ -107,7 +101,7 @@ def two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalSer
             name: {"entry": {"port": server.port, "socket_connect_timeout": 0.5, "retries": 0}}
             for name, server in (("users", users), ("timelines", timelines))
         }
-        shard_map = ShardMap.parse(json.dumps({"components": components}))
+        shard_map = map_of(**components)
         with faced(request.param, shard_map) as face:
             yield face, timelines
 
@@ -168,9 +162,6 @@ def test_the_error_of_a_task_that_is_invalid_has_the_ids_of_those_before(face: F
     with pytest.raises(InvalidArgumentError) as failed:
         face.run(tasks.enqueue_many("q", [*some, NewTask("")]))
     assert len(failed.value.ids) == face.run(tasks.length("q")) == 1000
-
-
-# ---- ids
 
 
 @pytest.mark.long(6)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import gzip
 import io
+import ipaddress
+import json
 import os
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
 from datetime import date
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+from demo_helpers import AWK
 
+from shardkit.cli.demo import logs, sample
 from shardkit.cli.demo.access_log import LONGEST, AccessLog, AccessLogParser
 
 COMMON = b'192.0.2.7 - bob [03/Mar/2025:10:00:00 +0000] "GET / HTTP/1.1" 200 512'
@@ -29,9 +39,6 @@ def opened(data: bytes) -> AccessLog:
 
 def all_lines(log: AccessLog, size: int = 2) -> list[bytes]:
     return [line for batch in log.batches(size) for line in batch]
-
-
-# ---- one line
 
 
 def test_the_visitor_of_a_common_line_is_its_address_as_with_an_empty_agent() -> None:
@@ -89,9 +96,6 @@ def test_a_line_of_no_known_format_is_malformed(line: bytes) -> None:
     assert sum(map(len, batch.visits.values())) == 1
 
 
-# ---- a log
-
-
 LINES = [b"%d\n" % n for n in range(5)]
 
 
@@ -129,3 +133,70 @@ def test_a_pipe_can_be_read(compress: bool) -> None:
     with open(reading, "rb") as pipe, AccessLog(pipe, "pipe") as log:
         assert log.size is None
         assert all_lines(log) == LINES
+
+
+OPTIONS = ("--workers", "2", "--kill", "1", "--json")
+
+
+def country_of(visitor: str) -> str | None:
+    """The made-up country of an address: that of the first number of IPv4."""
+    try:
+        address = ipaddress.IPv4Address(visitor.partition(" ")[0])
+    except ValueError:
+        return None
+    return f"Country {address.packed[0]}"
+
+
+def test_a_worker_that_fails_ends_the_count_and_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit, started = MagicMock(), []
+    kit.files().status().open = {logs.READER: 1}
+
+    def start(url: str, kills: int) -> subprocess.Popen[bytes]:
+        code = "raise SystemExit(3)" if started else "import time; time.sleep(600)"
+        started.append(subprocess.Popen([sys.executable, "-c", code]))
+        return started[-1]
+
+    monkeypatch.setattr(logs, "_start", start)
+    with pytest.raises(RuntimeError, match="a worker ended with 3"):
+        logs.count_logs(kit, "redis://a", tmp_path, 2, 0)
+    assert [process.returncode for process in started] == [-signal.SIGKILL, 3]
+
+
+def test_processes_that_are_killed_count_what_one_process_and_awk_count(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    lines = sample.log().splitlines(keepends=True)[:9_000]
+    for n in range(4):
+        part = lines[n * 2250 : (n + 1) * 2250]
+        if n % 2:
+            (folder / f"{n}.log").write_bytes(b"".join(part))
+        else:  # two members
+            halves = (b"".join(part[:1700]), b"".join(part[1700:]))
+            (folder / f"{n}.log.gz").write_bytes(b"".join(map(gzip.compress, halves)))
+    awk = subprocess.run(
+        ["awk", "-f", AWK],
+        input=b"".join(lines),
+        capture_output=True,
+        check=True,
+        env={"LC_ALL": "C"},
+    )
+    expected: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in awk.stdout.decode(errors="replace").splitlines():
+        day, _, visitor = line.partition("\t")
+        country = country_of(visitor)
+        if country is not None:
+            expected[day][country] += 1
+    run = subprocess.run(
+        [sys.executable, "-m", "shardkit", "demo", "logs", folder, *OPTIONS],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["countries"] == expected
+    assert found["same"]
+    assert found["files"] == 4
+    assert found["lines"] == sum(sum(of.values()) for of in expected.values()) > 5_000

@@ -84,12 +84,6 @@ def test_a_log_is_replayed_in_a_thread_too_and_tells_how_far_it_is(
     assert counted(counting) == {"2025-03-03": (100, 100)}
 
 
-# ---- how days are planned
-
-
-# ---- where it is, and what it weighs
-
-
 def test_the_busiest_days_are_weighed_as_far_as_there_is_time(
     demo_kit: ShardKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -422,9 +422,6 @@ async def test_keepalive_options_of_an_entry_reach_the_socket(face: Pooled) -> N
             Entry({"socket_keepalive_options": wrong})
 
 
-# ---- pools whose callers wait
-
-
 def taking(face: Pooled, pool: Any) -> asyncio.Task[Any]:
     """Begin to take a connection, which may have to wait."""
     if face.blocks:

@@ -47,9 +47,6 @@ async def wide(request: pytest.FixtureRequest, wide_map: ShardMap) -> AsyncItera
         yield found
 
 
-# ---- order
-
-
 @pytest.mark.parametrize("component", ["many", "few", "one", "both"])
 async def test_a_key_goes_where_the_router_looks_for_it(face: Face, component: str) -> None:
     keys = [f"key:{n}" for n in range(50)]
@@ -126,67 +123,33 @@ async def test_a_batch_spans_components(face: Face) -> None:
     assert await face.send(*batch) == [b"OK"] * 60
 
 
-# ---- parity with redis-py
+def commands(text: str) -> list[tuple[Any, ...]]:
+    """The commands of a text, divided by semicolons."""
+    return [tuple(each.split()) for each in text.split(";")]
+
 
 PARITY: list[tuple[Any, ...]] = [
-    ("SET", "s", "text"),
+    *commands("""
+SET s text
+"""),
     ("SET", "s", b"\x00\xff\r\n", "XX", "GET"),
-    ("GET", "s"),
-    ("GET", "absent"),
-    ("APPEND", "s", "ü"),
-    ("STRLEN", "s"),
-    ("GETRANGE", "s", 0, -1),
-    ("SETBIT", "bits", 7, 1),
-    ("BITFIELD", "bits", "GET", "u8", 0, "INCRBY", "i5", 100, 1),
-    ("INCRBYFLOAT", "f", 1.5),
-    ("INCRBY", "n", -3),
-    ("INCR", "s"),
-    ("LPUSH", "n", 1),
-    ("MSET", "a", 1, "b", 2.5),
-    ("MGET", "a", "absent", "b"),
-    ("EXPIRE", "a", 100),
-    ("TTL", "absent"),
-    ("PERSIST", "a"),
-    ("TYPE", "a"),
-    ("EXISTS", "a", "b", "absent"),
-    ("RPUSH", "l", *range(5)),
-    ("LRANGE", "l", 0, -1),
-    ("LPOS", "l", 3),
-    ("LPOP", "absent", 2),
-    ("LINSERT", "l", "BEFORE", 9, 1),
-    ("SADD", "set", "x", "y", "x"),
-    ("SMISMEMBER", "set", "x", "z"),
-    ("SCARD", "set"),
-    ("SPOP", "absent"),
-    ("HSET", "h", "a", 1, "b", 2),
-    ("HGETALL", "h"),
-    ("HGETALL", "absent"),
-    ("HMGET", "h", "a", "z"),
-    ("HINCRBYFLOAT", "h", "a", 0.25),
-    ("ZADD", "z", 1, "a", 2.5, "b", "inf", "c"),
-    ("ZRANGE", "z", 0, -1, "WITHSCORES"),
-    ("ZSCORE", "z", "absent"),
-    ("ZMSCORE", "z", "a", "absent"),
-    ("ZPOPMIN", "z"),
-    ("ZADD", "z", "nan", "a"),
-    ("XADD", "x", "1-1", "field", "value"),
-    ("XRANGE", "x", "-", "+"),
-    ("XREAD", "COUNT", 1, "STREAMS", "x", "0"),
-    ("GEOADD", "g", 13.361389, 38.115556, "Palermo"),
-    ("GEOPOS", "g", "Palermo", "absent"),
-    ("PFADD", "p", "a", "b"),
-    ("PFCOUNT", "p"),
-    ("SCAN", 0, "COUNT", 1000, "TYPE", "zset"),
-    ("OBJECT", "ENCODING", "l"),
+    *commands("""
+GET s; GET absent; APPEND s ü; STRLEN s; GETRANGE s 0 -1; SETBIT bits 7 1;
+BITFIELD bits GET u8 0 INCRBY i5 100 1; INCRBYFLOAT f 1.5; INCRBY n -3; INCR s; LPUSH n 1;
+MSET a 1 b 2.5; MGET a absent b; EXPIRE a 100; TTL absent; PERSIST a; TYPE a; EXISTS a b absent;
+RPUSH l 0 1 2 3 4; LRANGE l 0 -1; LPOS l 3; LPOP absent 2; LINSERT l BEFORE 9 1; SADD set x y x;
+SMISMEMBER set x z; SCARD set; SPOP absent; HSET h a 1 b 2; HGETALL h; HGETALL absent;
+HMGET h a z; HINCRBYFLOAT h a 0.25; ZADD z 1 a 2.5 b inf c; ZRANGE z 0 -1 WITHSCORES;
+ZSCORE z absent; ZMSCORE z a absent; ZPOPMIN z; ZADD z nan a; XADD x 1-1 field value;
+XRANGE x - +; XREAD COUNT 1 STREAMS x 0; GEOADD g 13.361389 38.115556 Palermo;
+GEOPOS g Palermo absent; PFADD p a b; PFCOUNT p; SCAN 0 COUNT 1000 TYPE zset; OBJECT ENCODING l
+"""),
     ("EVAL", "return {1, 'two', {3, {err = 'inner'}}, false, 4.9}", 0),
     ("EVAL", "return {err = 'MINE all mine'}", 0),
     ("EVAL", "return redis.call('LPUSH', KEYS[1], 1)", 1, "s"),
-    ("COPY", "s", "s2"),
-    ("RENAME", "absent", "other"),
-    ("GET",),
-    ("UNLINK", "a", "b"),
-    ("DBSIZE",),
-    ("PING",),
+    *commands("""
+COPY s s2; RENAME absent other; GET; UNLINK a b; DBSIZE; PING
+"""),
     ("ECHO", ""),
 ]
 
@@ -242,9 +205,6 @@ async def test_deeply_nested_replies_come_through(wide: Face) -> None:
     assert replies == [[[[[[[[b"deep"]]]]]]]] * 2
 
 
-# ---- what cannot be sent
-
-
 @pytest.mark.parametrize("bad", [None, True, object(), [1], {"a": 1}, "\ud800"])
 async def test_what_cannot_be_sent_is_named_and_nothing_is_sent(face: Face, bad: Any) -> None:
     good = command("many", "k1", "SET", 1)
@@ -272,9 +232,6 @@ async def test_a_bad_key_or_shard_is_an_error_and_nothing_is_sent(face: Face) ->
     with pytest.raises(MissingEntryError, match="nowhere"):
         await face.send(good, command("nowhere", "x", "GET"))
     assert await face.send(command("few", "k", "GET")) == [None]
-
-
-# ---- size
 
 
 async def test_200_000_commands_fit_into_one_batch(face: Face) -> None:

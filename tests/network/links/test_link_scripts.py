@@ -23,9 +23,6 @@ def bump(key: str, by: int = 1, to: str = "many") -> Command:
     return script_call(to, BUMP, [key], [by])
 
 
-# ---- scripts
-
-
 async def test_scripts_run_on_servers_without_them(face: Face, servers: LocalServers) -> None:
     keys = [f"k{n}" for n in range(200)]
     before = sum(count_of(server, "eval") for server in servers.servers)
@@ -91,9 +88,6 @@ async def test_a_restarted_server_gets_its_scripts_again(kind: str) -> None:
             assert await face.send(bump("k0", to="data")) == [1]
 
 
-# ---- what Lua values become
-
-
 LUA: list[tuple[str, Any]] = [
     ("true", 1),
     ("false", None),
@@ -131,9 +125,6 @@ async def test_an_error_that_a_script_returns_is_refused_with_its_text(face: Fac
         [reply] = await face.send(script_call("one", Script("refuses", text), ["k"]))
         assert isinstance(reply, CommandRefused)
         assert "too many" in str(reply)
-
-
-# ---- transactions
 
 
 def group(key: str, *commands: Any, to: str = "many") -> Transaction:

@@ -111,9 +111,6 @@ def test_more_shards_take_a_second_exchange_once(config: redis.Redis, kit: Any) 
     assert mgets(config) == 1
 
 
-# ---- changes
-
-
 def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
     server: LocalServer, config: redis.Redis, here: LocalServer, there: LocalServer
 ) -> None:
@@ -229,9 +226,6 @@ def test_a_batch_is_routed_by_one_version_of_the_map(
                     places = [version.place(f"key:{n}") for n in range(60)]
                     placed.append(sizes == [places.count(n) for n in range(len(sizes))])
             assert placed == [True]
-
-
-# ---- troubles
 
 
 def test_a_dead_server_is_logged(

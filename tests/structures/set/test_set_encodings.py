@@ -51,9 +51,6 @@ def test_parts_of_text_are_compact(own_map: ShardMap, own_server: LocalServer) -
         assert encodings(own_server, part_keys(names)) == {"listpack" if limit else "hashtable": 64}
 
 
-# ---- limits
-
-
 def test_oversized_parts_are_logged(own: Face, caplog: pytest.LogCaptureFixture) -> None:
     name = f"large {uuid4().hex}"  # each name is told of once in a process
     with caplog.at_level(logging.WARNING, logger="shardkit"):

@@ -23,9 +23,6 @@ def ids(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.set("ids", component=request.param, total=1000, part_size=50, members=int)
 
 
-# ---- what redis-py's methods of the same names do
-
-
 def test_members_are_iterated_over_by_pattern_and_by_count(face: Face, ids: Any) -> None:
     assert face.list(ids.sscan_iter()) == []
     face.run(ids.sadd(*range(3000)))
@@ -116,9 +113,6 @@ def test_a_stream_that_is_left_early_leaves_its_connections_usable(face: Face) -
         assert face.run(ids.scard()) == 3000
 
 
-# ---- where members live
-
-
 def test_a_number_lives_where_the_published_rule_puts_it(kit: ShardKit) -> None:
     ids = kit.set(
         "ids", component="many", total=2_097_152, members=int, partition="redis-in-action"
@@ -139,9 +133,6 @@ def test_a_part_lives_on_the_shard_of_its_key(face: Face, kit: ShardKit) -> None
     assert keys_of(kit, "many") == {"ids:meta", *ids.by_key(range(300))}
 
 
-# ---- bad input
-
-
 def test_a_long_member_is_cut_in_messages(kit: ShardKit) -> None:
     ids = kit.set("ids", component="many", total=1000, members=int)
     with pytest.raises(InvalidArgumentError) as caught:
@@ -158,9 +149,6 @@ def test_a_name_is_text(kit: ShardKit, name: Any) -> None:
 def test_the_largest_parameters_are_taken(kit: ShardKit) -> None:
     assert kit.set("ids", component="many", total=2**31, part_size=1).parts == 2**32
     assert kit.set("ids", component="many", total=2**63 - 1, part_size=2**63 - 1).parts == 2
-
-
-# ---- its parameters
 
 
 PARAMETERS = {"total": 1000, "part_size": 50, "members": int}
@@ -205,9 +193,6 @@ def test_binary_parameters_are_shown(face: Face, kit: ShardKit) -> None:
         face.run(face.kit.set("ids", component="many", **PARAMETERS).scard())
 
 
-# ---- failures
-
-
 def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
     ids = face.kit.set("ids", component="many", **PARAMETERS)
     face.run(ids.open(create=True))
@@ -219,9 +204,6 @@ def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
     assert caught.value.key == key
     assert caught.value.expected == "a SET"
     assert face.run(ids.smismember(*others)) == [True] * len(others)
-
-
-# ---- composing
 
 
 def test_a_set_says_what_it_is(kit: ShardKit) -> None:
