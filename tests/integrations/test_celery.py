@@ -373,9 +373,12 @@ def test_a_worker_starts_while_a_server_of_some_of_its_queues_does_not_answer(
         try:
             own.work("jobs", "-c", "1", "-Q", f"{silent},{alive}")
             assert own.all_ran(1)
-            with pytest.raises(Exception, match="jobs"):  # who only declares is told
-                with Connection("shardkit://jobs") as one, one.channel() as channel:
-                    Queue("new", Exchange(silent, "direct"), "new", channel=channel).declare()
+            with (
+                pytest.raises(Exception, match="jobs"),  # who only declares is told
+                Connection("shardkit://jobs") as one,
+                one.channel() as channel,
+            ):
+                Queue("new", Exchange(silent, "direct"), "new", channel=channel).declare()
         finally:
             servers.server_of("jobs", hung).resume()
         assert eventually(lambda: all(each.reachable for each in kit.health(1).shards))
