@@ -48,6 +48,7 @@ from shardkit.errors import ConfigError, ConfigServerError, counted, few
 from shardkit.network.connections.databases import connection_name
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import server_of
+from shardkit.network.topology.saved import replacing
 from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.server_errors import meaning
 
@@ -632,23 +633,11 @@ def _files(places: Iterable[tuple[str, Entry]]) -> set[str]:
 
 
 def _write_file(path: str, password: str) -> None:
-    """Replace a password file atomically, by one of the same owner, group and mode."""
-    target = Path(path).resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    """Replace a password file by one that the same users can read, as the application must."""
     try:
-        before = target.stat()
-        temporary.unlink(missing_ok=True)  # of a process that was killed
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            written = os.fstat(descriptor)
-            if (written.st_uid, written.st_gid) != (before.st_uid, before.st_gid):
-                os.fchown(descriptor, before.st_uid, before.st_gid)  # the application reads it
-            os.fchmod(descriptor, before.st_mode & 0o777)
-            file.write(f"{password}\n")
-        temporary.replace(target)
+        with replacing(Path(path).resolve(strict=True), keeps=True) as file:
+            file.write(f"{password}\n".encode())
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise ConfigError(
             f"password_file {path} cannot be written, so nothing was published: {error.strerror}",
             "write it yourself, and continue: --resume",

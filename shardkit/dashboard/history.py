@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from shardkit.config.entry import read_regular
-from shardkit.network.topology.saved import replace_file
+from shardkit.network.topology.saved import replacing
 
 STEP = 300.0  # seconds between two points
 _DAY = 86_400
@@ -77,7 +77,8 @@ class History:
             servers = {name: [*points] for name, points in self._points.items()}
             stored = {"format": _FORMAT, "fields": self._fields, "servers": servers}
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, json.dumps(stored, separators=(",", ":")).encode())
+            with replacing(self._path, keeps=True) as file:
+                file.write(json.dumps(stored, separators=(",", ":")).encode())
 
     def columns(self, server: str, since: float = 0.0, until: float = 1e12) -> dict[str, list[Any]]:
         """Return a server's points of a time, by field."""

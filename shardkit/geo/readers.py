@@ -22,7 +22,6 @@ from contextlib import ExitStack, closing
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from itertools import chain
-from mmap import ACCESS_READ, mmap as mapped
 from operator import itemgetter
 from os import PathLike, fspath
 from socket import AF_INET, AF_INET6, inet_pton
@@ -503,18 +502,19 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
         from maxminddb.decoder import Decoder
     source = fspath(path)
     try:
-        open_regular(source).close()  # no FIFO, which would hang
-        with closing(maxminddb.open_database(source, maxminddb.MODE_MMAP)) as database:
-            about = database.metadata()
-        with open(source, "rb") as file, mapped(file.fileno(), 0, access=ACCESS_READ) as data:
-            decode = lru_cache(64)(Decoder(data, about.search_tree_size + _SEPARATOR).decode)
-            for turn, (network, offset) in enumerate(_networks(data, about), 1):
-                record, _ = decode(offset)
-                try:
-                    city = _from_record(record, language)
-                    yield IpRange(*parse_range(str(network)), city, turn, source)
-                except ValueError as error:
-                    yield SkippedLine(turn, f"{network}: {error}", source)
+        with open_regular(source) as file:  # not mapped: a truncated file would end the process
+            data = file.read()
+            file.seek(0)
+            with closing(maxminddb.open_database(file, maxminddb.MODE_FD)) as database:
+                about = database.metadata()
+        decode = lru_cache(64)(Decoder(data, about.search_tree_size + _SEPARATOR).decode)
+        for turn, (network, offset) in enumerate(_networks(data, about), 1):
+            record, _ = decode(offset)
+            try:
+                city = _from_record(record, language)
+                yield IpRange(*parse_range(str(network)), city, turn, source)
+            except ValueError as error:
+                yield SkippedLine(turn, f"{network}: {error}", source)
     except OSError:
         raise
     except Exception as error:  # whatever bytes of any kind do to a decoder
@@ -523,7 +523,7 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
         ) from error
 
 
-def _networks(data: mapped, about: Any) -> Iterator[tuple[IPv4Network | IPv6Network, int]]:
+def _networks(data: bytes, about: Any) -> Iterator[tuple[IPv4Network | IPv6Network, int]]:
     """Yield the networks of a database, and where their records are.
 
     maxminddb's own iterators trust the file: of a damaged one they read what is not theirs, or

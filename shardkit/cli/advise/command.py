@@ -35,7 +35,19 @@ from shardkit.cli.advise.servers import (
     measure,
 )
 from shardkit.cli.options import ShardOptions, command, opened
-from shardkit.cli.output import BAD, DIM, GOOD, STRONG, WARN, Output, Styled, Table, number, wordy
+from shardkit.cli.output import (
+    BAD,
+    DIM,
+    GOOD,
+    STRONG,
+    WARN,
+    Output,
+    Styled,
+    Table,
+    number,
+    wordy,
+    write_private,
+)
 from shardkit.cli.progress import progress
 from shardkit.cli.text import percent, printable, size
 from shardkit.config.component import Component
@@ -247,7 +259,7 @@ def advise_command(
         advices, software = advise(sample, ServerSource(binary), families, tell)
     component = names[0] if names else "data"
     if file is not None:
-        file.write_text(_best(advices).to_json(), encoding="utf-8")
+        write_private(str(file), _best(advices).to_json())
     if plot is not None:
         _plot(plot, advices)
     if not output.wrote_json(_document(sample, advices, software, component)):

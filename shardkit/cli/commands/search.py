@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias, cast
 
 import click
 
@@ -25,6 +25,7 @@ from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import printable
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted, naming
 from shardkit.kit.kit import ShardKit
+from shardkit.network.topology.saved import replacing
 from shardkit.operations.operation import Blocking, pages
 from shardkit.search import files as readers
 from shardkit.search.documents import Document, Hit, Results
@@ -408,14 +409,8 @@ def _target(file: Path | None) -> Iterator[TextIO]:
     if file is None:
         yield sys.stdout
         return
-    half = file.with_name(f"{file.name}.part")
-    try:
-        with naming(half), half.open("w", encoding="utf-8") as out:
-            yield out
-        os.replace(half, file)
-    except BaseException:
-        half.unlink(missing_ok=True)
-        raise
+    with naming(file), replacing(file, keeps=True) as raw:
+        yield cast("TextIO", codecs.getwriter("utf-8")(raw))
 
 
 _SKIPPED_SHOWN = 10

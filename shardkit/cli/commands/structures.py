@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -461,7 +462,9 @@ def _target(into: Path, name: str) -> Any:
     if Path(name).name != name or name in (".", ".."):
         raise ChannelError(f"file {name!r} is no file name", "read it without --into")
     into.mkdir(parents=True, exist_ok=True)
-    return (into / name).open("wb")
+    waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | waits
+    return open(os.open(into / name, flags, 0o666), "wb")
 
 
 def _file_fields(readers: Sequence[str]) -> tuple[Field[FileStatus], ...]:
