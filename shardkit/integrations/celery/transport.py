@@ -27,8 +27,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from kombu.exceptions import ChannelError
 from amqp.protocol import queue_declare_ok_t
+from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
