@@ -7,6 +7,7 @@ cause no false reports.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -98,7 +99,7 @@ def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:
     """Return the chunks of a part that have documents, in order. Cost: one exchange."""
     [fields] = yield [Command(part.to, part.state, ("HKEYS", part.state))]
     names = (field.decode(errors="replace") for field in fields)
-    return sorted(int(name[1:]) for name in names if name[:1] == "c" and name[1:].isdigit())
+    return sorted(int(name[1:]) for name in names if re.fullmatch("c[0-9]{1,10}", name))
 
 
 def _check_readable(part: IndexPart, read: ReadDocument, documents: Documents) -> Checked:

@@ -310,11 +310,9 @@ def join_values(values: Sequence[bytes]) -> bytes:
     return values[0] if len(values) == 1 else b"".join(value + _END for value in values)
 
 
-def split_values(stored: bytes) -> list[str]:
+def split_values(stored: bytes) -> list[bytes]:
     """Return the values that `join_values` joined."""
-    if not stored.endswith(_END):
-        return [stored.decode()]
-    return [value.decode() for value in stored[:-1].split(_END)]
+    return stored[:-1].split(_END) if stored.endswith(_END) else [stored]
 
 
 def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str]) -> list[Argument]:

@@ -317,6 +317,10 @@ class IndexParts:
         """Return how many documents there are. Cost: one exchange."""
         return sum(docs for docs, *_ in (yield from self.states()))
 
+    def answering(self, source: int, missing: Sequence[int]) -> list[IndexPart]:
+        """Return the parts of a source whose replies are not missing, as `query` orders them."""
+        return [part for n, part in enumerate(self.source(source)) if n not in missing]
+
     @contextmanager
     def naming_place(self, doc_id: str) -> Iterator[None]:
         """Have errors about a document's key name its shard."""
@@ -643,9 +647,8 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
     words: dict[int, bytes] = {}
     starts: dict[bytes, None] = {}
     wrong: dict[tuple[bytes, bytes], None] = {}
-    [free] = yield from read_or_note([part.read_state("words")], [])
-    free = int(free[0]) if free and (free[0] or b"").isdigit() else 1
-    free = free if free <= _MOST_WORDS else 1  # the keys tell it, too
+    [state] = yield from read_or_note([part.read_state("words")], [])
+    free = next_word_of(state)  # the keys tell it, too
     cursor: Key = 0
     while cursor != b"0":
         cursor, keys = yield from _scan(part, "ly", cursor)
@@ -670,6 +673,13 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
                     free = max(free, min(128 * int(bucket) + int(index), _MOST_WORDS) + 1)
     known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
     return _Lexicon(known, list(starts), list(wrong), free, free - 1 - len(known))
+
+
+def next_word_of(state: Sequence[bytes | None] | None) -> int:
+    """Return the id of a part's next word, which its state has first; 1 if that cannot be."""
+    text = (state and state[0]) or b""
+    free = int(text) if text.isdigit() and len(text) < 9 else 1
+    return free if free <= _MOST_WORDS else 1
 
 
 def _read(

@@ -32,6 +32,14 @@ def stored_integer(
     raise damage(to, key, actual, f"an integer from {lowest} to {highest}")
 
 
+def stored_text(to: To, key: str | bytes, text: bytes) -> str:
+    """Return text that is stored in a key."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise damage(to, key, shown(text), "text, in UTF-8") from None
+
+
 def is_whole(score: float) -> bool:
     """Return whether a score is a whole number that is not negative."""
     return 0 <= score <= MOST_STORED and score.is_integer()
