@@ -35,13 +35,7 @@ from shardkit.network.connections.databases import (
     opening,
 )
 from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
-from shardkit.network.connections.framing import (
-    ADDED,
-    CONFIRMED,
-    PLAIN,
-    Session,
-    refusals,
-)
+from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, Session, refusals
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     PREVIOUS_MASTER,

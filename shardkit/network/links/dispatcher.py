@@ -212,10 +212,10 @@ class Attempt:
 
     def apart(self, opened: Set[ClientDatabase]) -> list[Attempt]:
         """Return attempts at those of its databases that are open, and at each of the others."""
-        usable, others = [], []
-        for n, database in enumerate(self.server_request.databases):
-            (usable if database in opened else others).append(n)
-        return [self.part(*usable)] * bool(usable) + [self.part(n) for n in others]
+        databases = list(enumerate(self.server_request.databases))
+        usable = [n for n, database in databases if database in opened]
+        others = [self.part(n) for n, database in databases if database not in opened]
+        return [self.part(*usable), *others] if usable else others
 
     def part(self, *numbers: int) -> Attempt:
         """Return an attempt, not made yet, at some of the databases."""

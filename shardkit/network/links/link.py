@@ -824,7 +824,7 @@ class AwaitingLink(Link):
 
     async def _exchange(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Send attempts and wait for their ends; see `exchange_all`."""
-        packed: list[tuple[Attempt, list[Chunk]]] = []  # all, before anything is sent
+        packed: list[tuple[Attempt, Sequence[Chunk]]] = []  # all, before anything is sent
         for attempt in attempts:
             chunks = attempt.server_request.chunks()
             confirmed = CONFIRMED in attempt.server_request.forms  # its place is among the others
@@ -846,21 +846,17 @@ class AwaitingLink(Link):
             if connection is None:
                 alone.append(_exchange_alone(holder, attempt, chunks, self._raw))
             else:  # a future: a task for each would cost more than all the rest
+                deadline, split = attempt.deadline, partial(_split, attempt)
                 future = connection.submit_chunks(
-                    chunks,
-                    databases,
-                    self._raw,
-                    attempt.deadline,
-                    request.does,
-                    partial(_split, attempt),
+                    chunks, databases, self._raw, deadline, request.does, split
                 )
                 in_flight.append((attempt, future))
         if not alone:
             return await _await_replies(in_flight)
         if len(alone) == 1 and not in_flight:
             return [await alone[0]]
-        together, *others = await asyncio.gather(_await_replies(in_flight), *alone)
-        return [*together, *others]
+        together, others = await asyncio.gather(_await_replies(in_flight), asyncio.gather(*alone))
+        return together + others
 
 
 def _split(attempt: Attempt, received: Received | None = None) -> list[Part]:
@@ -895,7 +891,9 @@ async def _initialized(client: Any) -> None:
             await client.initialize()
 
 
-async def _exchange_alone(pool: Any, attempt: Attempt, chunks: list[Chunk], raw: bool) -> Attempt:
+async def _exchange_alone(
+    pool: Any, attempt: Attempt, chunks: Sequence[Chunk], raw: bool
+) -> Attempt:
     """Send chunks over a connection of their own."""
     connection = None
     try:

@@ -351,15 +351,7 @@ _JOINED = {
 }
 _NAME, _KEY = itemgetter(0), itemgetter(1)
 _IS_JOINED = itemgetter(1)  # of a run
-# By joined command: the arguments of each original that it takes.
-_VALUES = {
-    "MGET": itemgetter(slice(1, 2)),
-    "MSET": itemgetter(1, 2),
-    "HMGET": itemgetter(slice(2, 3)),
-    **dict.fromkeys(("DEL", "EXISTS", "TOUCH", "UNLINK"), itemgetter(slice(1, 2))),
-}
 _MIN_JOINED = 12  # neighbours; or two, if there is nothing else
-_MIN_COLUMNS = 128  # neighbours to be packed by column
 
 
 JoinedRun: TypeAlias = tuple[int, bool]
@@ -437,14 +429,13 @@ def _too_short(bounds: Sequence[int]) -> bool:
 def _join_run(commands: Sequence[Arguments]) -> tuple[list[Chunk], list[JoinedRun]]:
     """Pack a run as one command; or several, where it is too large for a chunk."""
     name, shared = _JOINED[str(commands[0][0]), len(commands[0])]
-    if len(commands) < _MIN_COLUMNS:
-        values = chain.from_iterable(map(_VALUES[name], commands))
-        data = pack((name, *commands[0][1 : 1 + shared], *values))
-        if len(data) <= CHUNK_BYTES:
-            return [Chunk(data, 1)], [(len(commands), True)]
     uniform = UniformCommands.of(commands)
     if uniform is not None:
         return _join(name, shared, uniform)
+    values = chain.from_iterable(row[1 + shared :] for row in commands)
+    data = pack((name, *commands[0][1 : 1 + shared], *values))
+    if len(data) <= CHUNK_BYTES and len(commands) <= CHUNK_JOINED:
+        return [Chunk(data, 1)], [(len(commands), True)]
     return pack_all(commands), [(len(commands), False)]
 
 
