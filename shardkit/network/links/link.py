@@ -826,7 +826,7 @@ class AwaitingLink(Link):
         """Send attempts and wait for their ends; see `exchange_all`."""
         packed: list[tuple[Attempt, Sequence[Chunk]]] = []  # all, before anything is sent
         for attempt in attempts:
-            chunks = attempt.server_request.chunks()
+            chunks: Sequence[Chunk] = attempt.server_request.chunks()
             confirmed = CONFIRMED in attempt.server_request.forms  # its place is among the others
             packed += [each[:2] for each in _split(attempt)] if confirmed else [(attempt, chunks)]
         in_flight, alone = [], []
