@@ -31,7 +31,7 @@ from shardkit.network.connections.connection_state import (
 )
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
-from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, framed, refusals
+from shardkit.network.connections.framing import CONFIRMED, refusals
 from shardkit.network.connections.redis_private import (
     INCOMPLETE,
     NOT_GIVEN,
@@ -179,13 +179,10 @@ class Closable(ConnectionState):
             with within(deadline or current.get()):
                 for error in self.open((database,)).values():
                     raise error
-        form = self.form_for(database, does, len(data), count)
+        form, sent, replies_due = self.encode(database, does, data, count)
         if form != CONFIRMED:
-            sent = framed(form, database.select, data)
-            replies, some = self.round_trip(sent, raw, deadline, count + ADDED[form])
-            if form == PLAIN:
-                return replies, some
-            found = self.unframed(form, replies, database)
+            replies, some = self.round_trip(sent, raw, deadline, replies_due)
+            found = self.decode(form, replies, database)
             if found is not None:
                 return list(found), some
         with within(deadline or current.get()):

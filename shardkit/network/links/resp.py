@@ -351,16 +351,7 @@ _JOINED = {
 }
 _NAME, _KEY = itemgetter(0), itemgetter(1)
 _IS_JOINED = itemgetter(1)  # of a run
-_NAMES = frozenset(name for name, _ in _JOINED)
-# By joined command: the arguments of each original that it takes.
-_VALUES = {
-    "MGET": itemgetter(slice(1, 2)),
-    "MSET": itemgetter(1, 2),
-    "HMGET": itemgetter(slice(2, 3)),
-    **dict.fromkeys(("DEL", "EXISTS", "TOUCH", "UNLINK"), itemgetter(slice(1, 2))),
-}
 _MIN_JOINED = 12  # neighbours; or two, if there is nothing else
-_MIN_COLUMNS = 128  # neighbours to be packed by column
 
 
 JoinedRun: TypeAlias = tuple[int, bool]
@@ -399,45 +390,26 @@ def _joinable(commands: Sequence[Arguments], in_slots: bool) -> Iterator[tuple[i
 
     Nothing is joined where runs are short on average, because finding them would cost more.
     """
-    names = list(map(_NAME, commands))
-    bounds = _bounds(names)
+    names, sizes = list(map(_NAME, commands)), list(map(len, commands))
+    columns: list[Sequence[Any]] = [names, sizes]
+    if _too_short(_bounds(*columns)) or 1 in sizes:  # nonsense, for the server to refuse
+        return
+    keys: list[Any] = list(map(_KEY, commands))
+    if "HGET" in names:  # 1 and 1.0 are equal, but not the same key
+        columns.append(
+            [(type(k), k) if n == "HGET" else n for n, k in zip(names, keys, strict=True)]
+        )
+    if in_slots:
+        if not set(map(type, keys)) <= {str, bytes, int}:
+            return
+        columns.append(slots_of(keys))
+    bounds = _bounds(*columns)
     if _too_short(bounds):
         return
-    for start, stop in pairwise(bounds):
-        name = names[start]
-        if type(name) is not str or name not in _NAMES:
-            continue
-        if stop - start < (_MIN_JOINED if len(bounds) > 2 else 2):
-            continue
-        within = _bounds_within(name, commands[start:stop], in_slots)
-        if _too_short(within):
-            continue
-        for a, b in pairwise(within):
-            known = (name, len(commands[start + a])) in _JOINED
-            if known and b - a >= (_MIN_JOINED if len(within) > 2 else 2):
-                yield start + a, start + b
-
-
-def _bounds_within(name: str, commands: Sequence[Arguments], in_slots: bool) -> list[int]:
-    """Return the bounds of joinable runs among commands of one name."""
-    sizes = list(map(len, commands))
-    uniform = sizes.count(sizes[0]) == len(sizes)
-    if uniform and name != "HGET" and not in_slots:
-        return [0, len(commands)]
-    if 1 in sizes:  # nonsense, for the server to refuse
-        return []
-    columns: list[Sequence[Any]] = [] if uniform else [sizes]
-    keys: list[Any] = list(map(_KEY, commands))
-    kinds = set(map(type, keys))
-    if name == "HGET":
-        if len(kinds) > 1:  # 1 and 1.0 are equal, but not the same key
-            return []
-        columns.append(keys)
-    if in_slots:
-        if not kinds <= {str, bytes, int}:
-            return []
-        columns.append(slots_of(keys))
-    return _bounds(*columns)
+    for a, b in pairwise(bounds):
+        known = type(names[a]) is str and (names[a], sizes[a]) in _JOINED
+        if known and b - a >= (_MIN_JOINED if len(bounds) > 2 else 2):
+            yield a, b
 
 
 def _bounds(*columns: Sequence[Any]) -> list[int]:
@@ -451,20 +423,19 @@ def _bounds(*columns: Sequence[Any]) -> list[int]:
 
 def _too_short(bounds: Sequence[int]) -> bool:
     """Whether runs are short on average; not, if there is but one."""
-    return not bounds or len(bounds) - 1 > max(1, bounds[-1] // _MIN_JOINED)
+    return len(bounds) - 1 > max(1, bounds[-1] // _MIN_JOINED)
 
 
 def _join_run(commands: Sequence[Arguments]) -> tuple[list[Chunk], list[JoinedRun]]:
     """Pack a run as one command; or several, where it is too large for a chunk."""
     name, shared = _JOINED[str(commands[0][0]), len(commands[0])]
-    if len(commands) < _MIN_COLUMNS:
-        values = chain.from_iterable(map(_VALUES[name], commands))
-        data = pack((name, *commands[0][1 : 1 + shared], *values))
-        if len(data) <= CHUNK_BYTES:
-            return [Chunk(data, 1)], [(len(commands), True)]
     uniform = UniformCommands.of(commands)
     if uniform is not None:
         return _join(name, shared, uniform)
+    values = chain.from_iterable(row[1 + shared :] for row in commands)
+    data = pack((name, *commands[0][1 : 1 + shared], *values))
+    if len(data) <= CHUNK_BYTES and len(commands) <= CHUNK_JOINED:
+        return [Chunk(data, 1)], [(len(commands), True)]
     return pack_all(commands), [(len(commands), False)]
 
 

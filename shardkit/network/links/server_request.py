@@ -298,6 +298,8 @@ class ServerRequest:
                 for form, end in zip(self.forms, ends, strict=True):
                     if form == SELECTED:  # for certain: they have no error, see `outcomes`
                         found += replies[start + 1 : end]
+                    elif form == WRAPPED and type(executed := replies[end - 1]) is list:
+                        found += executed[1:]
                     else:
                         found += unframed(form, replies[start:end]) or ()
                     start = end
