@@ -34,17 +34,17 @@ from shardkit.network.links.resp import (
     pack_joined,
     split,
 )
-from shardkit.operations.commands import (
+from shardkit.operations import (
     Coalesced,
     Command,
-    Home,
     Locate,
+    Operation,
     Replies,
     Shard,
     ShardOf,
     Transaction,
 )
-from shardkit.operations.operation import Operation
+from shardkit.operations.commands import Home
 from shardkit.routing.placement import slot_of
 
 MANY_SHARDS = """
