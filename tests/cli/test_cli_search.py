@@ -1,7 +1,8 @@
-"""``shardkit search`` from end to end."""
+"""``shardkit search`` and ``shardkit geo`` from end to end."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -14,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from arranged import ask
 from cli_helpers import COMMAND, Cli, in_terminal, plain
 from faces import eventually
 
@@ -416,72 +416,120 @@ def test_a_damaged_index_is_verified_rebuilt_and_dropped(
     assert "has no index 'search'" in cli("search", "drop", "--yes", *TO).error()
 
 
-def test_documents_report_how_much_was_ended_removed_or_deleted(cli: Cli, town_map: Path) -> None:
-    at = ("-c", town_map)
-    with shardkit.connect(town_map) as kit:
-        assert kit.lock("stock", component="unique", renew=False).acquire()
-        kit.queues(component="unique").enqueue_many("email", [("send", [n]) for n in range(3)])
-        docs = kit.search("docs", component="unique", fields={"text": 1})
-        docs.index("a", {"text": "words"})
-        assert cli.json("locks", "break", "unique", "stock", "--reason", "gone", *at) == {
-            "component": "unique",
-            "name": "stock",
-            "kind": "lock",
-            "ended": 1,
-        }
-        purged = cli.json("queues", "purge", "email", "--yes", "--component", "unique", *at)
-        assert (purged["queue"], purged["waiting"]) == ("email", 3)
-        name = ("--component", "unique", "--name", "docs")
-        assert cli.json("search", "drop", "--yes", *name, *at) == {"removed": 1}
+CITIES = 'geoname_id,city_name,subdivision_1_name,country_name\n7,"Bonn, am Rhein",NW,Germany\n'
+BLOCKS = "network,geoname_id,registered_country_geoname_id\n1.0.0.0/24,7,\n1.0.1/24,7,\n"
+IPV6 = "network,geoname_id,registered_country_geoname_id\n2001:db8::/32,,7\n"
 
 
-def test_disk_writes_are_estimated_from_figures(
-    cli: Cli,
+@pytest.fixture
+def geolite2(tmp_path: Path) -> tuple[Path, ...]:
+    files = {
+        "GeoLite2-City-Blocks-IPv4.csv.gz": gzip.compress(BLOCKS.encode()),
+        "GeoLite2-City-Blocks-IPv6.csv": IPV6.encode(),
+        "GeoLite2-City-Locations-en.csv": CITIES.encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    return tuple(tmp_path / name for name in files)
+
+
+def test_files_are_imported_and_addresses_found(cli: Cli, geolite2: tuple[Path, ...]) -> None:
+    *blocks, cities = geolite2
+    done = cli.json("geo", "import", *blocks, "--cities", cities, *TO)
+    assert (done["ranges"], done["cities"], done["skipped"]) == (2, 1, 4)
+    assert done["first_skipped"][2] == {
+        "line": 3,
+        "reason": "'1.0.1' is not an IP address",
+        "source": str(blocks[0]),
+    }
+    shown = cli("geo", "find", "1.0.0.9", "1.0.1.9", "2001:db8::1", *TO, code=0)
+    assert [line.split() for line in shown.lines] == [
+        ["address", "city", "region", "country", "id"],
+        ["1.0.0.9", "Bonn,", "am", "Rhein", "NW", "Germany", "7"],
+        ["1.0.1.9", "-", "-", "-", "-"],
+        ["2001:db8::1", "Bonn,", "am", "Rhein", "NW", "Germany", "7"],
+    ]
+    assert cli.json("geo", "find", "-", *TO, input="1.0.0.9\n\n9.9.9.9\n") == [
+        {"address": "1.0.0.9", "city": "Bonn, am Rhein", "region": "NW", "country": "Germany"}
+        | {"id": 7},
+        {"address": "9.9.9.9", "city": None, "region": None, "country": None, "id": None},
+    ]
+    used = cli.json("geo", "info", *TO)
+    assert used["number"] == done["generation"]
+    assert f"generation {used['number']}, imported 20" in cli("geo", "info", *TO).out
+    again = cli("geo", "import", *blocks, "--cities", cities, *TO)
+    assert f"2 ranges in 1 cities, now in use as generation {used['number'] + 1}" in again.out
+    assert again.err.splitlines()[0] == "4 lines skipped; the first:"
+    assert f"{blocks[0]}, line 3: '1.0.1' is not an IP address" in again.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.jsonl", '{"network": "1.0.0.0/24", "city": "Bonn", "country": "DE"}', ""),
+        ("a.csv", "1.0.0.0;1.0.0.255;DE;Bonn", "--first 0 --last 1 --country 2 --city 3"),
+        ("a.csv", "f;t;c;n\n1.0.0.0;1.0.0.255;Bonn;DE", "--first f --last t --city c --country n"),
+        ("GeoLite2.txt", '{"network": "1.0.0.0/24", "city": "Bonn", "country": "DE"}', ""),
+    ],
+)
+def test_other_formats(cli: Cli, tmp_path: Path, name: str, content: str, options: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    more = ["--delimiter", ";"] if path.suffix == ".csv" else []
+    more += ["--format", "jsonl"] if path.suffix == ".txt" else []
+    cli("geo", "import", path, *options.split(), *more, *TO, code=0)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["country"]) == ("Bonn", "DE")
+
+
+def test_cities_in_a_file_of_their_own(cli: Cli, tmp_path: Path) -> None:
+    ranges, cities = tmp_path / "r.csv", tmp_path / "c.csv"
+    ranges.write_text("net,place\n1.0.0.0/24,x1\n")
+    cities.write_text("place,town\nx1,Bonn\n")
+    columns = ("--first", "net", "--id", "place", "--city", "town")
+    cli.json("geo", "import", ranges, "--cities", cities, *columns, *TO)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["id"]) == ("Bonn", "x1")
+
+
+def test_the_legacy_pair_is_known_by_its_name(cli: Cli, tmp_path: Path) -> None:
+    blocks, cities = tmp_path / "GeoLiteCity-Blocks.csv", tmp_path / "GeoLiteCity-Location.csv"
+    blocks.write_text('Copyright\nstartIpNum,endIpNum,locId\n"16777216","16777471","12"\n')
+    cities.write_text(
+        "Copyright\nlocId,country,region,city,postalCode,latitude,longitude,metroCode,areaCode\n"
+        '12,"DE","07","Bonn","",50.9,6.9,,\n'
+    )
+    cli.json("geo", "import", blocks, "--cities", cities, *TO)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["region"], found["id"]) == ("Bonn", "07", 12)
+
+
+def test_a_failed_import_is_one_line_of_error(
+    cli: Cli, tmp_path: Path, geolite2: tuple[Path, ...]
 ) -> None:
-    figures = ("persistence", "estimate", "--commands", "100000", "--bytes", "1000")
-    found = cli.json(*figures, "--profile", "everysec", "--data", str(1 << 30))
-    assert found["append"] == 100e6
-    assert "100,000 writes a second of 1,000 bytes" in cli(*figures).out
-    half = cli(*figures[:4], code=2)
-    assert "give both --commands and --bytes" in half.error()
+    cli("geo", "import", *geolite2[:2], "--cities", geolite2[2], *TO)
+    by_name = tmp_path / "City.mmdb"
+    by_name.write_text("no database")
+    before = cli.json("geo", "info", *TO)
+    path = tmp_path / "a.csv"
+    path.write_text("nothing,of,the,kind\n")
+    for words, error in (
+        ([path], "name them with --first and --last"),
+        ([path, "--format", "geolite2"], "use --cities"),
+        ([path, path, "--format", "geolite-legacy", "--cities", path], "one file"),
+        ([path, "--first", "0", "--city", "1", "--cities", path], "use --id"),
+        ([path, "--first", "0", "--id", "1"], "no range could be read, 1 line skipped"),
+        ([path, "--format", "mmdb"], "not a MaxMind database"),
+        ([by_name], "not a MaxMind database"),
+        ([tmp_path / "missing"], "does not exist"),
+    ):
+        assert error in cli("geo", "import", *words, *TO).error()
+    assert cli.json("geo", "info", *TO) == before
 
 
-def test_a_profile_that_is_set_already_changes_nothing(cli: Cli, town_map: Path) -> None:
-    apply = ("persistence", "apply", "none", "sessions", "-c", town_map)
-    assert cli(*apply).code == 0
-    again = cli(*apply, code=0)
-    assert "is so already" in again.out
-
-
-def test_a_history_that_reaches_back_so_far_says_so(
-    cli: Cli, town_map: Path, town_url: str
-) -> None:
-    at = ("-c", town_url)
-    assert "there is no history: nothing was pushed yet" in cli("config", "history", *at).out
-    assert cli("config", "push", town_map, *at).code == 0
-    gone = cli("config", "show", "nothing", "--at", "1", *at).error()
-    assert gone == "component 'nothing' was not there at epoch 1; name another"
-    assert "epoch 0" in cli("config", "rollback", "0", *at).error()
-
-
-def test_a_backup_that_holds_no_writes_says_so_and_comes_back_with_its_objects(
-    cli: Cli, town: LocalServers, pushed_map: Path, town_url: str, tmp_path: Path
-) -> None:
-    with shardkit.connect(town_url) as kit:
-        kit.directory.set("flags", "new", {"on": True})
-        kit.key_sharded("unique").mset({f"k{n}": n for n in range(20)})
-    taken = tmp_path / "taken"
-    said = cli("backup", taken, "-c", town_url, "--no-pause", code=0)
-    assert "the snapshots are of different moments" in said.out
-    assert len(cli.json("restore", taken, "--verify")["servers"]) == 2
-    for server in town.servers[:-1]:
-        ask(server, "flushall")
-    back = cli.json("restore", taken, pushed_map, "--to-origin", "--objects", town_url)
-    assert sum(back["keys"].values()) >= 20  # and what witnesses the epoch
-    assert back["objects"] == 1
-    for server in town.servers[:-1]:
-        ask(server, "flushall")
-    again = cli("restore", taken, pushed_map, "--to-origin", "--objects", town_url, code=0)
-    assert "1 object written to the config server" in again.lines
-    with shardkit.connect(pushed_map) as kit:
-        assert kit.key_sharded("unique").mget(["k0", "k19"]) == [b"0", b"19"]
+def test_before_anything_is_imported(cli: Cli) -> None:
+    assert "no ranges were imported yet" in cli("geo", "find", "1.2.3.4", *TO).error()
+    assert "is not an IP address" in cli("geo", "find", "1.2.3", *TO).error()
+    result = cli("geo", "info", *TO)
+    assert (result.code, result.out) == (1, "nothing was imported yet\n")
+    assert json.loads(cli("geo", "info", "--json", *TO).out) is None

@@ -22,7 +22,6 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import CommandRefused, InvalidArgumentError, ShardKitError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers
-from shardkit.routing.placement import slot_of
 
 KINDS = ["blocking", "awaiting"]
 MESSAGES = int(os.environ.get("EVENTS", "3000"))
@@ -318,10 +317,10 @@ def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
             owner = asking.get_node_from_key("moves").name
             [source] = [node for node in whole.nodes if node.address == owner]
             target = next(node for node in whole.nodes if node.address != owner)
-            identity = ask(target, "execute_command", "CLUSTER MYID")
+            identity, slot = ask(target, "execute_command", "CLUSTER MYID"), asking.keyslot("moves")
             others, since = [n for n in whole.nodes if n not in (source, target)], time.time()
             for node in (target, source, *others):  # or these hear of it when they are told
-                ask(node, "execute_command", "CLUSTER SETSLOT", slot_of("moves"), "NODE", identity)
+                ask(node, "execute_command", "CLUSTER SETSLOT", slot, "NODE", identity)
             [gap, *_] = received(face, events, 1)
             assert (gap["type"], gap["shard"]) == ("gap", "cluster")
             assert gap["since"] < since  # the target knows it before the source

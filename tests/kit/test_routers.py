@@ -13,7 +13,7 @@ from arranged import map_of
 from faces import Face
 from hypothesis import HealthCheck, given, settings, strategies as st
 from link_helpers import FACES, listed, of, opened
-from test_pipeline_parity import CALLS, Call, told
+from test_pipelines import CALLS, Call, told
 
 import shardkit
 from shardkit import AsyncShardKit, CrossShardError, ShardKit, ShardMap, connect

@@ -420,7 +420,9 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
     )
     with taking_part(config, change):
         if plan.epoch not in (None, read_epoch(config)):
-            raise GrowthError("the entries have changed since the plan", "plan again: shardkit balance")
+            raise GrowthError(
+                "the entries have changed since the plan", "plan again: shardkit balance"
+            )
         for n, each in enumerate(plan.moves, 1):
 
             def progress(what: str, n: int = n) -> None:

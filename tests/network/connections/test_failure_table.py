@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from arranged import map_of
-from link_helpers import FACES, Face, eventually, of, opened
+from link_helpers import Face, eventually, of, opened
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,  # noqa: A004 - redis-py's own
@@ -30,11 +30,6 @@ from shardkit.errors import BreakerOpenError, ClosedError, ShardTimeout, ShardUn
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections.connection import TcpConnection
 from shardkit.network.connections.replies import Receiver, ReplyParser
-
-
-@pytest.fixture(params=FACES)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 class Client:

@@ -34,9 +34,8 @@ from shardkit.errors import (
     ShardUnavailable,
 )
 from shardkit.local import LocalServer
-from shardkit.network.connections import pool as pool_module
+from shardkit.network.connections import Connector, pool as pool_module
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
-from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.operations.commands import raise_failures

@@ -22,7 +22,7 @@ import shardkit
 from shardkit import ClosedError, ConfigError
 from shardkit.errors import DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.network.connections.connector import Connector
+from shardkit.network.connections import Connector
 from shardkit.network.connections.private_pool import PrivatePool
 
 

@@ -18,9 +18,8 @@ from link_helpers import of, opened
 from secure_server import SecureServer, make_certificate, secure_server
 
 import shardkit
-from shardkit import AsyncShardKit, ShardMap
+from shardkit import AsyncShardKit, Entry, ShardMap
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.network.topology import FixedMap
 
 

@@ -26,7 +26,7 @@ import shardkit
 from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, numbers_in
-from shardkit.operations.commands import Command, Script, Shard, Transaction
+from shardkit.operations import Command, Script, Shard, Transaction
 
 KEYS = [f"k{n}" for n in range(2000)]
 

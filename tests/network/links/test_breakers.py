@@ -27,7 +27,7 @@ from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded, Inv
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
-from shardkit.operations.commands import Command, Shard
+from shardkit.operations import Command, Shard
 from shardkit.operations.deadlines import LONG_ENOUGH
 
 QUICK = {"failures": 2, "min_seconds": 0, "interval": 0.05, "max_interval": 0.1}

@@ -17,14 +17,8 @@ from shardkit import ShardKit, ShardMap, events
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.links import wakeups
-from shardkit.operations.commands import (
-    AwaitWakeup,
-    Script,
-    Shard,
-    Subscribe,
-    Transaction,
-    script_call,
-)
+from shardkit.operations import AwaitWakeup, Script, Shard, Subscribe, Transaction
+from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
 
 

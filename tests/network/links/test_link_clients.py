@@ -34,7 +34,7 @@ from shardkit.network.connections.effects import READS, WRITES
 from shardkit.network.links import user_clients
 from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
-from shardkit.operations.commands import Command, Replies, Subscribe
+from shardkit.operations import Command, Replies, Subscribe
 from shardkit.testing.fakes.servers import MemoryConnector
 
 COMBINATIONS = """

@@ -29,8 +29,8 @@ from sockets import connections
 import shardkit
 from shardkit import CommandRefused, ShardFailure, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
-from shardkit.operations.commands import Command, Locate, Script, Transaction, script_call
-from shardkit.operations.operation import Operation
+from shardkit.operations import Command, Locate, Operation, Script, Transaction
+from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
 
 KEYS = [f"k{n}" for n in range(300)]

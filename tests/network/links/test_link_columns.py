@@ -30,22 +30,19 @@ from shardkit.network.links.dispatcher import Attempt, in_order
 from shardkit.network.links.grouping import group_by_shard
 from shardkit.network.links.resp import CHUNK_BYTES, Chunk, pack_command
 from shardkit.network.links.server_request import ServerRequest
-from shardkit.operations.commands import (
+from shardkit.operations import (
     Coalesced,
     Columns,
     Command,
-    Home,
+    Operation,
     Replies,
     Script,
     Shard,
     ShardOf,
-    To,
     Transaction,
-    coalesced,
-    script_call,
 )
+from shardkit.operations.commands import Home, To, coalesced, script_call
 from shardkit.operations.drivers import BlockingDriver
-from shardkit.operations.operation import Operation
 
 MAP = ShardMap.parse("components: {few: {shards: {count: 4, over: [{port: 1}]}}}")
 

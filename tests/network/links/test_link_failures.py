@@ -24,8 +24,7 @@ from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.errors import CommandsRefused, ShardFailure
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.links.server_request import may_repeat
-from shardkit.operations.commands import Command, Script, Shard, Transaction
-from shardkit.operations.operation import Operation
+from shardkit.operations import Command, Operation, Script, Shard, Transaction
 
 # Shard n of `data` is on server n.
 TIMEOUTS = f"{{socket_timeout: {0.4 * PATIENCE}, socket_connect_timeout: {0.4 * PATIENCE}}}"

@@ -32,8 +32,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.links import multiplexer
-from shardkit.operations.commands import Command
-from shardkit.operations.operation import Operation
+from shardkit.operations import Command, Operation
 
 KEYS = [f"k{n}" for n in range(500)]
 

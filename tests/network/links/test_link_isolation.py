@@ -22,7 +22,8 @@ from shardkit import CommandRefused, ConfigError, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.clients import Clients
 from shardkit.network.links import server_request
-from shardkit.operations.commands import Coalesced, Command, Script, Shard, Transaction, script_call
+from shardkit.operations import Coalesced, Command, Script, Shard, Transaction
+from shardkit.operations.commands import script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 

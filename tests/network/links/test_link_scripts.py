@@ -11,7 +11,8 @@ from redis.exceptions import ExecAbortError, NoScriptError, ResponseError
 
 from shardkit import CommandRefused, ShardMap
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Command, Script, Transaction, script_call
+from shardkit.operations import Command, Script, Transaction
+from shardkit.operations.commands import script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 ECHO = Script("echo", "return ARGV")

@@ -26,7 +26,7 @@ from shardkit import DeadlineExceeded, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.redis_private import INCOMPLETE, postpone_health_check
 from shardkit.network.connections.replies import HeaderCheck
-from shardkit.operations.commands import Command, Shard
+from shardkit.operations import Command, Shard
 
 
 def on(shard: int, name: str, *args: Any) -> Command:

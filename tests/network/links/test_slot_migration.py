@@ -18,7 +18,8 @@ from shardkit import CommandRefused, ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster
 from shardkit.local.cluster import ClusterNode
 from shardkit.network.connections import redis_private
-from shardkit.operations.commands import Command, Script, Subscribe, Transaction, script_call
+from shardkit.operations import Command, Script, Subscribe, Transaction
+from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")

@@ -23,7 +23,7 @@ from shardkit import ShardMap
 from shardkit.config import store
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, WAITING
-from shardkit.operations.commands import Command
+from shardkit.operations import Command
 
 Pair: TypeAlias = tuple[LocalServer, LocalServer]
 Connect: TypeAlias = Callable[[ShardMap], Face]

@@ -34,7 +34,7 @@ from shardkit.network.connections import redis_private
 from shardkit.network.connections.clients import ReplicaOf
 from shardkit.network.replicas import ReadFrom, replicas, session
 from shardkit.network.replicas.replicas import Replicas, ReplicaState
-from shardkit.operations.commands import Shard
+from shardkit.operations import Shard
 from shardkit.routing.placement import slot_of
 
 

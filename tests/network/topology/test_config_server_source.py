@@ -17,10 +17,9 @@ from faces import eventually, faced
 from link_helpers import clients_of
 
 import shardkit
-from shardkit import ConfigError, ShardMap
+from shardkit import ConfigError, Entry, ShardMap
 from shardkit.config import store
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.errors import (
     ConfigServerError,
     InvalidEntryError,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from arranged import map_of
-from faces import Face, faced, holder, keys_of
+from faces import Face, Time, clocked, faced, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
@@ -302,3 +302,18 @@ def test_endless_recreation_is_an_error(
     monkeypatch.setattr(f"shardkit.structures.{module}.ATTEMPTS", 0)
     with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
         face.run(call(face.kit))
+
+
+def test_a_measurement_is_used_for_a_minute(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    watch = Time(1000.0)
+    visitors = clocked(face.kit, monotonic=watch).unique_visitors(component="one")
+    today = date.fromtimestamp(client.time()[0])
+    face.run(visitors.visit(SESSION, today))
+    client.config_resetstat()
+    asked = []
+    for later in (0, 59.5, 1, 59.5, 1):
+        watch.at += later
+        face.run(visitors.count())
+        asked.append(client.info("commandstats").get("cmdstat_time", {"calls": 0})["calls"])
+    assert asked == [1, 1, 2, 2, 3]
