@@ -1,15 +1,15 @@
 """Public names of a package that are imported when they are first asked for.
 
 A kit makes forty kinds of structures, and a process uses a few of them: it need not import the
-others. The package says once where its names are, by imports for type checkers::
+others. The package's stub, ``__init__.pyi``, says once where its names are, as type checkers read
+it, and the package itself has one line::
 
-    if TYPE_CHECKING:
-        from shardkit.ads.ads import Ads as Ads
-        from shardkit.ads.ads import Ad as Ad, Served as Served
-    else:
-        __getattr__, __dir__ = lazy_names(__name__)
+    from shardkit.ads.ads import Ad as Ad, Ads as Ads, Served as Served     # the stub
 
-The first name that a process asks for costs a parse of the package's source, about a millisecond.
+    __getattr__, __dir__ = lazy_names(__name__)
+
+The first name that a process asks for costs a parse of the stub, about a millisecond. After
+lazy_loader of scientific Python.
 
 Such a package imports nothing of itself. So an import of one of its modules waits for no thread
 that is importing the package, and first uses in several threads at once cannot block one another.
@@ -23,8 +23,8 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from importlib.util import find_spec
-from inspect import getsource
 from typing import Any
 
 _COMMON = "shardkit.kit.kit"  # what all of them need; threads must import redis-py one by one
@@ -34,15 +34,14 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     """Return a package's ``__getattr__``, which also has ``__all__``, and ``__dir__``.
 
     Args:
-        package: its full name. Its names are those that it imports for type checkers.
+        package: its full name. Its names are those that its stub imports.
     """
 
     @cache
     def owners() -> dict[str, str]:
         """The module of each name."""
-        source = getsource(sys.modules[package])
-        [block] = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
-        imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+        stub = files(package).joinpath("__init__.pyi").read_text("utf-8")
+        imports = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
         return {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def find(name: str) -> Any:

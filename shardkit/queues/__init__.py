@@ -1,17 +1,5 @@
 """Task queues over shards: waiting, delayed, leased and dead tasks, and workers."""
 
-from typing import TYPE_CHECKING
-
 from shardkit.lazy_names import lazy_names
 
-if TYPE_CHECKING:
-    from shardkit.queues.commands import QueueCounts as QueueCounts, QueueRates as QueueRates
-    from shardkit.queues.task_codec import DeadTask as DeadTask, NewTask as NewTask, Task as Task
-    from shardkit.queues.task_queues import TaskQueues as TaskQueues, delayed_first as delayed_first
-    from shardkit.queues.worker import (
-        AsyncWorker as AsyncWorker,
-        Worker as Worker,
-        WorkerSummary as WorkerSummary,
-    )
-else:
-    __getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__)

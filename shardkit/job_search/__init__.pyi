@@ -1,0 +1,1 @@
+from shardkit.job_search.job_search import JobSearch as JobSearch

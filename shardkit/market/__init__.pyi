@@ -1,0 +1,1 @@
+from shardkit.market.market import Market as Market
