@@ -142,20 +142,21 @@ class _Tracker(ListeningConnection):
         """
         changed: list[bytes] | None = []
         confirmed = self.confirmed
-        for said in self.replies():
-            if isinstance(said, hiredis.PushNotification):
-                if said[0] == b"invalidate":
-                    changed = None if said[1] is None or changed is None else changed + said[1]
-            elif isinstance(said, Exception):
-                raise _Refused(str(said))
+        for reply in self.replies():
+            if isinstance(reply, hiredis.PushNotification):
+                if reply[0] == b"invalidate":
+                    changed = None if reply[1] is None or changed is None else changed + reply[1]
+            elif isinstance(reply, Exception):
+                refused = str(reply).startswith(("NOPERM", "ERR"))  # others pass, such as LOADING
+                raise (_Refused if refused else OSError)(str(reply))
             elif self._answers:
                 self._answers -= 1
-            elif said[b"role"] != b"master":
+            elif reply[b"role"] != b"master":
                 raise OSError("no master")
             elif self._asked is not None:
                 confirmed, self._asked = self._asked, None
-                since = (9, 0) if said[b"server"] == b"valkey" else (7, 4)
-                version = said[b"version"].split(b".")
+                since = (9, 0) if reply[b"server"] == b"valkey" else (7, 4)
+                version = reply[b"version"].split(b".")
                 self.fields_expire = tuple(map(int, version[:2])) >= since
         return changed, confirmed
 
@@ -216,18 +217,14 @@ class NearCopies:
         prefixes = tuple(prefix.encode() for prefix in self._prefixes) or (b"",)
         return all(key is not None and key.startswith(prefixes) for key in keys)
 
-    def longest_of_fields(self, note: PendingRead) -> float:
-        """Return for how long a HASH may be used, whose fields may expire without being told."""
-        return self.max_age if any(feed.fields_expire for feed in note.feeds) else inf
-
     def note(
         self, key: Any, tags: Sequence[str], keys: Iterable[Key], to: To | None = None
     ) -> PendingRead | None:
         """Note that a value is read from now on, of keys; None if it cannot be kept yet."""
         since, until = monotonic(), inf
         trackers = []
-        for each in keys:
-            feed = self._feed(to or self._component, each)
+        for place_key in keys:
+            feed = self._feed(to or self._component, place_key)
             if isinstance(feed, _Tracker):
                 trackers.append(feed)
             elif feed == inf:
@@ -262,8 +259,8 @@ class NearCopies:
         """Drop the copies of keys, or of what has one of them as a tag; also those being read."""
         with self._lock:
             for key in keys:
-                for each in (key, *self._by_tag.pop(key, ())):
-                    self._drop(each)
+                for name in (key, *self._by_tag.pop(key, ())):
+                    self._drop(name)
 
     def forget_keys(self, keys: Set[bytes | None]) -> None:
         """Drop the copies of what was read of keys; None among them stands for all."""
@@ -294,8 +291,8 @@ class NearCopies:
 
     def _forget_server(self, feed: _Tracker) -> None:
         with self._lock:
-            told: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
-            for key in [each.key for each in told if feed in each.feeds]:
+            read: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
+            for key in [copy.key for copy in read if feed in copy.feeds]:
                 self._drop(key)
 
     # ---- connections

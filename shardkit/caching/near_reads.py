@@ -121,8 +121,9 @@ class NearLink:
             fresh = inf
             if note.until == inf:
                 fresh = min(_seconds(next(lives)) for _ in note.tags)
-            if command.script is not None or str(command.args[0])[:1] in "hH":
-                fresh = min(fresh, near.longest_of_fields(note))
+            is_hash = command.script is not None or command_name(command.args)[0] == "H"
+            if is_hash and any(feed.fields_expire for feed in note.feeds):  # and are not told of
+                fresh = min(fresh, near.max_age)
             if not isinstance(reply, ShardFailure):
                 near.keep(note, own(reply), _size(reply) + _size(list(command.args)), fresh)
         return replies[: len(commands)]
