@@ -253,13 +253,13 @@ def log(level: int = logging.DEBUG) -> Callable[[], None]:
 
 def _fields_of(event: Event) -> dict[str, Any]:
     """Return the fields of a log record about an event."""
-    found: dict[str, Any] = {"kind": type(event).__name__}
+    fields: dict[str, Any] = {"kind": type(event).__name__}
     for part in (getattr(event, "sent", None), event):
         for attribute, name in _LOGGED.items():
             value = getattr(part, attribute, None)
             if value is not None:
-                found[name] = str(value) if attribute == "error" else value
-    return found
+                fields[name] = str(value) if attribute == "error" else value
+    return fields
 
 
 _LOGGED = {"address": "server", "error": "cause"} | {

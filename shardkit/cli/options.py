@@ -136,26 +136,26 @@ def command(
 
     def make(function: Callable[..., Any]) -> click.Command:
         defaults = {n: p.default for n, p in signature(function).parameters.items()}
-        every = {n: each for n, each in defaults.items() if isinstance(each, Given)} | given
-        composed = {n: each for n, each in every.items() if each.parts}
+        every = {n: option for n, option in defaults.items() if isinstance(option, Given)} | given
+        composed = {n: option for n, option in every.items() if option.parts}
 
         @functools.wraps(function)
         def run(*args: Any, **values: Any) -> Any:
-            for into, each in composed.items():
-                values[into] = each.gather(**{part: values.pop(part) for part in each.parts})
+            for into, option in composed.items():
+                values[into] = option.gather(**{part: values.pop(part) for part in option.parts})
             return function(*args, **values)
 
         params = [
-            each.make(parameter)
+            option.make(parameter)
             for into, several in every.items()
-            for parameter, each in (several.parts or {into: several}).items()
+            for parameter, option in (several.parts or {into: several}).items()
         ]
-        made = click.command(name, kind, epilog=examples(*lines), params=params, **more)(run)
-        json_option(made)  # the last in its help
-        debug_option(made)
+        built = click.command(name, kind, epilog=examples(*lines), params=params, **more)(run)
+        json_option(built)  # the last in its help
+        debug_option(built)
         if group is not None:
-            group.add_command(made)
-        return made
+            group.add_command(built)
+        return built
 
     return make
 

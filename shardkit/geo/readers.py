@@ -600,7 +600,7 @@ def _reason(error: Exception) -> str:
 
 
 RANGES_IN_MEMORY: Final = 200_000
-SKIPPED_KEPT: Final = 10
+SKIPPED_SHOWN: Final = 10
 MOST_CITIES: Final = 2**32 - 1  # the largest number means that there is no city
 _RANGES_A_BLOCK: Final = 2_000
 
@@ -682,7 +682,7 @@ class ImportInput:
 
     def _skip(self, skipped: SkippedLine) -> None:
         self.skipped += 1
-        if len(self.first_skipped) < SKIPPED_KEPT:
+        if len(self.first_skipped) < SKIPPED_SHOWN:
             self.first_skipped.append(skipped)
 
     def _spill(self) -> None:
@@ -735,13 +735,13 @@ def disjoint(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
 
 def merged(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
     """Merge adjacent ranges of one city."""
-    held: Any = None
+    last_range: Any = None
     for first, last, number in ranges:
-        if held is not None and held[2] == number and held[1] + 1 == first:
-            held = (held[0], last, number)
+        if last_range is not None and last_range[2] == number and last_range[1] + 1 == first:
+            last_range = (last_range[0], last, number)
             continue
-        if held is not None:
-            yield held
-        held = first, last, number
-    if held is not None:
-        yield held
+        if last_range is not None:
+            yield last_range
+        last_range = first, last, number
+    if last_range is not None:
+        yield last_range

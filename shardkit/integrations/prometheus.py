@@ -43,8 +43,8 @@ def instrument(
     def stop() -> None:
         unsubscribe()
         watchers.remove(metrics.used)
-        for each in metrics.all:
-            registry.unregister(each)
+        for metric in metrics.all:
+            registry.unregister(metric)
 
     return stop
 
@@ -72,12 +72,12 @@ class _Metrics:
         on_shard = ["component", "shard"]
         self.all: list[Any] = []
 
-        def made(kind: type[T], name: str, text: str, *labels: str, **options: Any) -> T:
+        def metric(kind: type[T], name: str, text: str, *labels: str, **options: Any) -> T:
             metric = kind(f"shardkit_{name}", text, labels, registry=registry, **options)  # type: ignore[call-arg]
             self.all.append(metric)
             return metric
 
-        timed = partial(made, Histogram, buckets=_BUCKETS)
+        timed = partial(metric, Histogram, buckets=_BUCKETS)
         sending = "From sending commands to a server to their last reply"
         self._requests = timed("request_duration_seconds", sending, *on_shard)
         calling = "Calls of operations, pipelines and routers"
@@ -87,13 +87,13 @@ class _Metrics:
         queued = "How long commands waited to be written to a connection that tasks share"
         self._queue_waits = timed("queue_wait_seconds", queued, *on_shard)
         several = "Commands sent; those of a batch of several kinds as 'several'"
-        self._commands = made(Counter, "commands", several, "component", "command")
+        self._commands = metric(Counter, "commands", several, "component", "command")
         failing = "Requests without replies"
-        self._failures = made(Counter, "request_failures", failing, *on_shard, "error")
-        self._retries = made(Counter, "commands_retried", "Commands sent again")
-        self._opened = made(Counter, "connections_opened", "Connections made", *on_shard)
-        self._closed = made(Counter, "connections_closed", "Connections closed", *on_shard)
-        self._breakers = made(Gauge, "breaker_open", "1 while a breaker is open", "server")
+        self._failures = metric(Counter, "request_failures", failing, *on_shard, "error")
+        self._retries = metric(Counter, "commands_retried", "Commands sent again")
+        self._opened = metric(Counter, "connections_opened", "Connections made", *on_shard)
+        self._closed = metric(Counter, "connections_closed", "Connections closed", *on_shard)
+        self._breakers = metric(Gauge, "breaker_open", "1 while a breaker is open", "server")
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.CommandsSent):

@@ -46,7 +46,7 @@ def error_answer(error: ShardKitError) -> tuple[int, dict[str, str], bytes] | No
     """
     kind = {"content-type": "application/json"}
     several = error.exceptions if isinstance(error, ShardErrors) else [error]
-    if any(isinstance(each, _TEMPORARY) for each in several):
+    if any(isinstance(error, _TEMPORARY) for error in several):
         about = log_records.fields("request-unavailable", cause=str(error))
         logger.warning("answered 503: %s", error, extra=about)
         text = "This is not available now. Try again."
@@ -97,11 +97,11 @@ class Sessions(Structure[Face]):
         session = WebSession()
         if _ID.fullmatch(cookie):
             key = f"{self.name}:{cookie}"
-            [found] = yield [self._at(key, "GETEX", key, "EX", self.ttl, idempotent=True)]
-            if found is not None:
+            [stored] = yield [self._at(key, "GETEX", key, "EX", self.ttl, idempotent=True)]
+            if stored is not None:
                 try:
-                    session.update(json.loads(found))
-                    session._stored = found.decode()
+                    session.update(json.loads(stored))
+                    session._stored = stored.decode()
                 except (ValueError, TypeError):
                     raise DamagedDataError(self.name, "no JSON", "a session") from None
                 session.id = cookie

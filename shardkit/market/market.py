@@ -99,8 +99,8 @@ class Market(Structure[Face]):
     def unlist(self, item: str, seller: str) -> Operation[bool | None]:
         """Withdraw an offer; results and costs are those of `list`."""
         offer = Leg(_offer(item, seller), {_item(item): -1}, {}, {"price": None})
-        gives = Leg(_user(seller), {_item(item): 1})
-        return (yield from self._carry_out(item, seller, gives, offer))
+        item_leg = Leg(_user(seller), {_item(item): 1})
+        return (yield from self._carry_out(item, seller, item_leg, offer))
 
     @operation
     def purchase(self, buyer: str, item: str, seller: str, price: int) -> Operation[bool | None]:
@@ -130,11 +130,11 @@ class Market(Structure[Face]):
         [account] = yield from Transfers.read.steps(self.transfers, offer)
         text = account.fields.get("price")
         key = f"{self.name}:{{{offer}}}"
-        held = account.balances.get(_item(item), 0)
-        if not account.in_flight and held != (text is not None):
-            found = f"{counted(held, 'item')} {'without' if text is None else 'with'} a price"
-            raise damage(self.component, key, found, "one item with a price, or neither")
-        if text is None or not held:
+        count = account.balances.get(_item(item), 0)
+        if not account.in_flight and count != (text is not None):
+            actual = f"{counted(count, 'item')} {'without' if text is None else 'with'} a price"
+            raise damage(self.component, key, actual, "one item with a price, or neither")
+        if text is None or not count:
             return None
         return stored_integer(self.component, key, "f:price", text, 0, HIGHEST)
 

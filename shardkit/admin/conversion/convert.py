@@ -70,6 +70,7 @@ def convert(
     *,
     offline: bool = False,
     stopped: Callable[[], bool] = lambda: True,
+    still: Callable[[], object] = lambda: None,
     share: float = SHARE,
     progress: Progress = lambda step, entries: None,
 ) -> Converted:
@@ -77,7 +78,8 @@ def convert(
 
     ``databases`` are those with the family's keys. Unless ``offline``, clients may write the
     family, which is watched for changes; ``stopped`` tells whether all have stopped, and is called
-    until then, once both are equal. ``share`` is that of the time in which the family is read.
+    until then, once both are equal. ``still`` is called before each write: it raises if others may
+    have taken over. ``share`` is that of the time in which the family is read.
     ``progress`` is called with the current step and how many entries it has read.
 
     Raises:
@@ -88,7 +90,8 @@ def convert(
 
     Cost: each pass reads the family, 32 keys or 500 members at a time, and the structure.
     """
-    return _Copy(kit, component, conversion, databases, share, progress).run(offline, stopped)
+    copy = _Copy(kit, component, conversion, databases, still, share, progress)
+    return copy.run(offline, stopped)
 
 
 class _Copy:
@@ -98,12 +101,13 @@ class _Copy:
         component: str,
         conversion: Conversion,
         databases: Sequence[Database],
+        still: Callable[[], object],
         share: float,
         progress: Progress,
     ) -> None:
         self._conversion, self._databases = conversion, databases
         self._pattern = conversion.pattern
-        self._form = form_of(conversion, kit, component)
+        self._form = form_of(conversion, kit, component, still)
         self._share, self._progress = check_share("convert", share), progress
         self._by_key = conversion.by_key
         self._captures: list[tuple[KeyCapture, dict[int, Database]]] = []
@@ -135,6 +139,7 @@ class _Copy:
         return Converted(self.entries, passes, self.copied, self.removed, self.followed)
 
     def _require_same_masters(self) -> None:
+        self._form.still()
         if _masters_of(self._databases) != self._masters:
             raise GrowthError(
                 f"{self._conversion.keys}: a server was restarted, slots of the cluster have "

@@ -179,8 +179,11 @@ def adopt(
         progress(f"sampled {sum(sampled):,} keys of {len(sampled)} of {counted(count, 'server')}")
         return keys
 
-    with working_on(config, "adopt", component, [Component(component, shards=tuple(entries))]):
+    with working_on(
+        config, "adopt", component, [Component(component, shards=tuple(entries))]
+    ) as still:
         samples = at_once(sample_of, numbers)
+        still()  # or keys may have been moved in between
     if count == 1:
         return Adoption(
             component,

@@ -20,7 +20,14 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, TypeAlias, Unpack
 
-from shardkit.admin.changes import LEASE, Change, now_of, read_changes, taking_part
+from shardkit.admin.changes import (
+    LEASE,
+    Change,
+    now_of,
+    read_changes,
+    require_open,
+    taking_part,
+)
 from shardkit.admin.growth import journal, relocation
 from shardkit.admin.growth.attachment import attach_replica, detach_replica, obstacles
 from shardkit.admin.growth.exchange import free_databases
@@ -197,6 +204,7 @@ def apply_map(
                     f"{step}: is done, and still to do: another process changes the entries",
                     "see: shardkit config history",
                 )
+            require_open(config, change)
             tell(f"step {len(done) + 1} of {max(len(plan.steps), len(done) + 1)}: {step}")
             work.run(change.id, options)
             note(step)

@@ -24,7 +24,7 @@ from typing import Any, Literal, Unpack, get_args
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from shardkit.admin.changes import Change, taking_part
+from shardkit.admin.changes import Change, require_open, taking_part
 from shardkit.admin.growth.exchange import at_work, check_share, database_client, database_count
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
@@ -33,7 +33,7 @@ from shardkit.admin.growth.relocation import ServerAddress, Stored, masters_in, 
 from shardkit.admin.growth.servers import KnownServers, config_databases, touched
 from shardkit.admin.heat import HotName
 from shardkit.config.component import entry_key
-from shardkit.config.store import read_components
+from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
 from shardkit.network.survey import CONFIG_KEYS, reason
 from shardkit.operations.arguments import Seconds, check_integer, check_number, check_seconds, shown
@@ -139,12 +139,14 @@ class LoadReport:
         databases: their databases.
         parts: the biggest and busiest keys and tags, at most 100 of each.
         skipped: entries that cannot be moved, such as clusters, and were not measured.
+        epoch: `config:epoch` at the start; None if unknown.
     """
 
     servers: tuple[ServerLoad, ...]
     databases: tuple[DatabaseLoad, ...]
     parts: tuple[PartLoad, ...]
     skipped: tuple[str, ...] = ()
+    epoch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ class BalancePlan:
         fewest: whether no other plan does it with fewer bytes; False if not all were tried.
         uneven: what is out of balance, in words.
         problems: what prevents the moves; empty if nothing does.
+        epoch: that of the report: with other entries the plan is not carried out.
     """
 
     by: By
@@ -191,6 +194,7 @@ class BalancePlan:
     fewest: bool
     uneven: tuple[str, ...]
     problems: tuple[str, ...] = ()
+    epoch: int | None = None
 
 
 def measure_balance(
@@ -228,6 +232,7 @@ def measure_balance(
     seconds = check_seconds("balance", "seconds", seconds, 0.001, 60)
     share = check_share("balance", share)
     check_integer("balance", "sample", sample, 0, 2**31)
+    epoch = read_epoch(config)
     components = read_components(config)
     if unknown := sorted(set(names) - components.keys()):
         raise InvalidArgumentError(f"{unknown[0]!r} is no component", "see: shardkit config show")
@@ -283,6 +288,7 @@ def measure_balance(
         tuple(database for _, own, _ in found for database in own),
         tuple(_biggest([part for _, _, parts in found for part in parts])),
         tuple(skipped),
+        epoch,
     )
 
 
@@ -344,6 +350,7 @@ def plan_balance(
         placed.exact,
         tuple(_uneven(report, by, before, mean, tolerance)),
         tuple(problems),
+        report.epoch,
     )
 
 
@@ -412,12 +419,17 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
         ),
     )
     with taking_part(config, change):
+        if plan.epoch not in (None, read_epoch(config)):
+            raise GrowthError(
+                "the entries have changed since the plan", "plan again: shardkit balance"
+            )
         for n, each in enumerate(plan.moves, 1):
 
             def progress(what: str, n: int = n) -> None:
                 tell(f"move {n} of {len(plan.moves)}: {what}")
 
             own: MoveOptions = {**options, "progress": progress}
+            require_open(config, change)
             done.append(start_move(config, each.shards, each.target, within=change.id, **own))
     return done
 

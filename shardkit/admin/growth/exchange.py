@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
-from shardkit.admin.growth.servers import OPERATOR, LoginOf, connected_to
+from shardkit.admin.growth.servers import OPERATOR, TOKEN_KEY, LoginOf, connected_to
 from shardkit.config.component import WITNESS_KEY
 from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, numbers_in
@@ -186,7 +186,7 @@ def at_work(share: float) -> Iterator[None]:
 
 R = TypeVar("R")
 
-OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode(), b"config:growth:token"})
+OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode(), TOKEN_KEY.encode()})
 """Keys of a database that are shardkit's, and do not move."""
 _MARK = f"{FENCE_KEY}{{".encode()
 MOST_NAMED = 20

@@ -188,9 +188,10 @@ def fail_over(
             offsets = _roles(candidates, login)
             target = _best(source, _following(offsets, source, same, role.history), None)
             replica = connect(target)
-            servers.wait_for_copy(master, replica, _COPY, "and fail over again")
+            again = "and fail over again"
+            servers.wait_for_copy(master, replica, _COPY, again, leased.check)
             servers.take_writes_alone(replica, config, target)
-            servers.follow_as(master, login)
+            servers.follow_as(master, login, leased.order)
             with leased.marking(master, replica):
                 held = servers.hand_over(master, replica, target, hold, leased.order)
             servers.persist_roles(master, replica)

@@ -52,7 +52,7 @@ from shardkit.cli.text import percent, printable, size
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry, read_regular, write_private
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.url import cluster_of, each_url
+from shardkit.config.url import cluster_of, node_urls
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.operation import pages
 from shardkit.structures.unique.visitors import UniqueVisitors
@@ -108,13 +108,13 @@ def advise(
         software, model = server.software, measure(server, expiring)
     for n, family in enumerate(sample.families[:most]):
         choices, reason = layouts_of(family, model)
-        found = []
+        layouts = []
         for choice in choices:
             progress(f"{family.family.text}: {choice.conversion.into}", n, most)
             with servers.empty_server() as server, server.limits(choice.settings):
-                found.append(_check(choice, server, model))
-        found.sort(key=lambda advice: advice.bytes)
-        advices.append(FamilyAdvice(family, tuple(found), "" if found else reason))
+                layouts.append(_check(choice, server, model))
+        layouts.sort(key=lambda advice: advice.bytes)
+        advices.append(FamilyAdvice(family, tuple(layouts), "" if layouts else reason))
     return advices, software
 
 
@@ -290,7 +290,7 @@ def _databases(
     named = {"data": Component("data", shards=entries)} if entries else {}
     for n, text in enumerate(on):
         if (url := cluster_of(text)) is not None:  # any of its nodes will do
-            entry = Entry({"url": each_url(url)[0], "cluster": True}, f"--on {text}")
+            entry = Entry({"url": node_urls(url)[0], "cluster": True}, f"--on {text}")
             named[f"data-{n}"] = Component(f"data-{n}", entry=entry)
     with shardkit.connect(ShardMap(named)) as kit:
         databases = databases_with(kit, *named)
@@ -438,11 +438,11 @@ def convert_command(
     structure. If it is interrupted, run it again: what is equal is only read.
     """
     conversion = Conversion.parse(read_regular(plan))
-    told = threading.Event()
+    confirmed = threading.Event()
 
     def wait_for_enter() -> None:
         sys.stdin.readline()
-        told.set()
+        confirmed.set()
 
     def stopped() -> bool:
         if offline:
@@ -451,7 +451,7 @@ def convert_command(
             output.note("both are equal; stop writing the keys, then press Enter")
             asking.append(threading.Thread(target=wait_for_enter, daemon=True))
             asking[0].start()
-        return told.is_set()
+        return confirmed.is_set()
 
     asking: list[threading.Thread] = []
     with (
@@ -460,7 +460,7 @@ def convert_command(
         working_on(
             *(topology.config_server, "convert", component),
             [topology.kit.component(component), *read],
-        ),
+        ) as still,
         progress("entries") as tell,
     ):
         result = convert(
@@ -470,6 +470,7 @@ def convert_command(
             databases,
             offline=offline,
             stopped=stopped,
+            still=still,
             share=share,
             progress=lambda step, entries: tell(step, entries, None),
         )

@@ -340,17 +340,17 @@ def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
     raise_failures(Replies(reply for reply in replies if isinstance(reply, ShardUnavailable)))
     results: list[KeyEncoding] = []
     for (key, kind), n in zip(kinds.items(), range(0, len(replies), 3), strict=True):
-        encoding, taken, length = replies[n : n + 3]
+        encoding, memory, length = replies[n : n + 3]
         if not isinstance(encoding, bytes) or not isinstance(length, int):
             continue  # deleted in between, or of another type now
-        taken = taken if isinstance(taken, int) else None
-        results.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, taken))
+        memory = memory if isinstance(memory, int) else None
+        results.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, memory))
     loose = [
         n for n, seen in enumerate(results) if seen.type in _SCANS and not check(seen, None).compact
     ]
-    for some in pages(loose, _SCANNED_AT_ONCE):
-        measured = yield from _with_entries(to, [results[n] for n in some])
-        for n, seen in zip(some, measured, strict=True):
+    for page in pages(loose, _SCANNED_AT_ONCE):
+        measured = yield from _with_entries(to, [results[n] for n in page])
+        for n, seen in zip(page, measured, strict=True):
             results[n] = seen
     return results
 
