@@ -142,7 +142,7 @@ def check_number(
 ) -> float:
     """Return an argument that is a number within bounds, checked."""
     if not is_number(value) or not least <= value <= most:
-        highest = f"{most:,.0f}" if most < 1e16 else f"{most:g}"
+        highest = f"{most:,.0f}" if 1e6 < most < 1e16 else f"{most:,g}"
         raise InvalidArgumentError(
             f"{owner}: {field}={shown(value)}", f"give {what}, {least:g} to {highest}"
         )

@@ -206,7 +206,7 @@ def test_what_a_disk_has_to_write_is_estimated_from_commands_and_their_size() ->
     assert estimate_disk_rate(10, 1000, PROFILES["none"], data=1).total == 0
     never = {**PROFILES["always"], "auto-aof-rewrite-percentage": "0"}
     assert estimate_disk_rate(10, 10, never, data=1).total == 100
-    with pytest.raises(InvalidArgumentError, match="negative"):
+    with pytest.raises(InvalidArgumentError, match=r"commands=-1; give a number, 0 to"):
         estimate_disk_rate(-1, 10, {})
 
 
