@@ -35,7 +35,7 @@ from shardkit.admin.growth.gate import move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import Entry, load_json, open_regular, read_regular
+from shardkit.config.entry import Entry, load_json, open_regular, read_regular, write_private
 from shardkit.config.fields import is_text
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import HISTORY_KEY, read_components, read_epoch
@@ -298,9 +298,7 @@ def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
 
 def _write(path: Path, text: str) -> str:
     """Write a file that only this user can read; return its digest."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with naming(path), open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    write_private(path, text)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

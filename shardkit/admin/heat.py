@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import InvalidResponse, ResponseError
 
 from shardkit.kit.heat import COVERED, KINDS, SLOTS, slot_key
 from shardkit.network.survey import CONFIG_KEYS
@@ -82,7 +82,10 @@ def read_heat(config: Any, limit: int = 100) -> Heat:
             total = sums[unit, kind] = Counter()
             for _ in slots:
                 total.update(dict(next(replies)))
-        spans = [tuple(map(float, span)) for span in replies if None not in span]
+        try:
+            spans = [(float(a), float(b)) for a, b in replies if a is not None and b is not None]
+        except ValueError as error:
+            raise InvalidResponse(f"{COVERED} of heat cannot be used: {error}") from None
         covered[unit] = max(1.0, sum(until - since for since, until in spans)) if spans else 0.0
     kinds = {
         kind: _hottest(kind, sums["minute", kind], sums["hour", kind], sums, covered, limit)

@@ -13,8 +13,6 @@ left out, folded or coloured: one row is one line, however long, without trailin
 from __future__ import annotations
 
 import json
-import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -236,19 +234,6 @@ def write_error(message: str, remedy: str = "") -> None:
     if remedy:
         line.append(f"; {one_line(remedy)}")
     _console(sys.stderr).print(line, soft_wrap=True)
-
-
-def write_private(path: str, text: str) -> None:
-    """Write a file that only this user can read."""
-    from shardkit.errors import naming
-
-    waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | waits, 0o600)
-    os.set_blocking(descriptor, True)
-    with naming(path), open(descriptor, "w", encoding="utf-8") as file:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # never /dev/null
-            os.fchmod(descriptor, 0o600)  # the file may have existed before
-        file.write(text)
 
 
 def _rendered(table: Table, width: int) -> RichTable:

@@ -45,7 +45,7 @@ from shardkit.config.url import (
     without_database,
     write_url,
 )
-from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.errors import ConfigError, InvalidEntryError, naming
 
 MOST_BYTES = 256 << 20  # of a manifest or map
 
@@ -74,6 +74,17 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
     return data
+
+
+def write_private(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file that only this user can read. Raises OSError."""
+    waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | waits, 0o600)
+    os.set_blocking(descriptor, True)
+    with naming(path), open(descriptor, "w", encoding="utf-8") as file:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # never /dev/null
+            os.fchmod(descriptor, 0o600)  # the file may have existed before
+        file.write(text)
 
 
 logger = logging.getLogger("shardkit.config")

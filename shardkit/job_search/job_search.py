@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
-from shardkit.operations.arguments import is_number, rows_of, shown
+from shardkit.operations.arguments import check_number, is_number, rows_of, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -125,11 +125,7 @@ def _number(where: str, measure: str, word: str, value: object) -> int:
         if is_number(value) and value in range(MAX_LEVEL + 1):
             return int(value)
         raise InvalidArgumentError(f"{where}: {word}: level={shown(value)}", "give 0, 1 or 2")
-    if is_number(value) and 0 <= value <= MAX_YEARS:
-        return round(value * _HUNDREDTHS)
-    raise InvalidArgumentError(
-        f"{where}: {word}: years={shown(value)}", f"give a number, 0 to {MAX_YEARS}"
-    )
+    return round(_HUNDREDTHS * check_number(f"{where}: {word}", "years", value, 0, MAX_YEARS))
 
 
 def value_of(measure: str, number: int) -> float:

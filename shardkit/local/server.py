@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from shardkit import log_records
-from shardkit.config.entry import Entry
+from shardkit.config.entry import Entry, write_private
 from shardkit.errors import LocalServerError
 from shardkit.local.process import GuardedProcess, finish, locked
 from shardkit.network.connections.redis_private import library_name
@@ -585,9 +585,7 @@ def write_settings(path: Path, settings: Iterable[tuple[str, Setting]]) -> None:
     Passwords that the server sends to another one (``masterauth``) are plain text in it.
     """
     text = "".join(f"{name} {_written(value)}\n" for name, value in settings)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    write_private(path, text)
 
 
 def user_settings(users: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:

@@ -32,7 +32,7 @@ from typing import Any
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError, extra
 from shardkit.metrics.counters import group_of
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
-from shardkit.operations.arguments import is_number, shown
+from shardkit.operations.arguments import check_number, shown
 from shardkit.operations.commands import Argument, Command, Transaction
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -448,10 +448,7 @@ class MeasuredValues(RecordingStructure[Face]):
             raise InvalidArgumentError(
                 f"{self.name}: kind={shown(kind)}", "leave out slashes and braces"
             )
-        if not is_number(value) or not -_MOST_VALUE <= value <= _MOST_VALUE:
-            raise InvalidArgumentError(
-                f"{self.name}: value={shown(value)}", f"give a number of up to {_MOST_VALUE:g}"
-            )
+        check_number(self.name, "value", value, -_MOST_VALUE, _MOST_VALUE)
 
 
 def check_period(owner: str, period: str) -> None:

@@ -138,12 +138,13 @@ def check_seconds(
 
 
 def check_number(
-    owner: str, field: str, value: float, least: float, most: float, what: str = "a number"
+    owner: str, field: str, value: object, least: float, most: float, what: str = "a number"
 ) -> float:
     """Return an argument that is a number within bounds, checked."""
     if not is_number(value) or not least <= value <= most:
+        highest = f"{most:,.0f}" if 1e6 < most < 1e16 else f"{most:,g}"
         raise InvalidArgumentError(
-            f"{owner}: {field}={shown(value)}", f"give {what}, {least:g} to {most:,.0f}"
+            f"{owner}: {field}={shown(value)}", f"give {what}, {least:g} to {highest}"
         )
     return float(value)
 

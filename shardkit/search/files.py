@@ -11,7 +11,6 @@ import codecs
 import json
 import math
 import os
-import stat
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -107,20 +106,15 @@ def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
     """
     kind, name = KINDS.get(path.suffix.lower(), "text"), _name_of(path)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            yield SkippedFile(name, "is not a regular file")  # a pipe might never end
-            return
         if kind == "jsonl":
             yield from _json_lines(path, name)
             return
-        if status.st_size > MAX_FILE_BYTES:
-            yield SkippedFile(name, f"is larger than {MAX_FILE_BYTES // 2**20} MB")
-            return
-        content = decoded(read_regular(path, MAX_FILE_BYTES))
+        data = read_regular(path, MAX_FILE_BYTES)
+        about = {"kind": kind, "updated": path.stat().st_mtime, "size": len(data)}
     except OSError as error:
         yield SkippedFile(name, error.strerror or str(error))
         return
+    content = decoded(data)
     if content.count("\0") > len(content) // 10:  # UTF-16 without a mark, or no text at all
         yield SkippedFile(name, "is not text: it is full of zero bytes")
         return
@@ -130,7 +124,6 @@ def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
         yield SkippedFile(name, f"is not {_LANGUAGES[kind]}: {error}")
         return
     if text.strip():
-        about = {"kind": kind, "updated": status.st_mtime, "size": status.st_size}
         yield FileDocument(name, title or _name_of(Path(path.stem)), text, about)
 
 

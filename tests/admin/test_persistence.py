@@ -77,8 +77,8 @@ def test_a_snapshot_is_awaited_and_one_that_fails_is_told(server: LocalServer) -
 
 def test_a_snapshot_that_takes_too_long_is_waited_for_no_more(own_server: LocalServer) -> None:
     with own_server.client() as client:
-        with pytest.raises(PersistenceError, match="not done within -1 s; it continues"):
-            save_snapshot(client, timeout=-1)
+        with pytest.raises(PersistenceError, match="not done within 0 s; it continues"):
+            save_snapshot(client, timeout=0)
         assert save_snapshot(client) > 0
         client.config_set("rdb-key-save-delay", 60_000_000)
         client.set("k", 1)
@@ -206,7 +206,7 @@ def test_what_a_disk_has_to_write_is_estimated_from_commands_and_their_size() ->
     assert estimate_disk_rate(10, 1000, PROFILES["none"], data=1).total == 0
     never = {**PROFILES["always"], "auto-aof-rewrite-percentage": "0"}
     assert estimate_disk_rate(10, 10, never, data=1).total == 100
-    with pytest.raises(InvalidArgumentError, match="negative"):
+    with pytest.raises(InvalidArgumentError, match=r"commands=-1; give a number, 0 to"):
         estimate_disk_rate(-1, 10, {})
 
 

@@ -52,6 +52,25 @@ with click.Context(app, info_name="shardkit", **app.context_settings) as root:
     FOUND = {context.command_path: context.command for context in below(app, root)}
 
 
+NUMBERS = [
+    pytest.param(command, option, id=f"{path} {option.name}")
+    for path, command in FOUND.items()
+    for option in command.params
+    if isinstance(option, click.Option)
+    and isinstance(option.type, click.types.IntParamType | click.types.FloatParamType)
+    and path != "shardkit plan"  # whose numbers `plan_growth` checks
+    and option.name != "shards"
+]
+
+
+@pytest.mark.parametrize(("command", "option"), NUMBERS)
+def test_an_option_refuses_what_is_no_number(command: click.Command, option: click.Option) -> None:
+    with click.Context(command) as context:
+        for given in ("nan", "inf", "-inf", "1e300", f"1{'0' * 400}", f"1{'0' * 5000}", "x"):
+            with pytest.raises(click.BadParameter):
+                option.process_value(context, given)
+
+
 Demo = Callable[[Callable[[], object]], None]
 
 

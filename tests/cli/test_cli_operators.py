@@ -120,9 +120,9 @@ def test_keys_whose_elements_may_not_be_counted_have_their_memory(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"limit": 0}, "limit=0 is not a number of keys"),
+        ({"limit": 0}, "limit=0; give an integer"),
         ({"by": "age"}, "by='age' is not a way to rank; specify memory or elements"),
-        ({"limit": True}, "limit=True is not a number of keys"),
+        ({"limit": True}, "limit=True; give an integer"),
     ],
 )
 def test_how_many_keys_and_by_what_is_checked(kit: ShardKit, given: Any, said: str) -> None:

@@ -47,9 +47,13 @@ def test_charts_of_a_day_survive_a_restart_and_begin_with_their_first_sample(
             assert all(fleet.overview()["totals"]["memory"])
         assert totals["at"] == [] or all(totals["memory"])
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o640)  # for those who read it, too
+        written = path.stat().st_ino
         with closing(FleetWatch(shown.kit, interval=0.2, history=path)) as again:
             assert min(again.overview()["day"]["memory"]) > 1_000_000
             until(lambda: address in again.servers and again.servers[address].samples)
+            until(lambda: path.stat().st_ino != written)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o640
             view = Views(again).server(address)
             assert view is not None
             assert view["samples"]["at"] == sorted(view["samples"]["at"])

@@ -320,6 +320,13 @@ def test_no_damage_of_a_database_kills_the_reader_or_keeps_it_busy(
             list(mmdb(path))
 
 
+def test_a_database_that_is_truncated_while_it_is_read_ends_no_process(database: Path) -> None:
+    cities = iter(mmdb(database))
+    next(cities)
+    database.write_bytes(b"")  # as `cp` does first
+    assert list(cities)
+
+
 def test_without_maxminddb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "maxminddb", None)
     with pytest.raises(InvalidArgumentError, match=r"shardkit\[geo\]"):

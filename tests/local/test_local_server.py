@@ -265,7 +265,7 @@ def test_a_server_that_does_not_come_back_is_stopped() -> None:
     with LocalServer() as local:
         pid = local.pid
         with pytest.raises(LocalServerError, match="did not answer in time"):
-            local.restart(timeout=-1)
+            local.restart(timeout=0)
         assert not local.running
         assert all_end([pid])
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import redis
 from faces import faced
+from resources import bounded
 
 import shardkit
 from shardkit import ShardErrors, ShardMap
@@ -172,3 +173,18 @@ def test_a_server_gives_the_entry_that_leads_to_it(entry: dict[str, Any]) -> Non
     servers = MemoryServers()
     server = servers.server(shardkit.Entry(entry))
     assert servers.server(server.entry) is server
+
+
+def test_servers_in_memory_match_patterns_in_linear_time() -> None:
+    memory = MemoryServers(ShardMap.parse("components: {one: {entry: {port: 7001}}}"))
+    pattern, name = "*a" * 50 + "b", "a" * 10_000
+    with shardkit.connect(memory.shard_map, connector=memory) as kit:
+        client: Any = kit.client("one")
+        client.set(name, 1)
+        client.sadd("names", name)
+        with bounded(seconds=5), client.pubsub() as listener:
+            assert client.keys(pattern) == list(client.sscan_iter("names", pattern)) == []
+            listener.psubscribe(pattern)
+            assert client.publish(name, "x") == 0
+            assert client.pubsub_channels(pattern) == []
+        assert client.keys("*a" * 50) == [name.encode()]

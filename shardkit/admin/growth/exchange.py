@@ -28,6 +28,7 @@ from shardkit.admin.growth.servers import OPERATOR, TOKEN_KEY, LoginOf, connecte
 from shardkit.config.component import WITNESS_KEY
 from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, numbers_in
+from shardkit.network.connections.reply_kinds import require_kind
 from shardkit.network.links.resp import Arguments, pack_all
 from shardkit.operations.arguments import check_number
 from shardkit.routing.placement import slot_of
@@ -62,7 +63,7 @@ class Line:
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
         self._connection = self._pool.get_connection()
-        self._due: deque[int] = deque()  # replies of each `post`
+        self._due: deque[list[Any]] = deque()  # the names of each `post`'s commands
         self._replies: list[Any] = []
 
     @property
@@ -73,18 +74,22 @@ class Line:
     def post(self, *batches: Commands) -> None:
         """Send commands; `replies` returns what the server answers."""
         chunks = [chunk for batch in batches if batch for chunk in pack_all(batch)]
-        self._due.append(sum(chunk.replies for chunk in chunks))
+        self._due.append([name for batch in batches for name, *_ in batch])
         if chunks:
             self._connection.send_packed_command([b"".join(chunk.data for chunk in chunks)])
 
     def replies(self) -> list[Any]:
         """Return the raw replies to the earliest `post`; refusals are exceptions among them."""
-        count = self._due.popleft()
+        names = self._due.popleft()
+        count = len(names)
         if len(self._replies) < count:
             connection = self._connection  # perhaps redis-py's own
             read = getattr(connection, "read_replies", partial(Closable.read_replies, connection))
             read(self._replies, count, True, any(self._due))
         taken, self._replies = self._replies[:count], self._replies[count:]
+        for name, reply in zip(names, taken, strict=True):
+            if not isinstance(reply, Exception):
+                require_kind(name, reply)
         return taken
 
     def ask(self, *batches: Commands) -> list[Any]:
@@ -338,6 +343,6 @@ def free_databases(
 
 def database_count(client: Any) -> int:
     """Return how many databases a server has; if it does not say so, as many as usual."""
-    with suppress(RedisError):  # CONFIG is not permitted
+    with suppress(RedisError, KeyError, ValueError):  # CONFIG is not permitted, or says nothing
         return int(client.config_get("databases")["databases"])
     return USUAL_DATABASES

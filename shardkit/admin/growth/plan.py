@@ -147,7 +147,8 @@ def plan_growth(
     problems = list(check_name(component, "component"))
     if problems:
         raise invalid(problems)
-    _check(servers, growth, periods, data, commands, size, processes, connections)
+    loads = {"data": data, "commands": commands, "size": size}
+    _check(servers, growth, periods, **loads, processes=processes, connections=connections)
     machines = [ServerAddress.parse(server) for server in servers]
     if len(set(machines)) < len(machines):
         raise InvalidArgumentError("a server is named twice", "name each once")
@@ -210,15 +211,15 @@ def plan_growth(
     )
 
 
-def _check(servers: Sequence[str], growth: float, periods: int, *numbers: float) -> None:
+def _check(servers: Sequence[str], growth: float, periods: int, **numbers: float) -> None:
     if not servers:
         raise InvalidArgumentError(
             "the servers are not specified", "list the servers to start with"
         )
     check_number("plan", "growth", growth, 1, MAX_SHARDS)
     check_integer("plan", "periods", periods, 0, 100)
-    for number in numbers:
-        check_number("plan", "a rate or size", number, 0, 2**63)
+    for name, number in numbers.items():
+        check_number("plan", name, number, 0, 2**63)
     if growth**periods * len(servers) > MAX_SHARDS:  # a power of two, as the count of shards
         raise InvalidArgumentError(
             f"growth {growth:g} in {counted(periods, 'period')} needs too many shards: a component "

@@ -46,12 +46,11 @@ from shardkit.cli.output import (
     Table,
     number,
     wordy,
-    write_private,
 )
 from shardkit.cli.progress import progress
 from shardkit.cli.text import percent, printable, size
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry, read_regular
+from shardkit.config.entry import Entry, read_regular, write_private
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.url import cluster_of, node_urls
 from shardkit.errors import InvalidArgumentError, counted
@@ -259,7 +258,7 @@ def advise_command(
         advices, software = advise(sample, ServerSource(binary), families, tell)
     component = names[0] if names else "data"
     if file is not None:
-        write_private(str(file), _best(advices).to_json())
+        write_private(file, _best(advices).to_json())
     if plot is not None:
         _plot(plot, advices)
     if not output.wrote_json(_document(sample, advices, software, component)):

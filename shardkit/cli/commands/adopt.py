@@ -11,8 +11,9 @@ from shardkit.admin.retire import QUIET, delete_data, last_known, remove, still_
 from shardkit.cli import options as given
 from shardkit.cli.commands.config import masked_map
 from shardkit.cli.options import command, config_server
-from shardkit.cli.output import Output, Table, identifier, number, wordy, write_private
+from shardkit.cli.output import Output, Table, identifier, number, wordy
 from shardkit.cli.text import printable, reason
+from shardkit.config.entry import write_private
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError
 from shardkit.kit.config_client import config_client

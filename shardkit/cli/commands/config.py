@@ -41,13 +41,12 @@ from shardkit.cli.output import (
     identifier,
     number,
     wordy,
-    write_private,
 )
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import percent, server_list, shard_list
 from shardkit.config import store
 from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import LOCATION, Entry, mask
+from shardkit.config.entry import LOCATION, Entry, mask, write_private
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import ComponentChange, FieldChange, PushRecord
 from shardkit.errors import ConfigError, PushRefusedError, counted, few
@@ -523,7 +522,7 @@ def pull(
         )
     chosen = pulled if show_secrets else masked
     if written is not None:
-        write_private(str(written), chosen.to_yaml())
+        write_private(written, chosen.to_yaml())
     if output.as_json:
         output.document(
             config_server=server.address,

@@ -11,10 +11,11 @@ import click
 from shardkit.admin.locate import MEMBER_TYPES, LocatedKey, locate_keys, locate_members, open_set
 from shardkit.cli import options as given
 from shardkit.cli.options import ShardOptions, command, opened
-from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy, write_private
+from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.text import reason
 from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import write_private
 from shardkit.config.url import mask_url
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Shard
@@ -143,7 +144,7 @@ def url(
         entry = described.entry_of(Shard(name, number))
     text = entry.url(entry_key(name, number))
     if written is not None:
-        write_private(str(written), f"{text}\n")
+        write_private(written, f"{text}\n")
         output.note(f"wrote {written}", GOOD)
         return
     if output.interactive and not show_secrets:

@@ -28,12 +28,11 @@ from shardkit.cli.output import (
     Output,
     identifier,
     wordy,
-    write_private,
 )
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import shard_list
 from shardkit.config.component import entry_key
-from shardkit.config.entry import DEFAULT_PORT, Entry
+from shardkit.config.entry import DEFAULT_PORT, Entry, write_private
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components
 from shardkit.config.url import REFERENCE
@@ -98,7 +97,7 @@ def up(
                 if pushed:
                     _push(servers)
                 if written is not None:
-                    write_private(str(written), running.to_yaml())
+                    write_private(written, running.to_yaml())
                 config = _config_value(described, running, pushed, written)
                 _show(output, servers, pushed, written, config)
                 return _watch(output, servers)

@@ -35,6 +35,12 @@ def _are_texts(reply: object) -> TypeGuard[list[bytes | str | None]]:
     return isinstance(reply, list) and all(map(_is_text, reply))
 
 
+def _is_report(reply: object) -> bool:
+    if isinstance(reply, bytes):
+        reply = reply[:1000].decode(errors="replace")
+    return isinstance(reply, str) and re.match("\\s*($|#|[^\n]*:)", reply) is not None
+
+
 def _are_pairs(reply: object) -> bool:
     if isinstance(reply, dict):
         reply = [text for pair in reply.items() for text in pair]
@@ -60,12 +66,13 @@ def _is_page(reply: object) -> bool:
 
 _PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
 _SHAPES: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("INFO", "CLIENT LIST", "TYPE"), lambda reply: isinstance(reply, bytes | str)),
-    **dict.fromkeys(("GET", "HGET"), _is_text),
+    **dict.fromkeys(("CLIENT LIST", "TYPE"), lambda reply: isinstance(reply, bytes | str)),
+    "INFO": _is_report,
+    **dict.fromkeys(("GET", "HGET", "DUMP"), _is_text),
     **dict.fromkeys(("MGET", "HMGET", "KEYS", "LRANGE", "TIME"), _are_texts),
     **dict.fromkeys(("CONFIG GET", "HGETALL"), _are_pairs),
     **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
-    **dict.fromkeys(("ROLE", "SLOWLOG GET"), _is_list),
+    **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),
     **dict.fromkeys(_PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
     **dict.fromkeys(("STRLEN", "EXISTS"), _is_count),
@@ -86,16 +93,24 @@ def check_replies(client: Any, *, reports: bool = False) -> None:
         client.set_response_callback(name, partial(_checked, name, parse, reports))
 
 
+def require_kind(command: str, reply: object) -> None:
+    """Raise redis-py's InvalidResponse for a command's reply of another kind."""
+    if command in _SHAPES and not _SHAPES[command](reply):
+        raise _unusable(command, reply)
+
+
+def _unusable(command: str, reply: object) -> redis.InvalidResponse:
+    return redis.InvalidResponse(f"the reply to {command} cannot be used: {reply!r:.60}")
+
+
 def _checked(
     command: str, parse: Callable[..., Any] | None, reports: bool, reply: Any, **options: Any
 ) -> Any:
+    require_kind(command, reply)
     try:
-        if not _SHAPES[command](reply):
-            raise TypeError
         parsed = reply if parse is None else parse(reply, **options)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        text = f"the reply to {command} cannot be used: {reply!r:.60}"
-        raise redis.InvalidResponse(text) from None
+        raise _unusable(command, reply) from None
     if reports and command in ("INFO", "CLIENT LIST"):
         rows = parsed if isinstance(parsed, list) else [parsed, *parsed.values()]
         for name, value in (each for row in rows if isinstance(row, dict) for each in row.items()):

@@ -12,8 +12,8 @@ import copy
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from functools import cache, cached_property, partial
-from typing import Any, Final, TypeAlias
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import fakeredis
 import redis
@@ -27,8 +27,14 @@ from fakeredis._helpers import (
     SimpleError as SimpleError,
     SimpleString as SimpleString,
 )
-from fakeredis._socket import AsyncFakeSocket, FakeSocket
+from fakeredis._socket import AsyncFakeSocket, FakeSocket, _notifications
 from fakeredis._socket._resp import convert_to_resp2
+from fakeredis.commands_mixins import (
+    _mixin_base,
+    generic_mixin,
+    pubsub_mixin,
+    scripting_mixin,
+)
 from fakeredis.model import (
     AccessControlList,
     ClientInfo,
@@ -36,6 +42,8 @@ from fakeredis.model import (
     get_command_info,
     is_write_command,
 )
+
+from shardkit.structures.base.members import glob_filter
 
 VERSION: Final = (7, 2)
 """The version of Redis that servers are."""
@@ -45,6 +53,22 @@ _READ_SCRIPTS: Final = frozenset({b"EVAL_RO", b"EVALSHA_RO"})
 
 
 # ---- commands
+
+
+class _Glob(NamedTuple):
+    """A pattern, matched in linear time; fakeredis' own expressions may take for ever."""
+
+    match: Callable[[bytes], bool]
+
+
+@lru_cache(1024)
+def _glob(pattern: bytes) -> _Glob:
+    return _Glob(glob_filter(pattern))
+
+
+_patterns: Any
+for _patterns in (_notifications, _mixin_base, generic_mixin, pubsub_mixin, scripting_mixin):
+    _patterns.compile_pattern = _glob
 
 
 class _AnyDatabase(DbIndex):

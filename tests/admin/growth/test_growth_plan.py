@@ -72,13 +72,13 @@ def test_with_servers_of_their_own_shards_move_with_their_servers() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"growth": 0.5}, "cannot be planned"),
-        ({"periods": -1}, "cannot be planned"),
-        ({"growth": 1, "periods": 101}, "cannot be planned"),
+        ({"growth": 0.5}, "growth=0.5; give a number, 1 to 16,384"),
+        ({"periods": -1}, "periods=-1; give an integer, 0 to 100"),
+        ({"growth": 1, "periods": 101}, "periods=101; give"),
         ({"growth": 100, "periods": 50}, "too many shards"),
         ({"growth": 3, "periods": 9}, "shards"),
-        ({"data": -1}, "negative"),
-        ({"data": float("nan")}, "negative"),
+        ({"data": -1}, "data=-1; give"),
+        ({"data": float("nan")}, "data=nan; give"),
         ({"servers": []}, "not specified"),
         ({"servers": ["a:1", "a:1"]}, "twice"),
         ({"servers": ["a:65535"], "separate": True}, "beyond 65535"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import hiredis
 import pytest
 import redis
 from arranged import map_of
@@ -16,8 +20,10 @@ from link_helpers import of, opened, two
 from resources import bounded
 from scripted_server import scripted
 
-from shardkit import Entry, ShardKitError, connect
+from shardkit import Entry, ShardKitError, ShardMap, connect
+from shardkit.admin import push
 from shardkit.cli.app import app
+from shardkit.local import LocalServer
 
 REPLIES = {
     "a map with an array as key": b"%1\r\n*0\r\n+x\r\n",
@@ -87,6 +93,78 @@ def test_a_number_that_is_none_is_said_of_the_server(number: str, command: str) 
             result = CliRunner().invoke(app, [*command.split(), "-c", str(path)])
     assert result.exit_code in (0, 1)
     assert "should not happen" not in result.output
+
+
+class Relay:
+    """A server in front of another, whose replies to some commands it replaces."""
+
+    def __init__(self, port: int) -> None:
+        self.replaced: dict[str, bytes] = {}
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                own, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(own,), daemon=True).start()
+
+    def _serve(self, own: socket.socket) -> None:
+        with suppress(OSError), own, socket.create_connection(("127.0.0.1", self._to)) as other:
+            commands, replies = hiredis.Reader(), hiredis.Reader()
+            while data := own.recv(65536):
+                commands.feed(data)
+                while (args := commands.gets()) is not False:
+                    other.sendall(b"".join(redis.Connection().pack_command(*args)))
+                    whole = b""
+                    while replies.gets() is False:
+                        whole += (piece := other.recv(65536))
+                        replies.feed(piece)
+                    own.sendall(self.replaced.get(bytes(args[0]).decode(), whole))
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+KINDS = (b":7\r\n", b"*0\r\n", b"$3\r\nabc\r\n", b"*1\r\n*0\r\n", b"*2\r\n:1\r\n:-1\r\n")
+# What commands ask that once ended in an error that should not happen.
+ASKED = {
+    "config diff {map}": ("MGET",),
+    "status --json": ("ZRANGE", "CONFIG"),
+    "balance --heat --seconds 0.1": ("INFO", "CONFIG", "HMGET", "ZREVRANGE"),
+    "replicas tree": ("INFO",),
+    "move abort one": ("MGET",),
+    "move shards one --to {other} --dry-run": ("COMMAND", "TYPE", "DUMP", "SCARD"),
+}
+
+
+@pytest.mark.parametrize("command", ASKED)
+def test_a_command_says_what_reply_is_of_another_kind(command: str, tmp_path: Path) -> None:
+    with (
+        LocalServer() as server,
+        LocalServer() as other,
+        closing(Relay(server.port)) as relay,
+        server.client() as config,
+        server.client(db=1) as data,
+    ):
+        path = tmp_path / "map.yaml"
+        path.write_text(f"components: {{one: {{entry: {{port: {relay.port}, db: 1}}}}}}")
+        push(config, ShardMap.load(path))
+        data.sadd("some", *range(1000))
+        data.set("a", 1)
+        words = command.format(map=path, other=f"127.0.0.1:{other.port}").split()
+        wrong = []
+        for name in ASKED[command]:
+            for reply in KINDS:
+                relay.replaced = {name: reply}
+                at = ["-c", f"redis://127.0.0.1:{relay.port}"]
+                result = CliRunner().invoke(app, [*words, *at])
+                if result.exit_code not in (0, 1, 2) or "should not happen" in result.output:
+                    wrong.append((name, reply, result.output))
+        assert wrong == []
 
 
 def bulk(text: str) -> bytes:

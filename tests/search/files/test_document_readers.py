@@ -133,7 +133,8 @@ def test_unreadable_files_are_reported_with_the_reason(tmp_path: Path) -> None:
     with large.open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
     broken = written(tmp_path / "broken.py", '"""x"""\ndef :\n')
-    assert list(documents_of(large)) == [SkippedFile(str(large), "is larger than 10 MB")]
+    [skipped] = documents_of(large)
+    assert skipped == SkippedFile(str(large), "it has more than 10,485,760 bytes")
     [skipped] = documents_of(broken)
     assert isinstance(skipped, SkippedFile)
     assert "is not Python" in skipped.reason
@@ -154,7 +155,7 @@ def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_pat
     found = list(files_below([folder]))
     assert found == [folder / "a.txt", folder / "pipe.txt"]
     assert list(documents_of(folder / "pipe.txt")) == [
-        SkippedFile(str(folder / "pipe.txt"), "is not a regular file")
+        SkippedFile(str(folder / "pipe.txt"), "it is no regular file")
     ]
     long = tmp_path / "long.jsonl"
     long.write_bytes(b'{"text": "' + b"x" * MAX_FILE_BYTES + b'"}\n{"text": "fine \\ud800"}\n')
