@@ -27,9 +27,9 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
+from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.json import dumps, loads
 
 import shardkit
