@@ -243,14 +243,14 @@ class IndexParts:
         *,
         source: int = PRIMARY,
         partial: bool = False,
-    ) -> Operation[tuple[list[list[Any]], tuple[int, ...], bool]]:
+    ) -> Operation[tuple[list[tuple[IndexPart, list[Any]]], tuple[int, ...], bool]]:
         """Run a query on all documents of a source.
 
         ``command`` returns the call for a part and a range of document numbers. ``end`` is the
         index in a reply of two numbers: where the next call begins, and its second argument; or 0
         and the number behind the last document. ``version`` is that of the part's version.
 
-        Returns the replies of each part that did not fail, the numbers of the parts that did, and
+        Returns the parts that did not fail with their replies, the numbers of those that did, and
         whether a document got another number in the meantime.
         """
         slices, missing = yield from self.send_in_slices(
@@ -270,7 +270,8 @@ class IndexParts:
         moved = spans and (yield from self._query_moved(spans, command, source, partial))
         for number, reply in moved or ():
             replies_of[number].append(reply)
-        return slices, missing, bool(moved)
+        parts = self.source(source)
+        return [(parts[number], replies_of[number]) for number in numbers], missing, bool(moved)
 
     def _query_moved(
         self,
@@ -316,10 +317,6 @@ class IndexParts:
     def count(self) -> Operation[int]:
         """Return how many documents there are. Cost: one exchange."""
         return sum(docs for docs, *_ in (yield from self.states()))
-
-    def answering(self, source: int, missing: Sequence[int]) -> list[IndexPart]:
-        """Return the parts of a source whose replies are not missing, as `query` orders them."""
-        return [part for n, part in enumerate(self.source(source)) if n not in missing]
 
     @contextmanager
     def naming_place(self, doc_id: str) -> Iterator[None]:
