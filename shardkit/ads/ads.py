@@ -398,11 +398,11 @@ class Ads(DocumentStructure[Face]):
     def get(self, ad_id: str) -> Operation[Ad | None]:
         """Return an ad as it is now; None if there is none. Cost: one exchange."""
         part = self._parts.of(check_id(self.schema, ad_id))
-        [found] = yield from self._parts.send([part.call("ads/get", [ad_id])])
-        if found is None:
+        [fields] = yield from self._parts.send([part.call("ads/get", [ad_id])])
+        if fields is None:
             return None
         with self._parts.naming_place(ad_id):
-            return ad_of(ad_id, part.tag, *found)
+            return ad_of(ad_id, part.tag, *fields)
 
     @operation
     def averages(self) -> Operation[dict[str, float]]:
@@ -442,8 +442,8 @@ class Ads(DocumentStructure[Face]):
             [state] = yield [part.read_state("words")]
             most = next_word_of(state)  # an invalid one was reported before
             for chunk in (yield from chunks_with_documents(part)):
-                for some in pages(range(1, most), _WORDS_AT_ONCE):
-                    yield from confirmed(_check_bonuses, part, chunk, some)
+                for page in pages(range(1, most), _WORDS_AT_ONCE):
+                    yield from confirmed(_check_bonuses, part, chunk, page)
 
     # ---- serving
 
@@ -583,15 +583,15 @@ _LOSES = "its counts"
 def _check_counts(part: IndexPart, ads: Documents) -> Operation[Suspicions]:
     notes: Suspicions = []
     keys = [f"{part.tag}ad:".encode() + ad_id for _, ad_id in ads]
-    held = yield from contents(part.to, "HASH", keys, notes, _AGAIN, _LOSES)
+    all_entries = yield from contents(part.to, "HASH", keys, notes, _AGAIN, _LOSES)
     numbered = {(b"%d" % number, ad_id) for number, ad_id in ads}
-    for (number, ad_id), key, entries in zip(ads, keys, held, strict=True):
+    for (number, ad_id), key, entries in zip(ads, keys, all_entries, strict=True):
         if not entries:
             continue
         unread = _check_numbers(part, key, entries, _AGAIN, _LOSES)
-        its = dict(entries).get(b"number", b"none")
-        if not unread and (its, ad_id) not in numbered:  # two numbers of an ad are reported before
-            other = damage(part.to, key, f"the counts of number {its!r}", f"those of {number}")
+        own = dict(entries).get(b"number", b"none")
+        if not unread and (own, ad_id) not in numbered:  # two numbers of an ad are reported before
+            other = damage(part.to, key, f"the counts of number {own!r}", f"those of {number}")
             unread.append(Suspicion(other, _AGAIN, _LOSES))
         notes += unread
     return notes
@@ -617,8 +617,8 @@ def _check_numbers(
 def _check_bonuses(part: IndexPart, chunk: int, words: Sequence[int]) -> Operation[Suspicions]:
     notes: Suspicions = []
     keys = [f"{part.tag}bonus:{chunk}:{word}" for word in words]
-    held = yield from contents(part.to, "HASH", keys, notes, "delete the key", "bonuses")
-    for key, entries in zip(keys, held, strict=True):
+    all_entries = yield from contents(part.to, "HASH", keys, notes, "delete the key", "bonuses")
+    for key, entries in zip(keys, all_entries, strict=True):
         for place, text in entries:
             finite = False
             with suppress(ValueError):

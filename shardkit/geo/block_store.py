@@ -81,9 +81,9 @@ class Generations:
             known = {name: fields[name] for name in Generation._fields}  # others are later ones
             return Generation(**{**known, "levels": tuple(known["levels"])})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            found = f"current={shown(stored)}"
+            actual = f"current={shown(stored)}"
             remedy = "import again, or upgrade this program if a later release wrote it"
-            raise damage(self.home, self.key, found, "a generation", remedy) from None
+            raise damage(self.home, self.key, actual, "a generation", remedy) from None
 
     def read_current(self) -> Command:
         """Return the command that reads the stored form of the current generation."""
@@ -349,8 +349,8 @@ class BlockStore:
     ) -> Operation[Generation]:
         """Write everything that an import reads; return the new generation."""
         table = self.table(number)
-        for some in pages(source.cities(), CITIES_AT_ONCE):
-            yield from table.write(some)
+        for page in pages(source.cities(), CITIES_AT_ONCE):
+            yield from table.write(page)
             progress("cities", source.numbered)
         if not source.read:
             first = "".join(f" ({skipped})" for skipped in source.first_skipped[:1])
@@ -406,8 +406,8 @@ class BlockStore:
         Cost: an exchange for each 2,000 keys of a server, with all servers at once.
         """
         places: dict[Any, str] = {}
-        for some in pages(range(_KEYS_LOCATED), BLOCKS_AT_ONCE):
-            keys = [f"{self._name}:{n}" for n in some]
+        for page in pages(range(_KEYS_LOCATED), BLOCKS_AT_ONCE):
+            keys = [f"{self._name}:{n}" for n in page]
             located = yield Locate([(self._component, key) for key in keys])
             places |= dict(zip(located, keys, strict=True))
         [(shard, slot), *_] = places
@@ -427,9 +427,9 @@ class BlockStore:
                 Command(self._component, key, ("SCAN", cursor, *scan))
                 for key, cursor in cursors.items()
             ]
-            found = [key for _, keys in replies for key in keys if own.match(key)]
-            if found:
-                removed += sum((yield Columns.each(self._component, "UNLINK", found)))
+            unlisted = [key for _, keys in replies for key in keys if own.match(key)]
+            if unlisted:
+                removed += sum((yield Columns.each(self._component, "UNLINK", unlisted)))
             following = zip(cursors, (cursor for cursor, _ in replies), strict=True)
             cursors = {key: cursor for key, cursor in following if cursor != b"0"}
         return removed
@@ -447,8 +447,8 @@ class BlockStore:
             turn += 1
         yield from self._compare(generation, count, turn)
         cities: list[City] = []
-        for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            cities += yield from self._cities(number, some)
+        for page in pages(range(generation.cities), CITIES_AT_ONCE):
+            cities += yield from self._cities(number, page)
         return LocalCities(generation, tables, cities)
 
     def check(self, generation: Generation, repair: str) -> Stream[Damage]:
@@ -464,8 +464,8 @@ class BlockStore:
             count += len(listed)
             turn += 1
         yield from raised_twice(self._compare, generation, count, turn, repair=repair)
-        for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            yield from raised_twice(self._cities, number, some, repair=repair)
+        for page in pages(range(generation.cities), CITIES_AT_ONCE):
+            yield from raised_twice(self._cities, number, page, repair=repair)
 
     def _compare(self, generation: Generation, count: int, turn: int) -> Operation[None]:
         """Check that the lists before one were of all blocks."""
@@ -533,7 +533,7 @@ class BlockStore:
         [stored] = yield [Command(self._component, key, ("GET", key))]
         if stored is None:
             return None
-        found, last = f"{len(stored)} bytes", dict.fromkeys(levels or range(len(LEVELS)), (-1, 0))
+        actual, last = f"{len(stored)} bytes", dict.fromkeys(levels or range(len(LEVELS)), (-1, 0))
         try:
             listed = list(_LISTED.iter_unpack(stored))
             for level, page, bucket in listed:
@@ -543,13 +543,13 @@ class BlockStore:
                     page == _NO_PAGE or page * ENTRIES_A_PAGE >> size.bits == 0
                 )
                 if levels and ((bucket, page) <= before or not possible):
-                    found = f"block {bucket:x} of level {level} after {before[0]:x}"
+                    actual = f"block {bucket:x} of level {level} after {before[0]:x}"
                     raise ValueError
             if levels and not listed:
                 raise ValueError
         except (struct.error, LookupError, ValueError):
             wanted = f"a list of blocks, {_LISTED.size} bytes each"
-            raise damage(self._component, key, found, wanted, IMPORT_AGAIN) from None
+            raise damage(self._component, key, actual, wanted, IMPORT_AGAIN) from None
         return [
             (level, bucket, WHOLE if page == _NO_PAGE else page) for level, page, bucket in listed
         ]

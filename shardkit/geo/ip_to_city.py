@@ -377,12 +377,12 @@ class IpToCity(Structure[Face]):
 
         The check shares the exchange.
         """
-        gets = Columns(self.component, "GET", keys, coalesced=True)
+        reads = Columns(self.component, "GET", keys, coalesced=True)
         if not (yield from self._stale()):
-            blocks: list[bytes | None] = yield gets
+            blocks: list[bytes | None] = yield reads
             return blocks
         now = yield from self._now()
-        stored, *contents = yield [self._generations.read_current(), *gets]
+        stored, *contents = yield [self._generations.read_current(), *reads]
         self._update_cache(stored, now)
         return contents if self._cache.view is view else None
 

@@ -53,8 +53,8 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, found_by_script
+from shardkit.structures.base.arguments import check_integer, check_tag, distinct, wait_seconds
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, script_damage
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_score, stored_text
 
 MOST_HISTORY = 1_000_000
@@ -128,7 +128,7 @@ class Chats(Tagged[Face]):
 
         Cost: two exchanges, three if an id is given, O(log n) for each of n members.
         """
-        everybody = list(dict.fromkeys([creator, *members]))
+        everybody = distinct(self.name, "members", [creator, *members])
         check_integer(self.name, "members", len(everybody), 1, MOST_AT_ONCE)
         check_integer(self.name, "history", history, 0, MOST_HISTORY)
         first = b"" if body is None else encode_message(self.name, creator, body)
@@ -509,10 +509,10 @@ class Chats(Tagged[Face]):
         key = self._keys(chat)[1]
         try:
             call = self._call("check", chat, start, start + MOST_AT_ONCE - 1)
-            [(users, found)] = yield [call]
+            [(users, texts)] = yield [call]
         except DamagedDataError as error:
             return [Suspicion(error, _JOINS if error.key == key else "")]
-        notes, names = found_by_script(self.component, found), []
+        notes, names = script_damage(self.component, texts), []
         for user in users:
             try:
                 names.append(stored_text(self.component, key, user))

@@ -110,8 +110,8 @@ class RecordTally(Generic[K]):
         groups: dict[str, dict[tuple[str, str], int]] = {}
         for key, count in self.counts.items():
             for group, kind, member in self._totals(key):
-                of = groups.setdefault(group, {})
-                of[kind, member] = of.get((kind, member), 0) + count
+                counts = groups.setdefault(group, {})
+                counts[kind, member] = counts.get((kind, member), 0) + count
         return groups
 
 

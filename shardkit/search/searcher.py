@@ -196,7 +196,7 @@ def _window(text: str, matches: list[Match], length: int) -> tuple[int, int]:
             inside[matches[behind].node] += 1
             behind += 1
         if (shows := (len(inside), inside.total())) > best:
-            best, first, last = shows, match.start, max(each.end for each in matches[number:behind])
+            best, first, last = shows, match.start, max(m.end for m in matches[number:behind])
         inside[match.node] -= 1
         if not inside[match.node]:
             del inside[match.node]
@@ -647,7 +647,7 @@ class Searcher:
             else:
                 documents += of_call[0][0]
                 counts.update(dict(zip(words, of_call[0][1], strict=True)))
-        expansions = {prefix: dict(sorted(each.items())[:limit]) for prefix, each in sums.items()}
+        expansions = {prefix: dict(sorted(words.items())[:limit]) for prefix, words in sums.items()}
         return TermCounts(documents, dict(counts)), expansions
 
     def _check_words(self, count: int) -> None:

@@ -188,8 +188,8 @@ class Channel(virtual.Channel):
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
         body, enqueue = [dumps(message)], self.tasks.deferred.enqueue
         queues = {queue for _, _, queue in self.get_table(exchange)}
-        puts = [enqueue(self._by_priority(queue, message), MESSAGE, body) for queue in queues]
-        self.kit.together(*puts)
+        batch = [enqueue(self._by_priority(queue, message), MESSAGE, body) for queue in queues]
+        self.kit.together(*batch)
 
     def _by_priority(self, queue: str, message: dict[str, Any]) -> str:
         priority, steps = self._get_message_priority(message), self._transport.steps
@@ -297,7 +297,7 @@ class Channel(virtual.Channel):
         kind = self.typeof(exchange)
         if kind.type == "direct" or time.monotonic() - read > KNOWN_FOR:
             stored = self.kit.driver.run(self._bindings(exchange, "inf"))
-            pairs = [loads(each) for each in stored]
+            pairs = [loads(text) for text in stored]
             table = [kind.prepare_bind(queue, exchange, key, None) for key, queue in pairs]
             self._transport.tables[exchange] = time.monotonic(), table
         return table
@@ -330,18 +330,18 @@ class Channel(virtual.Channel):
                 yield from self._binding(*binding)
 
         for queue in list(self._active_queues):
-            for each in list(self.state.queue_bindings(queue)):
-                steps = again(each.exchange, each.routing_key, queue)
-                key = self._table(each.exchange)
+            for bound in list(self.state.queue_bindings(queue)):
+                steps = again(bound.exchange, bound.routing_key, queue)
+                key = self._table(bound.exchange)
                 yield Job(self.tasks.component, key, steps, lambda: BOUND_FOR / 3)
 
     def _bindings(self, exchange: str, seconds: Argument, *new: str) -> Operation[list[bytes]]:
         """Bind queues for some seconds, and return all bindings."""
         name, key = "integrations/celery/bindings", self._table(exchange)
         call = lua_call(self.tasks.component, name, [key], (seconds, *new), idempotent=True)
-        [[live, gone]] = yield [call]
-        for each in gone:
-            yield from self._purging(loads(each)[1])
+        [[live, expired]] = yield [call]
+        for binding in expired:
+            yield from self._purging(loads(binding)[1])
         return live  # type: ignore[no-any-return]
 
     def _table(self, exchange: str) -> str:
@@ -363,8 +363,8 @@ class Channel(virtual.Channel):
 
     def _purging(self, queue: str) -> Operation[int]:
         removed = 0
-        for each in self._queues(queue):
-            removed += (yield from self.tasks.deferred.purge(each)).waiting
+        for name in self._queues(queue):
+            removed += (yield from self.tasks.deferred.purge(name)).waiting
         return removed
 
     def _size(self, queue: str) -> int:
@@ -473,10 +473,10 @@ class Transport(virtual.Transport):
         while not self._closed.wait(min(TICK, self.lease / 3)):
             if renew := time.monotonic() - renewed >= self.lease / 3:
                 renewed = time.monotonic()
-            jobs = [job for each in list(self.channels) for job in each.qos.jobs(renew=renew)]
+            jobs = [job for channel in list(self.channels) for job in channel.qos.jobs(renew=renew)]
             if time.monotonic() - bound > BOUND_FOR / 3:
                 bound = time.monotonic()
-                jobs += [job for each in list(self.channels) for job in each.bindings()]
+                jobs += [job for channel in list(self.channels) for job in channel.bindings()]
             lanes.start(jobs)
 
 
