@@ -41,7 +41,7 @@ from shardkit.search.documents import check_ids
 from shardkit.search.schema import MAX_SHARDS, Schema
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.damage import damage, whole_or_0
 from shardkit.structures.base.members import escaped
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 from shardkit.structures.base.partitioned import open_to_delete, restore_parameters
@@ -655,7 +655,7 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
             start = key[len(part.tag) + 2 :]
             starts[start] = None
             for word, text in entries:
-                id_ = int(text) if text.isdigit() and len(text) < 9 else 0
+                id_ = whole_or_0(text)
                 if not 0 < id_ <= _MOST_WORDS or word[:3] != start:
                     wrong[start, word] = None
                 elif words.setdefault(id_, word) != word:
@@ -674,9 +674,8 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
 
 def next_word_of(state: Sequence[bytes | None] | None) -> int:
     """Return the id of a part's next word, which its state has first; 1 if that cannot be."""
-    text = (state and state[0]) or b""
-    free = int(text) if text.isdigit() and len(text) < 9 else 1
-    return free if free <= _MOST_WORDS else 1
+    free = whole_or_0(state and state[0])
+    return free if 1 <= free <= _MOST_WORDS else 1
 
 
 def _read(
