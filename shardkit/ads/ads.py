@@ -45,7 +45,6 @@ from shardkit.search.documents import (
     write_arguments,
 )
 from shardkit.search.parts import (
-    PRIMARY,
     WORK_PER_CALL,
     DocumentForm,
     DocumentStructure,
@@ -495,14 +494,10 @@ class Ads(DocumentStructure[Face]):
             return parts[number].call("ads/target", [WORK_PER_CALL, *place, *arguments])
 
         for _ in range(MAX_ATTEMPTS if wanted else 0):
-            slices, missing, _ = yield from self._parts.query(
-                call, end=0, version=2, partial=partial
-            )
+            slices, _, _ = yield from self._parts.query(call, end=0, version=2, partial=partial)
             best = [
                 (-float(reply[4]), stored_text(part.to, part.state, reply[3]))
-                for part, of_part in zip(
-                    self._parts.answering(PRIMARY, missing), slices, strict=True
-                )
+                for part, of_part in slices
                 for reply in of_part
                 if len(reply) > 3
             ]

@@ -356,8 +356,7 @@ class JobSearch(DocumentStructure[Face]):
             return parts[number].call("job_search/find", arguments)
 
         slices, missing, _ = yield from self._parts.query(call, end=2, version=4, partial=partial)
-        answering = zip(self._parts.answering(PRIMARY, missing), slices, strict=True)
-        answered = [(part, reply) for part, of_part in answering for reply in of_part]
+        answered = [(part, reply) for part, of_part in slices for reply in of_part]
         total = sum(reply[0] for _, reply in answered)
         # Python orders text by code points, as Lua orders UTF-8 by bytes.
         rows = [

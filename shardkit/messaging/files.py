@@ -89,7 +89,7 @@ from shardkit.structures.base.check import (
     script_damage,
     suspected,
 )
-from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer, whole_or_0
 from shardkit.structures.base.server_clock import ServerClock
 
 BYTE_LIMIT = 2**30
@@ -103,7 +103,6 @@ _SKIPS = "fail(file, reason, retry=False) skips the file"
 # The size of an exchange: larger ones need more memory, and are no faster.
 _IN_FLIGHT = 2**22  # bytes, but one chunk at least
 _MOST_CHUNKS = 16
-_NUMBER = re.compile("[0-9]{1,16}")
 _NAME = re.compile("[0-9]{1,16}:name")
 _UNDECODABLE = re.compile("[\ud800-\udfff]")
 _RANGE = re.compile(rb"[0-9]{1,16}:[0-9]{1,16}:[0-9]{1,16}")
@@ -320,12 +319,13 @@ class Files(Tagged[Face]):
         keys = self._keys(channel)
         reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 2)]
         state, stored = map(_fields, (yield reads))
-        chunk = _whole(state.get("chunk")) or 1
+        chunk = whole_or_0(state.get("chunk")) or 1
         for name in stored:
             if _NAME.fullmatch(name):
                 number = int(name.partition(":")[0])
                 freed, chunks, size = (
-                    _whole(stored.get(f"{number}:{field}")) for field in ("freed", "chunks", "size")
+                    whole_or_0(stored.get(f"{number}:{field}"))
+                    for field in ("freed", "chunks", "size")
                 )
                 # Including chunks that a publisher may be storing.
                 fewest, most = sorted((chunks, -(-size // chunk)))
@@ -333,7 +333,7 @@ class Files(Tagged[Face]):
         [garbage] = yield [self._at(keys[7], "ZRANGE", keys[7], 0, -1)]
         for entry in filter(_RANGE.fullmatch, garbage):
             number, first, end = map(int, entry.split(b":"))
-            most = first + _whole(state.get("limit")) // chunk + _MOST_CHUNKS
+            most = first + whole_or_0(state.get("limit")) // chunk + _MOST_CHUNKS
             yield from self._unlink(channel, number, first, min(end, most))
         yield [self._at(keys[0], "UNLINK", *keys)]
         return bool(state)
@@ -1065,8 +1065,8 @@ class Files(Tagged[Face]):
             self._at(keys[0], "HGET", keys[0], "chunk"),
         ]
         self._text(key, names[3], name)
-        chunks, size, freed = (int(value or 0) for value in texts)
-        chunk = int(text)
+        chunks, size, freed = map(whole_or_0, texts)
+        chunk = whole_or_0(text)
         for page in pages(range(freed, chunks), 1000):
             chunk_keys = [self._chunk_key(channel, number, n) for n in page]
             lengths = yield Columns(self.component, "STRLEN", chunk_keys)
@@ -1170,11 +1170,6 @@ def _read_chunks(file: Any, size: int, count: int) -> list[bytes]:
 
 def _regular_files(path: Path, pattern: str) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.is_file() and file.match(pattern))
-
-
-def _whole(text: str | None) -> int:
-    """Return a stored number; 0 if there is none."""
-    return int(text) if text and _NUMBER.fullmatch(text) else 0
 
 
 def _fields(flat: Sequence[bytes]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 from shardkit import log_records
+from shardkit.errors import ClosedError
 from shardkit.operations.commands import Key, To
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.forks import renewed_in_children
@@ -110,6 +111,8 @@ class AsyncLanes:
         try:
             with DeadlineBlock(job.seconds()):
                 await self._driver.run(job.steps)
+        except ClosedError:  # the kit ends, as the job knows
+            pass
         except Exception:
             _log_fault(self._name)
 

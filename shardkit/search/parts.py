@@ -41,7 +41,7 @@ from shardkit.search.documents import check_ids
 from shardkit.search.schema import MAX_SHARDS, Schema
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.damage import damage, whole_or_0
 from shardkit.structures.base.members import escaped
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 from shardkit.structures.base.partitioned import open_to_delete, restore_parameters
@@ -243,14 +243,14 @@ class IndexParts:
         *,
         source: int = PRIMARY,
         partial: bool = False,
-    ) -> Operation[tuple[list[list[Any]], tuple[int, ...], bool]]:
+    ) -> Operation[tuple[list[tuple[IndexPart, list[Any]]], tuple[int, ...], bool]]:
         """Run a query on all documents of a source.
 
         ``command`` returns the call for a part and a range of document numbers. ``end`` is the
         index in a reply of two numbers: where the next call begins, and its second argument; or 0
         and the number behind the last document. ``version`` is that of the part's version.
 
-        Returns the replies of each part that did not fail, the numbers of the parts that did, and
+        Returns the parts that did not fail with their replies, the numbers of those that did, and
         whether a document got another number in the meantime.
         """
         slices, missing = yield from self.send_in_slices(
@@ -270,7 +270,8 @@ class IndexParts:
         moved = spans and (yield from self._query_moved(spans, command, source, partial))
         for number, reply in moved or ():
             replies_of[number].append(reply)
-        return slices, missing, bool(moved)
+        parts = self.source(source)
+        return [(parts[number], replies_of[number]) for number in numbers], missing, bool(moved)
 
     def _query_moved(
         self,
@@ -316,10 +317,6 @@ class IndexParts:
     def count(self) -> Operation[int]:
         """Return how many documents there are. Cost: one exchange."""
         return sum(docs for docs, *_ in (yield from self.states()))
-
-    def answering(self, source: int, missing: Sequence[int]) -> list[IndexPart]:
-        """Return the parts of a source whose replies are not missing, as `query` orders them."""
-        return [part for n, part in enumerate(self.source(source)) if n not in missing]
 
     @contextmanager
     def naming_place(self, doc_id: str) -> Iterator[None]:
@@ -658,7 +655,7 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
             start = key[len(part.tag) + 2 :]
             starts[start] = None
             for word, text in entries:
-                id_ = int(text) if text.isdigit() and len(text) < 9 else 0
+                id_ = whole_or_0(text)
                 if not 0 < id_ <= _MOST_WORDS or word[:3] != start:
                     wrong[start, word] = None
                 elif words.setdefault(id_, word) != word:
@@ -677,9 +674,8 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
 
 def next_word_of(state: Sequence[bytes | None] | None) -> int:
     """Return the id of a part's next word, which its state has first; 1 if that cannot be."""
-    text = (state and state[0]) or b""
-    free = int(text) if text.isdigit() and len(text) < 9 else 1
-    return free if free <= _MOST_WORDS else 1
+    free = whole_or_0(state and state[0])
+    return free if 1 <= free <= _MOST_WORDS else 1
 
 
 def _read(

@@ -679,52 +679,45 @@ class Searcher:
         slices, missing, moved = yield from self._parts.query(
             call, end=6, version=1, source=source, partial=request.partial
         )
-        answered = [reply for of_part in slices for reply in of_part]
-        parts = self._parts.answering(source, missing)
-        first = [of_part[0] for of_part in slices]
+        answered = [(part, reply) for part, of_part in slices for reply in of_part]
+        first = [of_part[0] for _, of_part in slices]
         # A reply has no counts if the query has too many words to count them again.
         if request.order.scores and not missing and all(reply[3] for reply in first):
             sums = map(sum, zip(*[reply[3] for reply in first], strict=True))
             fresh = {w: n for w, n in zip(plan.words, sums, strict=True) if w in counts.words}
             self._statistics.update(TermCounts(sum([reply[0] for reply in first]), fresh))
         cached = None
-        if key and not missing and not moved and all(reply[4] for reply in answered):
+        if key and not missing and not moved and all(reply[4] for _, reply in answered):
             scored = counts if request.order.scores else None
             cached = CachedResult(request.digest, source, key, scored)
         facets = {
-            name: self._merge_facet(
-                request, name, parts, [[reply[place] for reply in s] for s in slices]
-            )
+            name: self._merge_facet(request, name, place, slices)
             for place, name in enumerate(request.facets, 8)
         }
-        total = sum([reply[2] for reply in answered])
-        hits = [
-            self._read_hits(request, part, reply[5])
-            for part, of_part in zip(parts, slices, strict=True)
-            for reply in of_part
-        ]
+        total = sum([reply[2] for _, reply in answered])
+        hits = [self._read_hits(request, part, reply[5]) for part, reply in answered]
         return _Answers(total, hits, missing, counts, cached, facets)
 
     def _merge_facet(
         self,
         request: SearchRequest,
         name: str,
-        parts: Sequence[IndexPart],
-        slices: Sequence[Sequence[Sequence[Reply]]],
+        place: int,
+        slices: Sequence[tuple[IndexPart, Sequence[Any]]],
     ) -> list[tuple[OrderValue, int]]:
         """Return an attribute's values with their counts, the most frequent first."""
         counts: Counter[Any] = Counter()
         text = self._schema.attributes[name] == "text"
-        for part, of_part in zip(parts, slices, strict=True):
+        for part, of_part in slices:
             read = partial(stored_text, part.to, part.state)
-            if len({value for reply in of_part for value in reply[::2]}) > MAX_FACET_VALUES:
+            if len({value for reply in of_part for value in reply[place][::2]}) > MAX_FACET_VALUES:
                 raise InvalidArgumentError(
                     f"{self._schema.name}: attribute {name} has more than "
                     f"{MAX_FACET_VALUES:,} different values here",
                     "choose attributes that have few, or make the query narrower",
                 )
             for reply in of_part:
-                for value, count in zip(reply[::2], reply[1::2], strict=True):
+                for value, count in zip(reply[place][::2], reply[place][1::2], strict=True):
                     for one in map(read, split_values(value)) if text else (float(value),):
                         counts[one] += count
         ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -807,7 +800,8 @@ class Searcher:
             return None
         total = sum(reply[0] for reply in answered)
         hits, removed = [], set[str]()
-        for part, of_part in zip(self._parts.answering(source, missing), slices, strict=True):
+        answering = [part for n, part in enumerate(parts) if n not in missing]
+        for part, of_part in zip(answering, slices, strict=True):
             for reply in of_part:
                 hits.append(self._read_hits(request, part, reply[1]))
                 removed |= {stored_text(part.to, part.state, doc_id) for doc_id in reply[3]}

@@ -24,6 +24,7 @@ from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, Relati
 from shardkit.social.models import MICRO, ReconcileResult, stored_ids
 from shardkit.social.relations import READERS_FETCH, Relations, counters_of, remove_note
 from shardkit.structures.base.arguments import LONGEST_WAIT, check_seconds
+from shardkit.structures.base.damage import whole_or_0
 
 logger = logging.getLogger("shardkit.social")
 
@@ -146,7 +147,7 @@ class PendingRepair:
         if counter is not None and counter.changed:
             yield from self.delivery.change_mode(id_)
         return {
-            name: 0 if pair is None else pair[1] - _stored_count(pair[0])
+            name: 0 if pair is None else pair[1] - whole_or_0(pair[0])
             for name, pair in zip(names, recounted, strict=True)
         }
 
@@ -166,7 +167,7 @@ class PendingRepair:
                 layout.at_user(pending, "ZRANGE", pending, 0, -1),
             ]
             [entries] = yield [layout.at_timeline(profile, "ZRANGE", profile, 0, -1)]
-            before = _stored_count(posts)
+            before = whole_or_0(posts)
             if trimmed or max(before, len(entries)) >= timelines.profile_limit:
                 return 0
             coming = {
@@ -230,8 +231,3 @@ class PendingRepair:
                         yield from self.delivery.timelines.unmark([pulled], uid, version)
             if all(position == DONE for position in positions):
                 return missing
-
-
-def _stored_count(stored: bytes | None) -> int:
-    """Return a stored counter; 0 if it is not a number."""
-    return int(stored) if stored and stored.isdigit() and len(stored) <= 16 else 0

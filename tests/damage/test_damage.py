@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cancellations import left_behind
-from damages import DEEP, STORED, SUBJECTS as DAMAGED, Driver, cases
+from damages import BOMBS, DEEP, STORED, SUBJECTS as DAMAGED, Driver, cases
 from faces import Face
 from subjects import MAP, RANGES, SESSIONS, SUBJECTS, _tally
 
@@ -133,7 +133,7 @@ NUMBERS = [
     (name, field, number)
     for name in ("set", "hash", "sorted set")
     for field in ("parts", "count")
-    for number in ("2147483648", "-1", "0", "1e3", "x", "")
+    for number in ("2147483648", "-1", "0", "1e3", "x", "", "digits")
     if (field, number) != ("count", "0") or name == "sorted set"
 ]
 
@@ -144,7 +144,7 @@ def test_no_number_of_a_group_makes_a_client_or_server_work_without_end(
 ) -> None:
     driver.prepare(name)
     for key in list(driver.client.scan_iter("*}")):
-        driver.client.hset(key, field, number)
+        driver.client.hset(key, field, BOMBS.get(number, number))
     before = stored(driver)
     subject = SUBJECTS[name]
     call = next(iter(subject.writes.values()))
@@ -152,6 +152,8 @@ def test_no_number_of_a_group_makes_a_client_or_server_work_without_end(
         driver.call(name, call)
     assert raised.value.shard == "data"
     assert stored(driver) == before
+    driver.call(name, DAMAGED[name].writes["rebuild"])
+    assert list(driver.call(name, DAMAGED[name].check)) == []
 
 
 @pytest.mark.parametrize("key", ["queues:{mail}:claims", "queues:{mail}:dead", "lock:stock:fence"])

@@ -27,9 +27,9 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
+from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.json import dumps, loads
 
 import shardkit
@@ -275,7 +275,7 @@ class Channel(virtual.Channel):
                 transport.wake(error)
                 return
             except SERVER_ERRORS as error:
-                _warn("queue-not-read", queue, "cannot be read", error)
+                _warn(queue, "cannot be read", error)
                 stop.wait(min(FIRST_PAUSE * 2.0**failures, LONGEST_PAUSE))
                 failures = min(failures + 1, 10)
 
@@ -288,7 +288,7 @@ class Channel(virtual.Channel):
         except SERVER_ERRORS as error:
             if passive:
                 raise
-            _warn("queue-not-read", queue, "cannot be counted", error)
+            _warn(queue, "cannot be counted", error)
             return queue_declare_ok_t(queue, 0, 0)
 
     def get_table(self, exchange: str) -> list[tuple[str, Any, str]]:
@@ -308,7 +308,7 @@ class Channel(virtual.Channel):
             with DeadlineBlock(PATIENCE):
                 self._bind_late([binding])
         except SERVER_ERRORS as error:  # other queues do not wait for it
-            _warn("queue-not-bound", queue, "is bound later", error)
+            _warn(queue, "is bound later", error)
 
     def _bind_late(self, bindings: Iterable[tuple[str, str, str]]) -> None:
         for exchange, routing_key, queue in list(bindings):
@@ -480,8 +480,8 @@ class Transport(virtual.Transport):
             lanes.start(jobs)
 
 
-def _warn(event: str, queue: str, what: str, error: BaseException) -> None:
-    about = log_records.fields(event, queue=queue, cause=str(error))
+def _warn(queue: str, what: str, error: BaseException) -> None:
+    about = log_records.fields("queue-not-read", queue=queue, cause=str(error))
     logger.warning("queue %s %s: %s", queue, what, error, extra=about)
 
 

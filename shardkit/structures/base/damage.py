@@ -32,6 +32,12 @@ def stored_integer(
     raise damage(to, key, actual, f"an integer from {lowest} to {highest}")
 
 
+def whole_or_0(text: bytes | str | None) -> int:
+    """Return a stored number that is not negative; 0 if there is none, or none can be read."""
+    digits = text.decode("latin-1") if isinstance(text, bytes) else text or ""
+    return int(digits) if _DIGITS.fullmatch(digits) and 0 <= int(digits) <= MOST_STORED else 0
+
+
 def stored_text(to: To, key: str | bytes, text: bytes) -> str:
     """Return text that is stored in a key."""
     try:

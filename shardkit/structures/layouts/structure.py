@@ -36,7 +36,7 @@ from shardkit.structures.base.check import (
     register_existing,
     suspected,
 )
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.damage import damage, whole_or_0
 from shardkit.structures.base.members import Place, find
 from shardkit.structures.base.parameters import FIRST_GENERATION, ChangeScope
 from shardkit.structures.base.partitioned import (
@@ -252,7 +252,7 @@ def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
     """Return how many parts a group must have: up to the last one that exists."""
     state = layout._keys[group]
     [field] = yield Partial([layout.at(state, "HGET", "parts")])
-    stored = int(field) if isinstance(field, bytes) and field.isdigit() else 0
+    stored = whole_or_0(field if isinstance(field, bytes) else None)
     last, start = -1, 0
     while True:
         keys = [layout.key(group, part) for part in range(start, start + KEYS_PROBED)]
