@@ -35,7 +35,7 @@ from shardkit.network.connections.databases import (
     opening,
 )
 from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
-from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, Session, refusals
+from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, SelectedDatabase, refusals
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     PREVIOUS_MASTER,
@@ -70,7 +70,7 @@ EXCHANGE_TIMEOUT = 60.0
 _AT_ONCE = 16  # commands of an opening whose replies are read at once
 
 
-class ConnectionState(Session, Reconnects):
+class ConnectionState(SelectedDatabase, Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     direct = False  # whether commands may bypass redis-py's code

@@ -37,7 +37,7 @@ MOST_WRAPPED, MOST_BYTES = 1000, 256 * 1024
 MULTI, EXEC = hiredis.pack_command(("MULTI",)), hiredis.pack_command(("EXEC",))
 
 
-class Session:
+class SelectedDatabase:
     """Which database a connection is in, by what was sent and answered: the one place that decides.
 
     Attributes:
@@ -107,7 +107,7 @@ class Session:
 def form_of(does: int, size: int, count: int, may_multi: bool, several: bool = False) -> int:
     """Return how ``count`` commands of ``size`` bytes reach another database.
 
-    ``several`` if they are sent in several chunks. See also `Session.encode`.
+    ``several`` if they are sent in several chunks. See also `SelectedDatabase.encode`.
     """
     if not does & CHANGES:
         return SELECTED
