@@ -108,7 +108,7 @@ def doctor(
 
 def _changing(
     topology: OpenTopology, chosen: Mapping[str, Component]
-) -> AbstractContextManager[None]:
+) -> AbstractContextManager[object]:
     return working_on(topology.config_server, "doctor", ", ".join(chosen), chosen.values())
 
 
