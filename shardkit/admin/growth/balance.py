@@ -23,7 +23,7 @@ from typing import Any, Literal, Unpack, get_args
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from shardkit.admin.changes import Change, require_open, taking_part
+from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.exchange import at_once, at_work, database_client, database_count
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import plan_move, start_move
@@ -426,7 +426,6 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
                 tell(f"move {n} of {len(plan.moves)}: {what}")
 
             own: MoveOptions = {**options, "progress": progress}
-            require_open(config, change)
             done.append(start_move(config, each.shards, each.target, within=change.id, **own))
     return done
 
