@@ -30,6 +30,12 @@ def map_of(**components: Any) -> ShardMap:
     return ShardMap.parse(json.dumps({"components": components}))
 
 
+def ask(server: Any, method: str, *args: Any, **options: Any) -> Any:
+    """What a method of a client of a server, as `LocalServer.client` gives it, returns."""
+    with server.client() as client:
+        return getattr(client, method)(*args, **options)
+
+
 @contextmanager
 def emptied(servers: LocalServers) -> Iterator[ShardKit]:
     """A kit over a map's running servers, which are empty."""

@@ -187,6 +187,12 @@ async def akit(shard_map: ShardMap) -> AsyncIterator[AsyncShardKit]:
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of kit."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
 def face(request: pytest.FixtureRequest, shard_map: ShardMap) -> Iterator[Face]:
     """A kit of each face over empty servers."""
     with faced(request.param, shard_map) as opened:

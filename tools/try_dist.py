@@ -41,7 +41,7 @@ WORKS = {
     "testing": "from shardkit.testing import MemoryServers; MemoryServers()",
 }
 DEVELOPERS = {"bench", "docs", "dev"}
-INIT_TEST = "tests/cli/test_cli_shell.py::test_a_map_to_begin_with_is_written_once"
+INIT_TEST = "tests/cli/test_cli_app.py::test_a_map_to_begin_with_is_written_once"
 SDIST_TESTS = ["tests/routing", "tests/docs/test_site.py", INIT_TEST]
 
 

@@ -55,7 +55,7 @@ from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.rules import closed, refused_copy
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.survey import CONFIG_KEYS, data_keys, query_entries, reads_later
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.operation import pages
 from shardkit.operations.server_errors import failed_command, meaning
 
@@ -196,7 +196,7 @@ def backup(
             PAUSE, INFO), or did not fork in time; the config server cannot be read; or the fleet
             kept changing. Nothing is left behind.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("backup", "timeout", timeout)
     components = list(components)
     target = Path(directory)
     if target.exists() and any(target.iterdir()):
@@ -506,7 +506,7 @@ def restore(
             shards and the same placements; a database is not empty, is closed by a move, is that of
             two shards, or came from the backup; or the counts differ afterwards.
     """
-    timeout, directory = in_seconds(timeout), Path(directory)
+    timeout, directory = check_seconds("restore", "timeout", timeout), Path(directory)
     manifest = verify(directory)
     origin = ShardMap.load(directory / MAP)
     targets = _targets(manifest, origin, shard_map, to_origin, timeout)

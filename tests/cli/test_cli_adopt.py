@@ -8,6 +8,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from arranged import ask, map_of
 from cli_helpers import Cli, in_terminal, placed, plain
 
 from shardkit import ShardMap
@@ -32,8 +33,7 @@ Fill = Callable[..., list[str]]
 @pytest.fixture
 def fill(server: LocalServer) -> Fill:
     def place(where: Callable[[str], int], keys: Sequence[str] = KEYS, count: int = 3) -> list[str]:
-        with server.client() as client:
-            client.flushall()
+        ask(server, "flushall")
         for shard in range(count):
             with server.client(db=shard + 1) as client:
                 pipe = client.pipeline(transaction=False)
@@ -215,11 +215,9 @@ def test_one_server_becomes_an_entry(fill: Fill) -> None:
 
 def test_nothing_is_written_and_errors_name_the_server(fill: Fill, server: LocalServer) -> None:
     on = fill(placed("crc32", 3))
-    with server.client() as client:
-        client.config_resetstat()
+    ask(server, "config_resetstat")
     adopt("users", on)
-    with server.client() as client:
-        used = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+    used = {name.removeprefix("cmdstat_") for name in ask(server, "info", "commandstats")}
     assert used <= {"scan", "select", "hello", "client|setinfo", "ping", "config|resetstat", "info"}
     with pytest.raises(GrowthError, match=r"1:1/0 cannot be read: connection refused; check"):
         adopt("users", ["127.0.0.1:1/0", on[0]])
@@ -244,8 +242,7 @@ def test_servers_are_read_from_entries_and_passwords_are_not_shown(
     server: LocalServer, fill: Fill, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on = fill(placed("rb", 3))
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "adopter", "on", ">pw-Secret", "~*", *RIGHTS)
+    ask(server, "execute_command", "ACL", "SETUSER", "adopter", "on", ">pw-Secret", "~*", *RIGHTS)
     page = Path(__file__).parents[2] / "docs" / "rights.md"
     assert f"| `shardkit adopt` | data servers | `{' '.join(RIGHTS)}` |" in page.read_text("utf-8")
     monkeypatch.setenv("ADOPT_PASSWORD", "pw-Secret")
@@ -256,7 +253,7 @@ def test_servers_are_read_from_entries_and_passwords_are_not_shown(
     shards = [{"host": "127.0.0.1", "port": server.port, "db": n} for n in (1, 2, 3)]
     push(
         server.client(),
-        ShardMap.parse(json.dumps({"components": {"old": {"shards": shards}}})),
+        map_of(old={"shards": shards}),
         force=["old"],
     )
     assert "placement: rb" in cli("adopt", "old", "-c", f"redis://{server.address}/0", code=0).out

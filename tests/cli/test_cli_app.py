@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,13 +16,23 @@ from unittest.mock import Mock
 import click
 import pytest
 import redis
-from cli_helpers import COMMAND, SECRET, Cli
+from cli_helpers import COMMAND, SECRET, Cli, Result
 from click.testing import CliRunner
 
 import shardkit
+from shardkit import ShardKit, ShardMap
 from shardkit.__main__ import main
+from shardkit.cli.advise import plots, servers
+from shardkit.cli.advise.servers import BenchServer
 from shardkit.cli.app import COMMANDS, FIRST, app
-from shardkit.errors import ConfigError, LocalServerError, ShardErrors, ShardUnavailable
+from shardkit.errors import (
+    ConfigError,
+    LocalServerError,
+    ShardErrors,
+    ShardKitError,
+    ShardUnavailable,
+)
+from shardkit.local import LocalServer
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -395,3 +406,184 @@ def test_the_last_of_the_output_that_nobody_reads_ends_a_command_without_a_word(
         assert sys.stderr is nowhere
     monkeypatch.undo()
     assert capsys.readouterr() == ("", "")
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(town_map: Path, home: Path, code: str, *more: str) -> str:
+    """Run the shell in a process of its own; return what it wrote."""
+    ended = subprocess.run(
+        [*COMMAND, "shell", "-c", str(town_map), *more],
+        input=code,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "IPYTHONDIR": str(home), "NO_COLOR": "1"},
+    )
+    assert ended.returncode == 0, ended
+    assert SECRET not in ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_the_shell_has_the_kit_and_a_variable_for_each_component(
+    town_map: Path, tmp_path: Path
+) -> None:
+    code = (
+        "followers['f:1'].set('f:1', 'Ada'); sessions.set('s', 1); "
+        "print(kit.key_sharded('followers').get('f:1'), sessions.get('s'), sorted(components))"
+    )
+    written = run(town_map, tmp_path, "", "-e", code)
+    assert written.strip() == "b'Ada' b'1' ['followers', 'sessions', 'unique']"
+
+
+def test_the_shell_completes_components_and_awaits(town_map: Path, tmp_path: Path) -> None:
+    code = (
+        "import IPython.core.completer as c\n"
+        "complete = get_ipython().Completer.completions\n"
+        "with c.provisionalcompleter(): print([[each.text for each in complete(text, len(text))]"
+        " for text in ('follow', 'kit.sorted_')])\n\n"
+        "akit = await shardkit.aconnect(where)\n"
+        "print(await akit.set('ids', component='unique').sadd('x'))\n"
+        "await akit.aclose()\n"
+    )
+    written = run(town_map, tmp_path, code)
+    assert "followers" in written
+    assert "sorted_set" in written
+    assert "\n1\n" in written or ": 1\n" in written
+
+
+@pytest.mark.parametrize(("shell", "reader"), [("bash", ".bashrc"), ("zsh", ".zshrc")])
+def test_completion_is_installed_once(
+    shell: str, reader: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_DATA_HOME", "ZDOTDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    (tmp_path / reader).write_text("alias ll='ls -l'")
+    for _ in range(2):
+        assert "is installed" in cli("completion").out
+    script = tmp_path / ".local/share/shardkit" / f"completion.{shell}"
+    assert (tmp_path / reader).read_text() == f"alias ll='ls -l'\n. {script}\n"
+    assert "_SHARDKIT_COMPLETE" in script.read_text()
+    assert cli("completion", "--print").out == script.read_text()
+
+
+def test_the_installed_script_completes_in_bash(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert cli("completion", "bash").code == 0
+    (tmp_path / "shardkit").symlink_to(Path(sys.executable).with_name("shardkit"))
+    asked = (
+        f". {tmp_path}/.bashrc; COMP_WORDS=(shardkit adv); COMP_CWORD=1; "
+        '_shardkit_completion shardkit; echo "${COMPREPLY[@]}"'
+    )
+    ended = subprocess.run(
+        ["bash", "-c", asked],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    assert ended.stdout.strip() == "advise", ended
+
+
+def test_fish_needs_one_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert cli("completion", "fish").code == 0
+    assert "complete" in (tmp_path / "fish/completions/shardkit.fish").read_text()
+
+
+def test_an_unknown_shell_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/ksh")
+    assert "'ksh' has no completion" in cli("completion").error()
+
+
+def test_a_map_to_begin_with_is_written_once(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "configs" / "shards.yaml"  # the directory does not exist yet
+    said = f"{path} is written; run it with: shardkit up {path}\n"
+    assert cli("init", path) == Result(0, said, "")
+    assert ShardMap.load(path).components["unique"].shards
+    path.write_text("mine")
+    assert cli("init", path).error() == f"{path} exists; name another file"
+    assert path.read_text() == "mine"
+
+
+def test_each_command_has_a_man_page_that_roff_accepts(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "tools/man_pages.py", tmp_path], cwd=ROOT, check=True)
+    pages = {page.stem for page in tmp_path.iterdir()}
+    commands = {f"shardkit-{name}" for section in COMMANDS.values() for name in section}
+    assert commands | {"shardkit", "shardkit-config-push", "shardkit-move-shards"} <= pages
+    text = (tmp_path / "shardkit-doctor.1").read_text()
+    assert "\\fB\\-\\-repack\\fP" in text
+    assert "Examples:" in text
+    if groff := shutil.which("groff"):
+        files = sorted(map(str, tmp_path.iterdir()))
+        said = subprocess.run(
+            [groff, "-Kutf8", "-man", "-Tutf8", "-ww", *files], capture_output=True, text=True
+        )
+        assert said.returncode == 0
+        assert said.stderr == ""
+
+
+@pytest.fixture
+def own() -> Iterator[LocalServer]:
+    """A server of the user's own."""
+    with LocalServer() as server:
+        yield server
+
+
+def test_a_cluster_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardKit, "client", lambda kit, name: object())
+    with pytest.raises(ShardKitError, match="a cluster cannot be measured; name one server"):
+        BenchServer({"host": "127.0.0.1", "port": 1, "cluster": True})
+
+
+def test_a_server_that_others_use_is_not_measured(
+    own: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_CLOSE_TIMEOUT", 0.0)
+    with own.client() as other:
+        other.ping()
+        with pytest.raises(
+            ShardKitError, match="has other clients, whose memory would be measured"
+        ):
+            BenchServer(dict(own.entry.fields))
+
+
+def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
+    server = BenchServer(dict(own.entry.fields))
+    with server.limits({"hash-max-listpack-entries": 9999, "no-such-setting": 1}):
+        assert server.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "9999"
+    assert server.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "512"
+    server.client.set("now", "not empty")
+    server.close()
+    with pytest.raises(ShardKitError, match=r"server holds data \(db0: 1 keys\); name an empty"):
+        BenchServer(dict(own.entry.fields))
+
+
+def test_plots_that_cannot_be_drawn_are_refused_first(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "matplotlib", None)
+        without = cli("advise", "--plot", tmp_path / "plot.svg")
+    assert without.code == 1
+    assert "plots need matplotlib, which is not installed" in without.err
+    pytest.importorskip("matplotlib")
+    plot = cli("advise", "--plot", tmp_path / "plot.xyz", code=1)
+    assert "has no extension of a plot" in plot.err
+
+
+def test_a_plot_of_several_series_names_them(tmp_path: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    values = {"a": {"ours": 1.0, "theirs": 2.0}, "b": {"ours": 3.0}}
+    plots.bars(tmp_path / "two.svg", "Bars", values, "bytes")
+    one = {label: {"ours": series["ours"]} for label, series in values.items()}
+    plots.bars(tmp_path / "one.svg", "Bars", one, "bytes")
+    two, plain = ((tmp_path / name).read_text() for name in ("two.svg", "one.svg"))
+    assert 'id="legend_1"' in two
+    assert 'id="legend_1"' not in plain
+    assert pyplot.get_fignums() == [], "they are closed"

@@ -31,9 +31,6 @@ def with_shards(town: LocalServers, count: int, path: Path, **more: Any) -> Path
     return path
 
 
-# ---- validate
-
-
 @pytest.fixture
 def broken_map(tmp_path: Path) -> Path:
     path = tmp_path / "broken.yaml"
@@ -93,9 +90,6 @@ def test_a_replica_that_is_no_entry_is_named_with_the_line_of_its_list(
     [problem] = cli.json("config", "validate", path, code=1)["maps"][0]["problems"]
     assert problem["line"] == 5
     assert problem["problem"] == "is a int, not an object"
-
-
-# ---- push and diff
 
 
 def test_a_push_shows_what_changes_and_writes_it(
@@ -306,9 +300,6 @@ def test_the_config_server_is_the_named_one_then_the_maps_then_the_environments(
     monkeypatch.delenv("SHARDKIT_CONFIG")
     assert "alone.yaml names no config_server; use --config" in cli("config", "diff", alone).error()
     assert cli("config", "diff", alone, "-c", town_map).code == 0
-
-
-# ---- pull and show
 
 
 def test_a_pulled_map_has_its_secrets_masked_unless_they_are_asked_for(

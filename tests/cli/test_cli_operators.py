@@ -271,8 +271,6 @@ def test_a_backup_is_taken_checked_and_restored_into_embedded_servers(
     assert "2 tasks of queues were leased: handed out again when that ends" in said
 
 
-# ---- what commands say of each outcome; what does the work is replaced by its result
-
 OLD, NEW = ServerAddress("a.internal", 6379), ServerAddress("b.internal", 6379)
 PLANNED = Move(str(OLD), "replication", str(OLD), str(NEW), [], keys={"0": 1500, "1": 20})
 SERVER_MOVE = replace(PLANNED, id="1", phase="done", held=0.0123, epoch=7)

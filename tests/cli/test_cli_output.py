@@ -1,18 +1,49 @@
+""""""
+
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import os
+import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from cli_helpers import COMMAND, in_terminal, plain
+import redis
+from cli_helpers import COMMAND, Cli, Result, in_terminal, plain
+from click.testing import CliRunner
 from hypothesis import given, strategies as st
+from resources import bounded
 
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.admin.map_file import examine, line_of
+from shardkit.cli.app import app
 from shardkit.cli.output import Output, Styled, Table, number, wordy
 from shardkit.cli.progress import progress
+from shardkit.cli.text import (
+    masked,
+    one_line,
+    percent,
+    printable,
+    reason,
+    server_list,
+    shard_list,
+    size,
+    spans,
+)
+from shardkit.config.shard_map import load_yaml
+from shardkit.errors import ConfigError, InvalidArgumentError, ShardKitError, counted
+from shardkit.geo import jsonl, mmdb
+from shardkit.local import LocalServers
+from shardkit.operations import Shard
+from shardkit.social import SQLiteStatusStore
 
 LONG = "word " * 100 + "end"
 
@@ -153,3 +184,438 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
     assert work() == ""
     monkeypatch.setattr("shardkit.cli.output._SELDOM", 0.0)
     assert work() == "copied 1 of 2 keys\nreading a: 1,200 of 5,000 keys\nreading b: 3 keys\n"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "written"),
+    [
+        ([], ""),
+        ([7], "7"),
+        ([0, 1], "0,1"),
+        ([0, 1, 2], "0-2"),
+        ([3, 1, 2, 9], "1-3,9"),
+        ([0, 4, 8, 12], "0,4,8,12"),
+        (range(0, 256, 4), "0,4,…,252"),
+        ([0, 1, 2, 3, 10, 20, 30, 40, 50], "0-3,10,20,…,50"),
+    ],
+)
+def test_numbers_are_shortened(numbers: list[int], written: str) -> None:
+    assert spans(numbers) == written
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_shortened_numbers_can_be_read_back(numbers: set[int]) -> None:
+    found: set[int] = set()
+    for part in filter(None, spans(numbers).replace(",…,", "…").split(",")):
+        if "…" in part:  # the second number stands before the dots, the first one came before it
+            second, last = map(int, part.split("…"))
+            first = max(n for n in found if n < second)
+            found |= set(range(first, last + 1, second - first))
+        elif "-" in part:
+            first, last = map(int, part.split("-"))
+            found |= set(range(first, last + 1))
+        else:
+            found.add(int(part))
+    assert found == numbers
+
+
+def test_shards_are_listed_by_component() -> None:
+    shards = [
+        Shard("unique"),
+        *(Shard("unique", n) for n in range(4)),
+        Shard("hits"),
+        Shard("a", 1),
+    ]
+    assert shard_list(shards) == "unique unique:0-3 hits a:1"
+
+
+def test_servers_are_listed_by_host() -> None:
+    addresses = ["a:1/0", "a:2/0", "a:3/7", "a:1/3", "b:9/0", "[::1]:5/0", "unix:/run/x.sock/0"]
+    assert server_list(addresses) == "a:1-3 b:9 [::1]:5 unix:/run/x.sock"
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (0, "0B"),
+        (999, "999B"),
+        (1024, "1.0K"),
+        (1_234_567, "1.2M"),
+        (150 << 20, "150M"),
+        (5 << 60, "5120P"),
+    ],
+)
+def test_sizes_are_short(number: int, written: str) -> None:
+    assert size(number) == written
+
+
+def test_counts_and_shares() -> None:
+    assert [counted(1, "shard"), counted(1234, "shard")] == ["1 shard", "1,234 shards"]
+    assert [percent(1, 2), percent(1, 1000), percent(0, 9), percent(0, 0)] == [
+        "50%",
+        "<1%",
+        "0%",
+        "-",
+    ]
+
+
+@given(st.text())
+def test_nothing_unprintable_reaches_the_terminal(text: str) -> None:
+    assert printable(text).isprintable()
+    assert one_line(text).isprintable()
+
+
+def test_of_a_long_message_the_first_and_the_last_line_are_told() -> None:
+    text = "it ended; its log:\none\ntwo\n  no memory \n\n"
+    assert one_line(text) == "it ended; its log: … no memory"
+
+
+def test_no_url_in_a_message_shows_its_password() -> None:
+    said = masked("config:redis:redis://:s3cret@a:1/0 and valkeys://u:s3cret@b are missing")
+    assert "s3cret" not in said
+    assert "a:1/0" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("ConnectionError: Error 111 connecting to a:1. Connection refused.", "connection refused"),
+        ("ConnectionError: Error -2 connecting to a:1. No such host.", "no such host"),
+        ("TimeoutError: Timeout reading from socket", "no answer in time"),
+        ("AuthenticationError: invalid username-password pair", "the user or password is refused"),
+        ("NoPermissionError: this user has no permissions", "the user may not use this key"),
+        ("ResponseError: ERR what\nis this", "ERR what is this"),
+        ("RedisError: ", "RedisError"),
+    ],
+)
+def test_reasons_are_a_few_words(error: str, said: str) -> None:
+    kind, _, message = error.partition(": ")
+    assert reason(getattr(redis.exceptions, kind)(message)) == said
+
+
+AT = ("--component", "unique")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "b.log").write_bytes(b"three\nfour\n")
+    (folder / "a.log.gz").write_bytes(gzip.compress(b"one\n") + gzip.compress(b"two\n"))
+    (folder / "sub").mkdir()
+    return folder
+
+
+def test_files_are_published_read_and_gone(
+    cli: Cli, town_map: Path, logs: Path, tmp_path: Path
+) -> None:
+    at = (*AT, "-c", town_map)
+    made = cli("files", "publish", "day", logs, "--reader", "x", "--reader", "y", *at, "--json")
+    assert [(file["name"], file["new"]) for file in json.loads(made.out)] == [
+        ("a.log.gz", True),
+        ("b.log", True),
+    ]
+    again = cli("files", "publish", "day", logs, "--close", *at, code=0)
+    assert [line.split()[-1] for line in again.lines[1:]] == ["no", "no"]
+    shown = cli("files", "status", "day", *at, code=0)
+    assert shown.lines[0].startswith("closed, ")
+    assert "2 files" in shown.lines[0]
+    assert cli("files", "read", "day", "x", *at) == Result(0, "one\ntwo\nthree\nfour\n", "")
+    read = cli("files", "read", "day", "y", "--raw", "--into", tmp_path / "copy", "--json", *at)
+    assert [json.loads(line)["name"] for line in read.err.splitlines()] == ["a.log.gz", "b.log"]
+    for name in ("a.log.gz", "b.log"):
+        assert (tmp_path / "copy" / name).read_bytes() == (logs / name).read_bytes()
+    found = json.loads(cli("files", "status", "day", "--json", *at).out)
+    assert (found["held"], found["files"], found["open"]) == (0, [], {"x": 0, "y": 0})
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "sub/out", "..", "."])
+def test_no_published_name_leads_out_of_the_directory(
+    cli: Cli, town_map: Path, tmp_path: Path, name: str
+) -> None:
+    with shardkit.connect(town_map) as kit:
+        files = kit.files(component="unique")
+        files.create("day", ["x"])
+        files.publish("day", io.BytesIO(b"words"), name=name)
+        files.close("day")
+    into = tmp_path / "copy" / "here"
+    refused = cli("files", "read", "day", "x", "--into", into, *AT, "-c", town_map, code=1)
+    assert f"file {name!r} is no file name" in refused.out + refused.err
+    assert not [path for path in tmp_path.rglob("*") if path.name == "out"]
+
+
+def test_an_unreadable_file_is_given_up_and_shown(cli: Cli, town_map: Path, tmp_path: Path) -> None:
+    at = (*AT, "-c", town_map)
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:-4])
+    cli("files", "publish", "day", tmp_path / "cut.gz", "--reader", "x", "--close", *at)
+    read = cli("files", "read", "day", "x", *at, code=1)
+    assert read.err.count("truncated") == 5
+    shown = cli("files", "status", "day", *at, code=1)
+    assert "x has given up cut.gz" in shown.err
+
+
+def test_invalid_calls_say_what_is_missing(cli: Cli, town_map: Path, logs: Path) -> None:
+    at = (*AT, "-c", town_map)
+    assert "no channel 'day'" in cli("files", "publish", "day", logs, *at).error()
+    assert cli("files", "publish", "day", "-", *at).code == 2
+    assert cli("files", "publish", "day", logs, "--as", "x", *at).code == 2
+    assert "no channel" in cli("files", "status", "day", *at).error()
+
+
+def test_progress_fits_a_terminal_of_80_columns_and_is_cleared(
+    town_map: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{'a-long-name' * 8}-access.log"
+    path.write_bytes(b"a line\n" * 500_000)
+    for arguments, total in (
+        (("publish", "day", path, "--reader", "x", "--close"), "3.5/3.5 MB"),
+        (("read", "day", "x", "--into", tmp_path / "copy"), "3.5/? MB"),
+    ):
+        code, written = in_terminal(80, "files", *arguments, "-c", town_map, *AT, stdout=DEVNULL)
+        assert code == 0
+        lines = [line for line in re.split(r"[\r\n]+", plain(written)) if line]
+        assert max(map(len, lines)) <= 80
+        assert any("a-long-nam" in line and "access.log" in line for line in lines)
+        assert any(total in line and "\u2501" in line for line in lines), lines
+        assert written.rstrip().endswith("\x1b[2K")  # nothing of it stays
+
+
+def key_file(kit: ShardKit, path: Path) -> Any:
+    entry = shardkit.Entry({"port": 1, "ssl": True, "ssl_keyfile": str(path)})
+    return entry.resolved("entry")
+
+
+CALLS: list[Callable[[ShardKit, Path], Any]] = [
+    lambda kit, path: shardkit.connect(path),
+    lambda kit, path: ShardMap.load(path),
+    lambda kit, path: list(jsonl(path)),
+    lambda kit, path: list(mmdb(path)),
+    lambda kit, path: kit.files(component="one").publish("c", path),
+    key_file,
+]
+COMMANDS = [
+    *("config validate", "config push --dry-run", "apply --plan", "restore --verify", "up"),
+    *("convert --component one --on one", "geo import --component one", "files publish c"),
+    *("rotate one --dry-run --password-file", "config pull -o", "plan one --out"),
+]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "null"])
+def test_what_is_no_regular_file_is_refused_at_once(
+    kit: ShardKit, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "file"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    else:
+        path = Path("a\0b")
+    for call in CALLS:
+        with pytest.raises((OSError, ShardKitError), match=r"regular|null byte|no path|NUL"):
+            call(kit, path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_does_not_wait_for_the_writer_of_a_fifo(
+    shard_map: ShardMap, tmp_path: Path, command: str
+) -> None:
+    os.mkfifo(path := tmp_path / "fifo.yaml")
+    (where := tmp_path / "map.yaml").write_text(shard_map.to_yaml())
+    config = ["-c", str(where)] if command not in ("config validate", "up") else []
+    result = CliRunner().invoke(app, [*command.split(), str(path), *config])
+    assert result.exit_code in (1, 2)
+    assert "should not happen" not in result.output
+
+
+def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
+    (path := tmp_path / "store").write_bytes(b"x" * 5000)
+    with pytest.raises(InvalidArgumentError, match="store' cannot be used: file is not a database"):
+        SQLiteStatusStore(path)
+
+
+def test_a_map_of_one_long_word_is_read_in_time(tmp_path: Path) -> None:
+    (path := tmp_path / "map.yaml").write_text("x" * 5_000_000)
+    with bounded(), pytest.raises(ConfigError, match="is not a shard map"):
+        ShardMap.load(path)  # PyYAML's own parser takes longer
+
+
+TEXT = """\
+defaults: {host: a}
+components:
+  unique:
+    entry:
+      host: b
+      sentinel:
+        service: x
+    shards:
+      - {port: 1}
+      - port: 2
+        db: 1
+  a.b:
+    entry: {port: 3}
+  a:
+    shards:
+      0: {port: 4}
+      1: {port: 5}
+    placement: slot
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("", 0),
+        ("nowhere.at.all", 0),
+        ("defaults.host", 1),
+        ("components.unique", 3),
+        ("components.unique.entry.host", 5),
+        ("components.unique.entry.sentinel.service", 7),
+        ("components.unique.entry.nothing", 4),
+        ("components.unique.shards[0].port", 9),
+        ("components.unique.shards[1].db", 11),
+        ("components.unique.shards[1] replicas[0].db", 10),
+        ("components.unique.shards[7]", 8),
+        ("components.a.b.entry.port", 13),
+        ("components.a.placement", 18),
+        ("components.a.shards[1].port", 17),
+        ("components.abc", 2),
+    ],
+)
+def test_a_problem_is_found_in_its_line(path: str, line: int) -> None:
+    assert line_of(load_yaml(TEXT, "map"), path) == line
+
+
+def test_everything_wrong_is_found_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(
+        "components:\n"
+        "  unique:\n"
+        "    entry: {port: 99999}\n"
+        "    shards:\n"
+        "      - {host: a, passwrod: x}\n"
+        "    entry: {host: b}\n"
+        "    shard: 3\n"
+    )
+    shard_map, found = examine(path)
+    assert shard_map is None
+    said = [(f.line, f.field.rpartition(".")[2], f.remedy) for f in found]
+    assert (5, "passwrod", "perhaps password is meant") in said
+    assert (6, "entry", "remove one") in said
+    assert (7, "shard", "perhaps shards is meant") in said
+    assert [f.line for f in found] == sorted(f.line for f in found)
+
+
+def test_a_file_that_is_no_map_is_one_finding(tmp_path: Path) -> None:
+    for text in ("a: [", "", "- 1", "components: {}"):
+        path = tmp_path / "map.yaml"
+        path.write_text(text)
+        shard_map, found = examine(path)
+        assert shard_map is None
+        assert len(found) == 1
+    [finding] = examine(tmp_path / "absent.yaml")[1]
+    assert finding.place == str(tmp_path / "absent.yaml")
+    assert finding.remedy
+
+
+def test_a_map_may_be_validated_against_its_servers(
+    cli: Any, town_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("config", "validate", "--connect", town_map).code == 0
+    text = town_map.read_text()
+    wrong = town_map.with_name("wrong.yaml")
+    wrong.write_text(text.replace("db: 9", "db: 99"))
+    assert cli("config", "validate", wrong).code == 0
+    [found] = cli.json("config", "validate", "--connect", wrong, code=1)["maps"]
+    assert "has no database 99" in found["problems"][-1]["problem"]
+    lacking = "shardkit.network.survey.loses_scripts"
+    monkeypatch.setattr(lacking, lambda client, info: True)
+    warned = cli("config", "validate", "--connect", town_map, code=0)
+    assert "loses what scripts and MULTI wrote when it restarts" in warned.out
+
+
+def test_a_map_whose_servers_have_users_says_what_only_connecting_shows(
+    cli: Any, town_map: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(
+        "components: {a: {shards: [{port: 1, username: app, password: x}, "
+        "{url: 'redis://other:x@127.0.0.1:2'}]}}"
+    )
+    said = cli("config", "validate", path).out
+    assert "(app, other): whether a restart would lose writes is seen with --connect" in said
+    assert "--connect" not in cli("config", "validate", town_map).out
+    assert "default user has no rights" in " ".join(cli("config", "validate", "--help").out.split())
+
+
+def test_documents_report_how_much_was_ended_removed_or_deleted(cli: Cli, town_map: Path) -> None:
+    at = ("-c", town_map)
+    with shardkit.connect(town_map) as kit:
+        assert kit.lock("stock", component="unique", renew=False).acquire()
+        kit.queues(component="unique").enqueue_many("email", [("send", [n]) for n in range(3)])
+        docs = kit.search("docs", component="unique", fields={"text": 1})
+        docs.index("a", {"text": "words"})
+        assert cli.json("locks", "break", "unique", "stock", "--reason", "gone", *at) == {
+            "component": "unique",
+            "name": "stock",
+            "kind": "lock",
+            "ended": 1,
+        }
+        purged = cli.json("queues", "purge", "email", "--yes", "--component", "unique", *at)
+        assert (purged["queue"], purged["waiting"]) == ("email", 3)
+        name = ("--component", "unique", "--name", "docs")
+        assert cli.json("search", "drop", "--yes", *name, *at) == {"removed": 1}
+
+
+def test_disk_writes_are_estimated_from_figures(
+    cli: Cli,
+) -> None:
+    figures = ("persistence", "estimate", "--commands", "100000", "--bytes", "1000")
+    found = cli.json(*figures, "--profile", "everysec", "--data", str(1 << 30))
+    assert found["append"] == 100e6
+    assert "100,000 writes a second of 1,000 bytes" in cli(*figures).out
+    half = cli(*figures[:4], code=2)
+    assert "give both --commands and --bytes" in half.error()
+
+
+def test_a_profile_that_is_set_already_changes_nothing(cli: Cli, town_map: Path) -> None:
+    apply = ("persistence", "apply", "none", "sessions", "-c", town_map)
+    assert cli(*apply).code == 0
+    again = cli(*apply, code=0)
+    assert "is so already" in again.out
+
+
+def test_a_history_that_reaches_back_so_far_says_so(
+    cli: Cli, town_map: Path, town_url: str
+) -> None:
+    at = ("-c", town_url)
+    assert "there is no history: nothing was pushed yet" in cli("config", "history", *at).out
+    assert cli("config", "push", town_map, *at).code == 0
+    gone = cli("config", "show", "nothing", "--at", "1", *at).error()
+    assert gone == "component 'nothing' was not there at epoch 1; name another"
+    assert "epoch 0" in cli("config", "rollback", "0", *at).error()
+
+
+def test_a_backup_that_holds_no_writes_says_so_and_comes_back_with_its_objects(
+    cli: Cli, town: LocalServers, pushed_map: Path, town_url: str, tmp_path: Path
+) -> None:
+    with shardkit.connect(town_url) as kit:
+        kit.directory.set("flags", "new", {"on": True})
+        kit.key_sharded("unique").mset({f"k{n}": n for n in range(20)})
+    taken = tmp_path / "taken"
+    said = cli("backup", taken, "-c", town_url, "--no-pause", code=0)
+    assert "the snapshots are of different moments" in said.out
+    assert len(cli.json("restore", taken, "--verify")["servers"]) == 2
+    for server in town.servers[:-1]:
+        with server.client() as client:
+            client.flushall()
+    back = cli.json("restore", taken, pushed_map, "--to-origin", "--objects", town_url)
+    assert sum(back["keys"].values()) >= 20  # and what witnesses the epoch
+    assert back["objects"] == 1
+    for server in town.servers[:-1]:
+        with server.client() as client:
+            client.flushall()
+    again = cli("restore", taken, pushed_map, "--to-origin", "--objects", town_url, code=0)
+    assert "1 object written to the config server" in again.lines
+    with shardkit.connect(pushed_map) as kit:
+        assert kit.key_sharded("unique").mget(["k0", "k19"]) == [b"0", b"19"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from arranged import ask
 from cli_helpers import Cli, config_server, edited_map
 
 import shardkit
@@ -46,8 +47,7 @@ def stranger() -> Iterator[LocalServer]:
 def pushed(servers: LocalServers, stranger: LocalServer, tmp_path: Path, cli: Cli) -> Path:
     """The map of the running servers, pushed; each shard of `unique` holds keys of its own."""
     for server in [*servers.servers[:-1], stranger]:  # the replica follows
-        with server.client() as client:
-            client.flushall()
+        ask(server, "flushall")
     path = tmp_path / "map.yaml"
     path.write_text(servers.shard_map.to_yaml())
     assert cli("config", "push", path).code == 0
@@ -341,8 +341,7 @@ def test_a_restored_config_server_is_noticed_by_status_and_push_and_led_on(
     assert "has witnessed epoch 3" in refused
     assert refused.endswith("shardkit config push MAP --restored")
     assert cli("config", "push", pushed, "--restored").code == 0
-    with config_server(servers).client() as client:
-        assert client.get("config:epoch") == b"4"
+    assert ask(config_server(servers), "get", "config:epoch") == b"4"
     assert "went back" not in cli("status", *where).out
 
 
@@ -389,11 +388,9 @@ def test_servers_that_overwrite_each_others_files_are_named(cli: Cli, tmp_path: 
     free = {"enable-protected-configs": "yes"}
     with LocalServer(config=free) as one, LocalServer(config=free) as other, LocalServer() as apart:
         for server in (one, other):
-            with server.client() as client:
-                client.config_set("dir", str(tmp_path))
+            ask(server, "config_set", "dir", str(tmp_path))
         for server in (one, other, apart):
-            with server.client() as client:
-                client.config_set("save", "3600 1000000")
+            ask(server, "config_set", "save", "3600 1000000")
         path = tmp_path / "map.yaml"
         entries = ", ".join(f"{{host: 127.0.0.1, port: {s.port}}}" for s in (one, other, apart))
         path.write_text(f"components: {{users: {{shards: [{entries}]}}}}\n")
@@ -403,6 +400,5 @@ def test_servers_that_overwrite_each_others_files_are_named(cli: Cli, tmp_path: 
         assert found[0]["problem"].startswith(
             f"saves its data to {tmp_path}/dump.rdb, and so does {other.address}: each overwrites"
         )
-        with other.client() as client:
-            client.config_set("save", "")
+        ask(other, "config_set", "save", "")
         assert cli("config", "validate", "--connect", "--strict", path).code == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import eventually
 
 from shardkit import ShardMap
@@ -51,8 +52,7 @@ def with_jumping_clocks(where: Path) -> Iterator[tuple[ShardMap, Callable[[int],
             assert eventually(lambda: abs(client.time()[0] - time.time() - ahead) < 2)
 
         shards = [{"port": each.port, "db": n} for n in (1, 2) for each in (jumping, steady)]
-        components = {"one": {"entry": {"port": jumping.port}}, "many": {"shards": shards}}
-        yield ShardMap.parse(json.dumps({"components": components})), set_clock
+        yield map_of(one={"entry": {"port": jumping.port}}, many={"shards": shards}), set_clock
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import signal
 import threading
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from arranged import map_of
 from coordination_helpers import line, processes, say
 from faces import PATIENCE, Exchanges, Face, eventually, faced, holder
 
@@ -42,9 +42,6 @@ COMPONENTS = ["one", "many"]
 def waiters(lock: Any, count: int, face: Face | None = None) -> bool:
     of_lock = face.eventually if face else eventually
     return of_lock(lambda: len(lock.inspect().waiters) == count)
-
-
-# ---- one at a time
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -203,9 +200,6 @@ async def test_a_block_that_ends_for_another_reason_gives_that_though_its_lock_i
     async with akit.lock("x", component="one"):
         with pytest.raises(LockTimeoutError, match=r"after 0.01 s"):
             await akit.lock("x", component="one", blocking_timeout=0.01).__aenter__()
-
-
-# ---- in order of arrival
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -427,9 +421,6 @@ async def test_tasks_that_are_cancelled_leave_nothing_behind(akit: AsyncShardKit
     assert not (await lock.inspect()).waiters
 
 
-# ---- told when it is lost
-
-
 def test_a_lost_lock_is_told_by_callback_check_and_the_end_of_the_block(kit: ShardKit) -> None:
     told: list[Hold[Any]] = []
     lock = kit.lock("x", component="one", ttl=0.2, on_lost=told.append)
@@ -522,7 +513,7 @@ def test_a_renewal_that_fails_for_no_known_reason_is_told_and_tried_again(
 
 def test_a_hold_whose_server_is_gone_is_lost_in_time(own_server: LocalServer) -> None:
     told: list[Hold[Any]] = []
-    where = ShardMap.parse(json.dumps({"components": {"a": {"entry": {"port": own_server.port}}}}))
+    where = map_of(a={"entry": {"port": own_server.port}})
     with shardkit.connect(where) as kit:
         lock = kit.lock("x", component="a", ttl=0.3, on_lost=told.append)
         held = lock.acquire()
@@ -543,9 +534,6 @@ def test_a_clock_that_is_set_back_delays_nobody_beyond_the_ttl(kit: Any, wait: f
     client.zadd("lock:{x}:holders", {held.id: held.token + 3_600_000_000})
     lock = kit.lock("x", component="one", blocking_timeout=wait)
     assert eventually(lambda: lock.acquire() is not None)
-
-
-# ---- guards
 
 
 STOPPED = """
@@ -636,10 +624,6 @@ def test_what_cannot_be_guarded_is_named(face: Face) -> None:
     assert run(face.kit.key_sharded("many").exists("a", "b")) == 0
 
 
-# ---- wherever it lives
-
-
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(
     kind: str, cluster: LocalCluster
 ) -> None:
@@ -648,7 +632,7 @@ def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(
             "cluster": {"entry": dict(cluster.entry.fields)},
             "sentinel": {"entry": dict(sentinel.entry.fields)},
         }
-        where = ShardMap.parse(json.dumps({"components": components}))
+        where = map_of(**components)
         with faced(kind, where) as face, shardkit.connect(where) as kit:
             for component in components:
                 names = [f"n{n}" for n in range(8)]
@@ -717,7 +701,7 @@ def test_an_acquisition_that_no_replica_acknowledges_is_given_back(face: Face) -
 def test_an_acquisition_that_a_replica_acknowledges_is_kept() -> None:
     with LocalSentinel() as sentinel:
         entry = dict(sentinel.entry.fields)
-        where = ShardMap.parse(json.dumps({"components": {"a": {"entry": entry}}}))
+        where = map_of(a={"entry": entry})
         with (
             shardkit.connect(where) as kit,
             kit.lock("x", component="a", durable=1, durable_timeout=5) as held,
@@ -725,9 +709,6 @@ def test_an_acquisition_that_a_replica_acknowledges_is_kept() -> None:
             held.check()
             [holder] = kit.lock("x", component="a").inspect().holders
             assert holder.token == held.token
-
-
-# ---- what is wrong
 
 
 def test_what_is_wrong_is_named(kit: ShardKit) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from faces import Face, holder
+from coordination_helpers import line, processes
+from faces import Exchanges, Face, eventually, holder
 
-from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    StaleTokenError,
+)
 
 BOTH = ["gcra", "sliding_window"]
 
@@ -156,3 +163,206 @@ def test_what_is_wrong_is_named(kit: ShardKit, arguments: dict[str, Any], messag
     assert limit.reset() == 0
     with pytest.raises(InvalidArgumentError, match="hits=0"):
         limit.hit("u", 0)
+
+
+def test_at_most_the_limit_hold_it_and_who_fails_is_told_at_once(face: Face) -> None:
+    run, semaphore = face.run, face.kit.semaphore("s", component="many", limit=3)
+    holds = [run(semaphore.acquire(blocking_timeout=0)) for _ in range(5)]
+    assert [hold is not None for hold in holds] == [True, True, True, False, False]
+    assert run(semaphore.release(holds[1]))
+    assert run(semaphore.release(holds[1])) is False
+    assert len(run(semaphore.inspect()).holders) == 2
+    assert run(semaphore.acquire(blocking_timeout=0)) is not None
+    assert run(semaphore.acquire(blocking_timeout=0)) is None
+
+
+def test_every_holder_has_a_time_of_its_own(kit: Any) -> None:
+    semaphore = kit.semaphore("s", component="one", limit=2, renew=False)
+    long, short = semaphore.acquire(ttl=60), semaphore.acquire(ttl=0.05)
+    assert semaphore.acquire(
+        blocking_timeout=5, ttl=0.05
+    )  # when the short one has ended, and not the long one
+    assert semaphore.held(long)
+    # What has ended by the server's clock is not refreshed, even if nobody has removed it yet.
+    assert eventually(lambda: short.lost)
+    assert semaphore.extend(5, short) is False
+    assert semaphore.extend(5, long) is True
+    assert len(semaphore.inspect().holders) <= 2
+
+
+def test_the_limit_is_the_same_for_all_and_can_be_changed(face: Face) -> None:
+    run = face.run
+    two = face.kit.semaphore("s", component="one", limit=2)
+    assert run(two.resize(2)) == 0
+    assert run(two.acquire(blocking_timeout=0))
+    with pytest.raises(ParameterMismatchError, match="limit=3, but it was created with 2"):
+        run(face.kit.semaphore("s", component="one", limit=3).acquire())
+    assert run(two.acquire(blocking_timeout=0))
+    assert run(two.acquire(blocking_timeout=0)) is None
+    assert run(two.resize(3)) == 2
+    assert run(two.acquire(blocking_timeout=0))
+    with pytest.raises(InvalidArgumentError, match="limit=0"):
+        run(two.resize(0))
+
+
+def test_readers_share_and_a_writer_waits_before_later_readers(kit: Any) -> None:
+    def lock() -> Any:
+        return kit.read_write_lock("x", component="many")
+
+    order: list[str] = []
+
+    def use(side: Any, text: str) -> None:
+        with side:
+            order.append(text)
+
+    first, second = lock().read, lock().read
+    a, b = first.acquire(blocking_timeout=0), second.acquire(blocking_timeout=0)
+    assert lock().write.acquire(blocking_timeout=0) is None
+    with ThreadPoolExecutor() as pool:
+        waiting = []
+        sides = [lock().write, lock().read, lock().read, lock().write]
+        for n, (side, text) in enumerate(zip(sides, ["w1", "r", "r", "w2"], strict=True)):
+            waiting.append(pool.submit(use, side, text))
+            assert eventually(lambda n=n: len(first.inspect().waiters) == n + 1)
+        assert lock().read.acquire(blocking_timeout=0) is None  # a writer waits
+        first.release(a)
+        assert order == []
+        second.release(b)
+        for each in waiting:
+            each.result(30)
+    assert order == ["w1", "r", "r", "w2"]
+    state = lock().write.inspect()
+    assert (state.holders, state.waiters) == ([], [])
+
+
+def test_holders_share_only_while_none_excludes(face: Face) -> None:
+    run, lock = face.run, face.kit.read_write_lock("x", component="one")
+    writer = run(lock.write.acquire())
+    assert run(lock.read.acquire(blocking_timeout=0)) is None
+    assert [each.mode for each in run(lock.read.inspect()).holders] == ["exclusive"]
+    run(lock.write.release(writer))
+    readers = [run(lock.read.acquire(blocking_timeout=0)) for _ in range(5)]
+    assert all(readers)
+    assert run(lock.write.acquire(blocking_timeout=0)) is None
+    assert repr(lock) == "ReadWriteLock('x', component='one')"
+
+
+@pytest.mark.parametrize("component", ["one", "many"])
+def test_a_latch_opens_when_it_was_counted_down(kit: ShardKit, component: str) -> None:
+    latch = kit.countdown_latch("x", component=component)
+    assert latch.wait(0) is True  # never set
+    assert latch.set(3) is True
+    assert latch.set(5) is False
+    assert latch.wait(0.01) is False
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(latch.wait) for _ in range(4)]
+        assert [latch.count_down() for _ in range(2)] == [2, 1]
+        assert not any(each.done() for each in waiting)
+        assert latch.count_down(7) == 0
+        assert all(each.result(20) for each in waiting)
+    assert latch.count() == 0
+    assert latch.count_down() == 0
+    assert latch.set(1) is True
+    client: Any = holder(kit, component, latch.key) if component == "many" else kit.client("one")
+    client.hdel(latch.key, "count")
+    with pytest.raises(DamagedDataError, match="no count"):
+        latch.count()
+    client.delete(latch.key)
+    assert latch.count() == 0  # as if it was never set
+    client.sadd(f"{latch.key}:waiters", "- waiter")
+    with pytest.raises(DamagedDataError, match="no count"):
+        latch.count()
+
+
+def test_who_gives_up_as_it_opens_is_let_in(face: Face) -> None:
+    latch = face.kit.countdown_latch("x", component="one")
+    face.run(latch.set(1))
+    waiting = Exchanges(face, latch.deferred.wait(0))
+    for number, _ in enumerate(waiting):
+        if number == 2:  # it has subscribed and asked, and gives up
+            assert face.run(latch.count_down()) == 0
+    assert waiting.result is True
+
+
+async def test_tasks_wait_at_a_latch_and_at_a_barrier(akit: AsyncShardKit) -> None:
+    latch = akit.countdown_latch("x", component="one")
+    await latch.set(1)
+    waiting = [asyncio.ensure_future(latch.wait()) for _ in range(20)]
+    client = await akit.client("one")
+    async with asyncio.timeout(20):
+        while await client.scard(f"{latch.key}:waiters") < 20:  # noqa: ASYNC110 - the server knows
+            await asyncio.sleep(0.002)
+    await latch.count_down()
+    assert all(await asyncio.wait_for(asyncio.gather(*waiting), 1.5))  # woken: before they ask
+    for _ in range(3):
+        barriers = [akit.barrier("x", component="many", parties=10) for _ in range(10)]
+        async with asyncio.timeout(1.5):
+            assert all(await asyncio.gather(*(barrier.wait() for barrier in barriers)))
+
+
+def test_a_barrier_opens_when_all_are_there_and_forgets_who_gave_up(face: Face) -> None:
+    run, barrier = face.run, face.kit.barrier("x", component="one", parties=2)
+    assert run(barrier.wait(0.01)) is False
+    assert run(barrier.wait(0)) is False  # the first has withdrawn
+    assert run(face.kit.barrier("y", component="one", parties=1).wait()) is True
+    if not face.runner:
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(barrier.wait, 20)
+            client: Any = face.kit.client("one")
+            assert eventually(lambda: client.hlen("barrier:{x}:arrived") == 1)
+            with pytest.raises(ParameterMismatchError, match="parties=3, but others wait for 2"):
+                face.kit.barrier("x", component="one", parties=3).wait()
+            assert barrier.wait(20) is True
+            assert waiting.result(20) is True
+        for wrong in ("x", 2**53):
+            client.hset("barrier:{x}", "round", wrong)
+            with pytest.raises(DamagedDataError, match=f"round={wrong}, where an integer"):
+                barrier.wait(0)
+        client.hset("barrier:{x}", "round", 2**53 - 1)  # the largest that is exact
+        assert barrier.wait(0) is False
+
+
+CANDIDATE = """
+election = kit.election("x", component="one", label=argument, ttl=0.5)
+leadership = election.campaign(blocking_timeout=None)
+print(leadership.token, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_leader_that_is_killed_is_followed_in_a_later_term(kit: Any, shard_map: ShardMap) -> None:
+    election = kit.election("x", component="one", label="here")
+    assert election.leader() is None
+    with processes(CANDIDATE, shard_map, "first") as [first]:
+        term = int(line(first))
+        leader = election.leader()
+        assert (leader.label, leader.token) == ("first", term)
+        assert election.campaign(blocking_timeout=0) is None
+        first.kill()
+        first.wait()
+        leadership = election.campaign(blocking_timeout=20)
+    assert leadership.token > term
+    leadership.guard("many").claim("data")
+    assert election.resign(leadership)
+    assert election.leader() is None
+    later = election.campaign()
+    later.guard("many").claim("data")
+    with pytest.raises(StaleTokenError, match="give up the work under the lock, or"):
+        leadership.guard("many").execute(("SET", "data", 1))
+
+
+def test_steps_of_all_that_coordinates_go_in_one_exchange(face: Face) -> None:
+    kit = face.kit
+    lock = kit.lock("a", component="many", renew=False)
+    found = kit.together(
+        lock.deferred.locked(),
+        kit.semaphore("b", component="many", limit=2, renew=False).deferred.acquire(),
+        kit.countdown_latch("c", component="many").deferred.set(3),
+        kit.barrier("d", component="many", parties=1).deferred.wait(),
+        kit.election("e", component="many", renew=False).deferred.campaign(),
+        kit.rate_limit("f", component="many", limit=5, per=60).deferred.hit("key"),
+    )
+    locked, semaphore, was_open, passed, elected, hit = face.run(found)
+    assert (locked, was_open, passed, hit.allowed) == (False, True, True, True)
+    assert [hold.name for hold in (semaphore, elected)] == ["b", "e"]
+    assert face.run(kit.countdown_latch("c", component="many").count()) == 3

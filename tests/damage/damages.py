@@ -57,8 +57,8 @@ import shardkit
 from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap
 from shardkit.errors import StructureError
 from shardkit.local import LocalServers
+from shardkit.operations import Structure
 from shardkit.operations.drivers import AwaitingDriver
-from shardkit.operations.operation import Structure
 
 SUBJECTS = {
     name: subject._replace(

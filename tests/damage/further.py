@@ -29,7 +29,7 @@ from subjects import (
 
 from shardkit.coordination import Leg
 from shardkit.geo import City, IpRange
-from shardkit.operations.commands import Command
+from shardkit.operations import Command
 from shardkit.queues import NewTask
 from shardkit.social.delivery import FanOutJob
 from shardkit.social.network import RELATION_SHARDS

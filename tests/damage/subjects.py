@@ -14,12 +14,10 @@ from uuid import UUID
 from faces import clocked
 
 from shardkit import ShardErrors, ShardKit
-from shardkit.coordination import Leg
-from shardkit.coordination.guard import Guard
-from shardkit.geo import City, IpRange
-from shardkit.geo.city_totals import LogTally
-from shardkit.messaging.totals import RecordTally, Total
-from shardkit.operations.commands import Command
+from shardkit.coordination import Guard, Leg
+from shardkit.geo import City, IpRange, LogTally
+from shardkit.messaging import RecordTally, Total
+from shardkit.operations import Command
 
 # Subjects are in `data`; others are there for what needs several servers.
 MAP = """

@@ -15,7 +15,7 @@ from subjects import MAP, SUBJECTS, unchecked
 
 from shardkit import ShardErrors, ShardMap, connect
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Replies
+from shardkit.operations import Replies
 
 MOMENTS = 5  # of each call, at which the server is full
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from link_helpers import (
-    FACES,
     clients_of,
     closed,
     eventually,
@@ -107,7 +106,6 @@ def uses(kit: Any, client: Any, private: Any) -> dict[str, Callable[[], Any]]:
     }
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_closed_kit_says_so_in_every_method(
     kit: ShardKit, server: LocalServer, kind: str
 ) -> None:
@@ -161,7 +159,6 @@ def close_in_handshakes(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("through", ["structure", "client"])
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_kit_that_is_closed_during_a_handshake_leaves_no_connection(
     server: LocalServer, monkeypatch: pytest.MonkeyPatch, kind: str, through: str
 ) -> None:
@@ -205,9 +202,6 @@ async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
     gc.collect()  # a connection that was left open would warn
     with server.client() as asking:
         assert len(asking.client_list()) == 1
-
-
-# ---- forks while a thread holds a lock
 
 
 @FORKING

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
-from link_helpers import FACES, listed, of, opened
+from link_helpers import listed, of, opened
 
 import shardkit
 from shardkit import CommandRefused, CrossShardError, ShardErrors, ShardKit, ShardMap
@@ -108,7 +108,6 @@ USED = [
 
 
 @COMPONENTS
-@pytest.mark.parametrize("kind", FACES)
 async def test_decorators_and_routers_hand_out_a_client_that_does_everything(
     kit: ShardKit, local: LocalServers, component: str, kind: str
 ) -> None:
@@ -156,7 +155,6 @@ def check(replies: list[Any], encoding: bytes = b"listpack") -> None:
 
 
 @COMPONENTS
-@pytest.mark.parametrize("kind", FACES)
 async def test_pipelines_split_by_slot_and_keep_the_order(
     kit: ShardKit, local: LocalServers, component: str, kind: str
 ) -> None:

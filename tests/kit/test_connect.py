@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from link_helpers import FACES, clients_of, closed, eventually, exit_code, forked, of, opened
+from link_helpers import clients_of, closed, eventually, exit_code, forked, of, opened
 
 import shardkit
 from shardkit import AsyncShardKit, ConfigError, Entry, ShardKit, ShardMap
@@ -58,10 +58,6 @@ def works(kit: ShardKit) -> bool:
     return bool(kit.client("one").ping() and kit.client("few", 3).ping())
 
 
-# ---- where the topology comes from
-
-
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_kit_opens_from_a_path_a_map_a_url_and_an_entry(
     tmp_path: Path, text: str, where: ShardMap, server: LocalServer, kind: str
 ) -> None:
@@ -150,9 +146,6 @@ else:
     )
 
 
-# ---- the default kit
-
-
 def test_the_default_kit_is_opened_by_its_first_user_and_once(where: ShardMap) -> None:
     @shardkit.redis_connection("one")
     def one(conn: redis.Redis, value: str) -> Any:
@@ -227,9 +220,6 @@ async def test_async_functions_and_routers_use_the_default_kit(
     await shardkit.default_kit().aclose()
 
 
-# ---- closing
-
-
 def use_blocking(kit: ShardKit | AsyncShardKit) -> None:
     @kit.sharded_connection("few")
     def ping(conn: redis.Redis, key: int) -> Any:
@@ -252,7 +242,6 @@ async def use_awaiting(kit: ShardKit | AsyncShardKit) -> None:
     assert [one async for one in pings()] == [True]
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_closing_closes_every_pool(where: ShardMap, server: LocalServer, kind: str) -> None:
     async with opened(kind, where) as face:
         if not face.blocks:
@@ -285,9 +274,6 @@ def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> N
     asyncio.run(main())
     gc.collect()
     assert asyncio.run(eventually(lambda: clients_of(server) == 0))
-
-
-# ---- forks
 
 
 FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12

@@ -16,7 +16,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from decorated import Timeline
-from link_helpers import FACES, of
+from link_helpers import of
 
 import shardkit
 from shardkit import AsyncShardKit, ConfigError, ShardKit, ShardMap
@@ -38,9 +38,6 @@ def source(request: pytest.FixtureRequest, kit: ShardKit, akit: AsyncShardKit) -
 
 def owner(kit: ShardKit, key: Any) -> int:
     return kit.component("many").place(key)
-
-
-# ---- what is handed over
 
 
 async def test_functions_of_all_kinds_work_when_imported_before_configuring(
@@ -168,9 +165,6 @@ def test_a_stacked_decorator_without_a_named_key_is_refused_without_telling_secr
         wrong("k")
 
 
-# ---- the key
-
-
 def keyed(kit: ShardKit, function: Callable[..., Any], key: Any = None) -> Callable[..., Any]:
     decorate: Any = kit.sharded_connection("many", key=key)
     return decorate(function)
@@ -257,9 +251,6 @@ def test_a_function_that_cannot_be_routed_is_refused_where_it_is_decorated(kit: 
             keyed(kit, function, key)
 
 
-# ---- counts, and components of the other kind
-
-
 def test_a_component_used_the_wrong_way_is_named(kit: ShardKit) -> None:
     with pytest.raises(
         MissingEntryError,
@@ -281,10 +272,6 @@ def test_without_a_topology_the_first_call_says_so(monkeypatch: pytest.MonkeyPat
         asyncio.run(decorated.acount_visit("x"))
 
 
-# ---- generators
-
-
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_generator_is_sent_values_errors_and_its_end(source: Any, kind: str) -> None:
     log: list[Any] = []
 
@@ -369,9 +356,6 @@ async def test_the_connection_of_a_generator_is_found_when_it_is_advanced(kit: S
 
 async def agenerator(conn: Any, key: str) -> AsyncGenerator[Any, None]:
     yield conn
-
-
-# ---- what a decorated function looks like
 
 
 def test_metadata_is_the_functions_own() -> None:

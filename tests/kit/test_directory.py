@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from link_helpers import FACES, of, opened
+from link_helpers import of, opened
 
 import shardkit
 from shardkit import ConfigError
@@ -24,7 +24,6 @@ def url(server: LocalServer) -> str:
     return f"redis://127.0.0.1:{server.port}"
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_an_object_is_set_read_listed_and_deleted(server: LocalServer, kind: str) -> None:
     async with opened(kind, url(server)) as face:
         directory = face.kit.directory
@@ -42,7 +41,6 @@ async def test_an_object_is_set_read_listed_and_deleted(server: LocalServer, kin
 
 
 @pytest.mark.parametrize("value", [{7: 1}, {"a": [{None: 1}]}, {"a": ({True: 1},)}])
-@pytest.mark.parametrize("kind", FACES)
 async def test_keys_that_are_not_text_are_refused(
     server: LocalServer, kind: str, value: Any
 ) -> None:

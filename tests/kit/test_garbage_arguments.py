@@ -46,23 +46,11 @@ MAKERS: dict[str, Callable[[ShardKit], Any]] = {
     "list": lambda kit: kit.list("l", component="c"),
     "unique_visitors": lambda kit: kit.unique_visitors(component="c", first_day=1_000),
     "packed": lambda kit: kit.packed("p", component="c", fields={"votes": "u32"}),
-    "locations": lambda kit: kit.locations(component="c"),
-    "ip_to_city": lambda kit: kit.ip_to_city(component="c"),
-    "city_totals": lambda kit: kit.city_totals(component="c"),
-    "recent_contacts": lambda kit: kit.recent_contacts(component="c"),
-    "address_book": lambda kit: kit.address_book(component="c"),
     "score_ranges": lambda kit: kit.score_ranges("r", component="c", shards=2),
     "search": lambda kit: kit.search("d", component="c", attributes={"votes": "number"}),
-    "ads": lambda kit: kit.ads(component="c"),
-    "job_search": lambda kit: kit.job_search(component="c"),
-    "queues": lambda kit: kit.queues(component="c"),
     "social": lambda kit: kit.social(component="one"),
     "countdown_latch": lambda kit: kit.countdown_latch("n", component="c"),
-    "transfers": lambda kit: kit.transfers(component="c"),
-    "market": lambda kit: kit.market(component="c"),
     "rate_limit": lambda kit: kit.rate_limit("g", component="c", limit=5),
-    "statistics": lambda kit: kit.statistics(component="c"),
-    "access_times": lambda kit: kit.access_times(component="c"),
     "maintenance": lambda kit: kit.maintenance(component="one"),
     "lock": lambda kit: kit.lock("l", component="c", renew=False),
     "semaphore": lambda kit: kit.semaphore("l", component="c", limit=2, renew=False),
@@ -73,12 +61,14 @@ MAKERS: dict[str, Callable[[ShardKit], Any]] = {
     ),
     "election": lambda kit: kit.election("e", component="c", renew=False),
     "barrier": lambda kit: kit.barrier("b", component="c", parties=2),
-    "logs": lambda kit: kit.logs(component="c"),
-    "counters": lambda kit: kit.counters(component="c"),
-    "mailboxes": lambda kit: kit.mailboxes(component="c"),
-    "chats": lambda kit: kit.chats(component="c"),
-    "files": lambda kit: kit.files(component="c"),
-    "totals": lambda kit: kit.totals(component="c"),
+    **{
+        name: lambda kit, name=name: getattr(kit, name)(component="c")
+        for name in (
+            *("locations", "ip_to_city", "city_totals", "recent_contacts", "address_book", "ads"),
+            *("job_search", "queues", "transfers", "market", "statistics", "access_times"),
+            *("logs", "counters", "mailboxes", "chats", "files", "totals"),
+        )
+    },
 }
 
 
@@ -90,7 +80,8 @@ class Garbage:
 NAN = float("nan")
 HUGE = 10**5_000  # Python prints no number of so many digits, and hiredis crashes at one
 ODD: list[Any] = [None, NAN, "x\ud800", "1|2", -1, HUGE, (1, 2), [Garbage()], [(1,)]]
-ODD += [[("a", Garbage())], {Garbage(): 1}, {"a": Garbage()}]
+ODD += [[("a", Garbage())], {Garbage(): 1}, {"a": Garbage()}, 10**400, -float("inf")]
+ODD += [[HUGE], (HUGE, HUGE), [("a", HUGE)], {HUGE: 1}, {"a": HUGE}, [10**400]]
 SAMPLES: list[Any] = ["a", 1, ["a"], [("a", 1)], {"a": 1}, date(2026, 1, 1), 0.5, True, b"x"]
 SAMPLES += [lambda: True]
 # What bounds the calls that wait, or go on for ever; None waits for ever, as it should.
@@ -260,7 +251,7 @@ def test_pairs_and_names_of_limits_markets_and_counters_are_checked(kit: ShardKi
         (lambda some: kit.market(component="c").total([], some), ("sword",)),
         (lambda some: kit.counters(component="c").hit(some), ["a"]),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"pair|name|hits"):
+        with pytest.raises(InvalidArgumentError, match=r"pair|name|hits|tuples"):
             make([given])  # type: ignore[operator]
 
 

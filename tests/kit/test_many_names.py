@@ -15,7 +15,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pytest
 from faces import Face, faced
 
 from shardkit import ShardMap, log_records
@@ -123,7 +122,6 @@ def measure(kind_of_face: str, port: str) -> None:
         assert kept
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_memory_does_not_grow_with_names(kind: str) -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     with LocalServer() as server:

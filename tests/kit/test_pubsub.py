@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
+from arranged import ask
 from faces import PATIENCE, Face, faced
 from redis import Redis
 from redis.exceptions import RedisError
@@ -21,7 +22,6 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import CommandRefused, InvalidArgumentError, ShardKitError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers
-from shardkit.routing.placement import slot_of
 
 KINDS = ["blocking", "awaiting"]
 MESSAGES = int(os.environ.get("EVENTS", "3000"))
@@ -46,13 +46,11 @@ def close(face: Face, events: Any) -> None:
 def noisy(request: pytest.FixtureRequest, servers: LocalServers, shard_map: Any) -> Iterator[Face]:
     """A kit of each face over servers that tell of key events."""
     for server in servers.servers:
-        with server.client() as client:
-            client.config_set("notify-keyspace-events", "KEA")
+        ask(server, "config_set", "notify-keyspace-events", "KEA")
     with faced(request.param, shard_map) as face:
         yield face
     for server in servers.servers:
-        with server.client() as client:
-            client.config_set("notify-keyspace-events", "")
+        ask(server, "config_set", "notify-keyspace-events", "")
 
 
 def test_messages_arrive_from_every_shard_once(face: Face) -> None:
@@ -120,20 +118,17 @@ def test_names_of_events_without_a_database_of_their_own_are_refused(face: Face)
 
 def test_a_refused_subscription_is_an_error(face: Face, servers: LocalServers) -> None:
     for server in servers.servers:
-        with server.client() as client:
-            client.execute_command("ACL SETUSER", "default", "resetchannels", "&own:*")
+        ask(server, "execute_command", "ACL SETUSER", "default", "resetchannels", "&own:*")
     events = face.kit.key_sharded("many").pubsub()
     try:
         with pytest.raises(CommandRefused, match=r"many:\d+: a subscription was refused"):
             face.run(events.subscribe("others"))
     finally:
         for server in servers.servers:
-            with server.client() as client:
-                client.execute_command("ACL SETUSER", "default", "allchannels")
+            ask(server, "execute_command", "ACL SETUSER", "default", "allchannels")
         close(face, events)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_cluster_has_sharded_channels(kind: str, cluster_map: ShardMap, cluster: Any) -> None:
     with faced(kind, cluster_map) as face:
         router = face.kit.key_sharded("cluster")
@@ -145,16 +140,14 @@ def test_a_cluster_has_sharded_channels(kind: str, cluster_map: ShardMap, cluste
         with pytest.raises(InvalidArgumentError, match="have no patterns"):
             face.run(events.psubscribe("news:*"))
         for node in cluster.nodes:
-            with node.client() as client:
-                client.config_set("notify-keyspace-events", "KEA")
+            ask(node, "config_set", "notify-keyspace-events", "KEA")
         face.run(events.psubscribe("__keyevent@*__:set"))
         for name in names:
             face.run(router.set(name, 1))
         assert sorted(m["data"].decode() for m in received(face, events, 12)) == sorted(names)
         close(face, events)
         for node in cluster.nodes:
-            with node.client() as client:
-                client.config_set("notify-keyspace-events", "")
+            ask(node, "config_set", "notify-keyspace-events", "")
 
 
 class Published(NamedTuple):
@@ -178,7 +171,6 @@ def lost_in_gaps(published: list[Published], counts: Counter[int], gaps: list[An
 
 @pytest.mark.timeout(90 + MESSAGES // 500)
 @pytest.mark.parametrize("pattern", [False, True], ids=["channels", "pattern"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move(
     kind: str, pattern: bool
 ) -> None:
@@ -245,7 +237,6 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
 
 
 @pytest.mark.parametrize("how", ["killed", "replaced"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_failovers_by_sentinels_are_followed_with_gaps(kind: str, how: str) -> None:
     with LocalSentinel("main", replicas=2, sentinels=1) as watched:
         asked: Any = watched.sentinel()
@@ -261,8 +252,7 @@ def test_failovers_by_sentinels_are_followed_with_gaps(kind: str, how: str) -> N
                 if n == 50 and how == "killed":
                     watched.master.kill()
                 elif n == 50:  # the former master lives, and answers, for ever
-                    with watched.master.client() as client:
-                        client.execute_command("ACL", "SETUSER", "default", "-slaveof")
+                    ask(watched.master, "execute_command", "ACL", "SETUSER", "default", "-slaveof")
                     asked.sentinels[0].execute_command("SENTINEL FAILOVER", "main")
                 try:  # by somebody who hears of the failover first
                     host, port = asked.discover_master("main")
@@ -317,7 +307,6 @@ def test_a_forked_child_has_subscriptions_of_its_own_and_takes_nothing_from_its_
         events.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
     with LocalCluster() as whole, whole.client() as asking:
         entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}
@@ -328,12 +317,10 @@ def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
             owner = asking.get_node_from_key("moves").name
             [source] = [node for node in whole.nodes if node.address == owner]
             target = next(node for node in whole.nodes if node.address != owner)
-            with target.client() as new:
-                identity = new.execute_command("CLUSTER MYID")
+            identity, slot = ask(target, "execute_command", "CLUSTER MYID"), asking.keyslot("moves")
             others, since = [n for n in whole.nodes if n not in (source, target)], time.time()
             for node in (target, source, *others):  # or these hear of it when they are told
-                with node.client() as told:
-                    told.execute_command("CLUSTER SETSLOT", slot_of("moves"), "NODE", identity)
+                ask(node, "execute_command", "CLUSTER SETSLOT", slot, "NODE", identity)
             [gap, *_] = received(face, events, 1)
             assert (gap["type"], gap["shard"]) == ("gap", "cluster")
             assert gap["since"] < since  # the target knows it before the source
@@ -344,7 +331,6 @@ def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
             close(face, events)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_node_that_is_cut_off_from_the_majority_has_a_gap(kind: str) -> None:
     with LocalCluster() as whole, whole.client() as asking:
         entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import io
+import json
+import random
+import subprocess
+import sys
+import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, drawn, holder, keys_of
+from faces import Exchanges, Face, Time, clocked, drawn, eventually, holder, keys_of
 from messaging_helpers import bodies
 
-from shardkit import ShardKit
+import shardkit
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging import Chats, Message, tagged
+from shardkit.local import LocalCluster
+from shardkit.messaging import Chats, Message, RecordTally, Total, tagged
 
 
 def test_ids_of_chats_and_names_of_users_never_meet_other_keys(kit: ShardKit) -> None:
@@ -237,7 +249,7 @@ def test_what_is_damaged_is_named_and_can_be_skipped(kit: Any) -> None:
     server.zadd(f"{key}:members", {"ben": 99})
     assert [found.key for found in chats.check(chat)] == [key, f"{key}:members"]
     server.zadd(f"{key}:members", {b"\xff": 0})
-    with pytest.raises(DamagedDataError, match=r"members is damaged: b'\\xff', where a name"):
+    with pytest.raises(DamagedDataError, match=r"members is damaged: b'\\xff', where text"):
         chats.repair(chat)
     assert (f"{key}:members", "b'\\xff'") in {(each.key, each.found) for each in chats.check(chat)}
     state = server.dump(f"{key}:state")
@@ -289,3 +301,303 @@ def test_a_listener_waits_on_when_the_longest_wait_is_over(
     chats = clocked(kit, monotonic=passing).chats(component="one")
     chat: Any = chats.create("anna", ["ben"])
     assert next(iter(chats.listen(chat, "ben"))).body == "late"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as found:
+        yield found
+
+
+def map_of(cluster: LocalCluster) -> ShardMap:
+    return ShardMap.parse(json.dumps({"components": {"c": {"entry": dict(cluster.entry.fields)}}}))
+
+
+def test_mailboxes_chats_files_and_totals_work_on_a_cluster(cluster: LocalCluster) -> None:
+    shard_map = map_of(cluster)
+    with shardkit.connect(shard_map) as kit, shardkit.connect(shard_map) as other:
+        mail, sender = kit.mailboxes(component="c"), other.mailboxes(component="c")
+        for user in ("anna", "ben", "cleo", "dora"):  # on several nodes
+            timer = threading.Timer(0.1, sender.send, (user, "root", "hello"))
+            timer.start()
+            began = time.monotonic()
+            [message] = mail.fetch(user, timeout=30)
+            assert time.monotonic() - began < 8
+            timer.join()
+            assert mail.acknowledge(user, [message]) == 1
+        sender.send_many([(f"u{n}", "root", n) for n in range(50)])
+        assert mail.unread_many([f"u{n}" for n in range(50)]) == [1] * 50
+
+        chats = kit.chats(component="c")
+        chat = chats.create("anna", ["ben", "cleo"], "hello")
+        assert chat is not None
+        assert chats.send(chat, "ben", "hi") == 2
+        for user in ("anna", "ben", "cleo"):
+            [news] = chats.fetch(user)
+            assert chats.acknowledge(chat, user, news.messages[-1])
+        assert not list(chats.check(chat))
+
+        files = kit.files(component="c")
+        files.create("logs", ["x"], chunk_size=1000)
+        content = b"".join(b"line %d\n" % n for n in range(3000))
+        files.publish("logs", io.BytesIO(content), name="a")
+        file = files.take("logs", "x")
+        assert file is not None
+        tally = RecordTally(lambda line: line[:6], lambda k: [Total("d", "w", k.decode())])
+        tally.add(files.lines(file))
+        totals = kit.totals(component="c")
+        assert totals.flush("a", tally)
+        files.done(file)
+        assert files.status("logs").held == 0
+        assert sum(count for _, count in totals.all("d", "w")) == 3000
+
+
+def channels(cluster: LocalCluster, which: str) -> list[str]:
+    """The channels of waiting processes that the nodes have."""
+    client = cluster.client(decode_responses=True)
+    try:
+        nodes = [client.get_redis_connection(node) for node in client.get_primaries()]
+        return [name for node in nodes for name in node.execute_command("PUBSUB", which)]
+    finally:
+        client.close()
+
+
+def waits_for(mail: Any, owner: str) -> tuple[threading.Thread, list[Any]]:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(mail.fetch(owner, timeout=30)))
+    thread.start()
+    return thread, found
+
+
+async def test_only_the_node_of_a_waiter_hears_of_its_wake_up(cluster: LocalCluster) -> None:
+    with shardkit.connect(map_of(cluster)) as kit, shardkit.connect(map_of(cluster)) as other:
+        mail, sender = kit.mailboxes(component="c"), other.mailboxes(component="c")
+        thread, found = waits_for(mail, "eva lotta")  # a tag that is no name of a channel
+        [channel] = eventually(lambda: channels(cluster, "SHARDCHANNELS"))
+        assert not channels(cluster, "CHANNELS")
+        began = time.monotonic()
+        sender.send("eva lotta", "root", 1)
+        thread.join()
+        assert [message.body for message in found] == [1]
+        assert time.monotonic() - began < 8
+
+        thread, found = waits_for(mail, "eva lotta")
+        assert eventually(lambda: other.client("c").exists("mailbox:{eva lotta}:waiters"))
+        _move_slot(cluster, channel)
+        assert eventually(lambda: channels(cluster, "SHARDCHANNELS") not in ([], [channel]))
+        assert eventually(lambda: other.client("c").scard("mailbox:{eva lotta}:waiters") == 2)
+        began = time.monotonic()
+        sender.send("eva lotta", "root", 2)
+        thread.join()
+        assert [message.body for message in found] == [2]
+        assert time.monotonic() - began < 8
+
+    async with await shardkit.aconnect(map_of(cluster)) as akit:
+        waiting = asyncio.ensure_future(akit.mailboxes(component="c").fetch("ole", timeout=30))
+        while not channels(cluster, "SHARDCHANNELS"):  # noqa: ASYNC110 - of a server
+            await asyncio.sleep(0.02)
+        began = time.monotonic()
+        await akit.mailboxes(component="c").send("ole", "root", 3)
+        assert [message.body for message in await waiting] == [3]
+        assert time.monotonic() - began < 8
+
+
+def _move_slot(cluster: LocalCluster, channel: str) -> None:
+    """Give the slot of a channel to another node, which ends subscriptions of it."""
+    client = cluster.client(decode_responses=True)
+    nodes = {node.name: client.get_redis_connection(node) for node in client.get_primaries()}
+    ids = {name: node.execute_command("CLUSTER", "MYID") for name, node in nodes.items()}
+    slot = client.keyslot(channel)
+    was = client.get_node_from_key(channel).name
+    new = next(name for name in nodes if name != was)
+    for name in (new, *(name for name in nodes if name != new)):
+        nodes[name].execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[new])
+    client.close()
+
+
+def test_where_sharded_channels_are_refused_plain_ones_wake(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    nodes = [client.get_redis_connection(node) for node in client.get_primaries()]
+    for node in nodes:
+        node.execute_command("ACL", "SETUSER", "default", "-ssubscribe")
+    try:
+        with shardkit.connect(map_of(cluster)) as kit, shardkit.connect(map_of(cluster)) as other:
+            thread, found = waits_for(kit.mailboxes(component="c"), "pia")
+            assert eventually(lambda: channels(cluster, "CHANNELS"))
+            began = time.monotonic()
+            other.mailboxes(component="c").send("pia", "root", 1)
+            thread.join()
+            assert [message.body for message in found] == [1]
+            assert time.monotonic() - began < 8
+    finally:
+        for node in nodes:
+            node.execute_command("ACL", "SETUSER", "default", "+ssubscribe")
+        client.close()
+
+
+MESSAGES = 60
+SUPERVISOR = """
+import os, random, signal, sys, time
+import shardkit
+from shardkit.errors import FileLeaseLostError, FileStalledError
+from shardkit.messaging import RecordTally, Total
+
+shard_map, folder, notes, what, kills = sys.argv[1:]
+chance = random.Random(32)
+
+def note(*words):
+    line = " ".join(map(str, words)) + "\\n"
+    file = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, line.encode())
+    os.close(file)
+
+def files_of(kit):
+    return kit.files(component="many", attempts=1000)
+
+def publish(kit):
+    files = files_of(kit)
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if "parts" in name:
+            list(files.publish_parts("logs", path, part_size=30_000, lease=1))
+        else:
+            files.publish("logs", path, lease=1)
+    files.close("logs")
+
+def add_up(reader):
+    def read(kit):
+        files, totals = files_of(kit), kit.totals(component="many")
+        for file in files.take_all("logs", reader, lease=1):
+            tally = RecordTally(
+                lambda line: line.split()[0], lambda word: [Total(reader, "word", word.decode())]
+            )
+            tally.add(files.lines(file))
+            totals.flush(f"{reader} {file.name}", tally)
+            files.done(file)
+    return read
+
+def send(kit):
+    chats, mail = kit.chats(component="many"), kit.mailboxes(component="many")
+    while chats.send("c", "anna", "hi") < 60:
+        pass
+    while mail.send("ben", "anna", "hi") < 60:
+        pass
+    note("sent")
+
+def member(user):
+    def follow(kit):
+        chats = kit.chats(component="many")
+        while True:
+            for message in chats.fetch_from("c", user, 5, timeout=30):
+                note(user, "got", message.id)
+                chats.acknowledge("c", user, message)
+                note(user, "acknowledged", message.id)
+                if message.id >= 60:
+                    return
+    return follow
+
+def recipient(kit):
+    mail = kit.mailboxes(component="many")
+    while not (os.path.exists(notes) and "sent" in open(notes).read() and not mail.unread("ben")):
+        for message in mail.fetch("ben", 3, lease=1, timeout=0.2):
+            note("mail got", message.id)
+            if mail.acknowledge("ben", [message]):
+                note("mail acknowledged", message.id)
+
+roles = {
+    "files": [publish, add_up("x"), add_up("x"), add_up("y")],
+    "messages": [send, member("anna"), member("ben"), recipient, recipient],
+}[what]
+running = {}
+
+def start(role):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with shardkit.connect(shard_map) as kit:
+                role(kit)
+            os._exit(0)
+        except (FileLeaseLostError, FileStalledError):
+            os._exit(1)
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(2)
+    running[pid] = role
+
+for role in roles:
+    start(role)
+killed = 0
+while running:
+    if killed < int(kills):
+        time.sleep(chance.uniform(0.02, 0.2))
+        os.kill(chance.choice(sorted(running)), signal.SIGKILL)
+        killed += 1
+    pid, status = os.waitpid(-1, 0)
+    role = running.pop(pid)
+    if status:
+        start(role)
+print("killed", killed)
+"""
+
+
+def supervise(tmp_path: Path, shard_map: ShardMap, what: str, kills: int) -> list[str]:
+    (tmp_path / "map.yaml").write_text(shard_map.to_yaml(), encoding="utf-8")
+    arguments = (tmp_path / "map.yaml", tmp_path / "logs", tmp_path / "notes", what, str(kills))
+    done = subprocess.run(
+        [sys.executable, "-c", SUPERVISOR, *arguments],
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout == f"killed {kills}\n"
+    found = tmp_path / "notes"
+    return found.read_text(encoding="utf-8").splitlines() if found.exists() else []
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Counter[str]:
+    """Logs in a directory, plain and gzip; returns how often each word is in them."""
+    chance, words = random.Random(5), [f"word{n}" for n in range(40)]
+    (tmp_path / "logs").mkdir()
+    counts: Counter[str] = Counter()
+    for n in range(4):
+        lines = [f"{chance.choice(words)} {m}" for m in range(6000)]
+        counts.update(line.split()[0] for line in lines)
+        content = "\n".join(lines).encode()
+        if n % 2:
+            content = gzip.compress(content[:20_000]) + gzip.compress(content[20_000:])
+        name = f"{n}{'-parts' if n > 1 else ''}.log{'.gz' if n % 2 else ''}"
+        (tmp_path / "logs" / name).write_bytes(content)
+    return counts
+
+
+def test_publishers_and_aggregators_that_are_killed_count_every_line_once(
+    kit: ShardKit, shard_map: ShardMap, tmp_path: Path, logs: Counter[str]
+) -> None:
+    files, totals = kit.files(component="many"), kit.totals(component="many")
+    files.create("logs", ["x", "y"], byte_limit=100_000, chunk_size=2000)
+    supervise(tmp_path, shard_map, "files", 5)
+    for reader in "xy":
+        assert dict(totals.all(reader, "word")) == logs
+    status = files.status("logs")
+    assert (status.held, status.files, status.open) == (0, [], {"x": 0, "y": 0})
+    assert not status.failed
+    assert not [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
+
+
+def test_members_and_recipients_that_are_killed_get_everything_and_nothing_after_acknowledging_it(
+    kit: ShardKit, shard_map: ShardMap, tmp_path: Path
+) -> None:
+    kit.chats(component="many").create("anna", ["ben"], chat="c")
+    notes = supervise(tmp_path, shard_map, "messages", 6)
+    for who in ("anna", "ben", "mail"):
+        got: set[int] = set()
+        acknowledged: set[int] = set()
+        for user, *said in map(str.split, notes):
+            if user == who and said[0] == "got":
+                assert int(said[1]) not in acknowledged, "it came again"
+                got.add(int(said[1]))
+            elif user == who:
+                acknowledged.add(int(said[1]))
+        assert got >= set(range(1, MESSAGES + 1))

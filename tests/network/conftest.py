@@ -34,9 +34,3 @@ def there(own: LocalServers) -> LocalServer:
 def server() -> Iterator[LocalServer]:
     with LocalServer(name="config") as running:
         yield running
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of kit."""
-    return str(request.param)

@@ -41,7 +41,6 @@ def test_every_shard_of_healthy_servers_is_described(face: Face) -> None:
     assert json.loads(json.dumps(health.as_dict()))["ok"] is True
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_only_the_stopped_server_is_unreachable(
     kind: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +94,6 @@ async def probe(app: Any, path: str) -> tuple[int, Any]:
     return sent[0]["status"], json.loads(sent[1]["body"])
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_the_asgi_endpoint_answers_probes(kind: str, shard_map: ShardMap) -> None:
     async def main() -> None:
         blocks = kind == "blocking"
@@ -231,7 +229,6 @@ def test_a_kit_that_is_not_open_yet_is_live_and_not_ready() -> None:
     assert asyncio.run(probe(asgi(), "/ready"))[0] == 503
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_user_without_info_is_healthy_with_unknown_details(
     kind: str,
     own_server: LocalServer,
@@ -256,7 +253,6 @@ def test_a_user_without_info_is_healthy_with_unknown_details(
     assert "+info" in warning.getMessage()
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_servers_in_memory_are_healthy(kind: str) -> None:
     servers = MemoryServers(ShardMap.parse("components: {shop: {entry: {port: 1}}}"))
     with faced(kind, servers.shard_map, connector=servers) as face:
@@ -276,7 +272,6 @@ class Sealed(CredentialProvider):
         raise LookupError("the vault is sealed")
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_provider_that_raises_makes_its_component_unreachable(
     kind: str, shard_map: ShardMap
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 import signal
 import threading
@@ -22,6 +21,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import redis
+from arranged import map_of
 from faces import PATIENCE, Face, eventually, faced
 from faulty_proxy import faulty
 from link_helpers import in_threads, of
@@ -32,7 +32,6 @@ from shardkit import (
     LuaScript,
     ShardErrors,
     ShardKitError,
-    ShardMap,
     ShardUnavailable,
     events,
 )
@@ -45,8 +44,6 @@ TEXT = "return redis.call('RPUSH', KEYS[1], ARGV[1])"
 APPEND, SHA = LuaScript(TEXT), hashlib.sha1(TEXT.encode()).hexdigest()
 DATABASES = (1, 2)
 _numbers = count()
-
-# ---- kinds: how a client, a pool's connection and a reader of replicas append (or read) numbers
 
 
 async def command(client: Any, cell: Cell, *numbers: int) -> Any:
@@ -217,8 +214,6 @@ DECIDES = {
     "script": ("EVALSHA", "EVALSHA"),
 }
 
-# ---- ways: how a caller comes by a client
-
 Work = Callable[[Any], Awaitable[Any]]
 
 
@@ -295,8 +290,6 @@ WAYS = {
     },
 }
 
-# ---- servers
-
 
 class Stage:
     """The servers of this module behind their proxies, and a kit of each face on them."""
@@ -350,7 +343,7 @@ class Stage:
             components[f"{prefix}cluster"] = {"entry": in_slots}
             of_replicas = {**in_slots, "port": master.port, "read_from": "prefer_replica"}
             components[f"{prefix}replicated_cluster"] = {"entry": of_replicas}
-        shard_map = ShardMap.parse(json.dumps({"components": components}))
+        shard_map = map_of(**components)
         self.faces: dict[tuple[str, bool], Face] = {}
         for face in FACES:
             self.faces[face, False] = run(faced(face, shard_map))
@@ -461,9 +454,6 @@ def at_once(work: Any) -> Any:
     except StopIteration as end:
         return end.value
     raise AssertionError("a call of the blocking face waits")
-
-
-# ---- promises
 
 
 async def at_most_once(cell: Cell) -> None:

@@ -110,9 +110,6 @@ def test_ids_that_are_queued_already_are_logged(
     ]
 
 
-# ---- claims and rates
-
-
 def test_what_a_release_without_claims_has_taken_is_not_the_former_holders(
     face: Face, kit: ShardKit
 ) -> None:
@@ -261,9 +258,6 @@ def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) ->
     assert run(strict.take("q", timeout=0)).name == "late"
 
 
-# ---- lost keys
-
-
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("lost", ["", ":delayed", ":taken", ":dead"])
 def test_enqueueing_an_id_whose_task_is_nowhere_queues_it(
@@ -379,9 +373,6 @@ def test_a_queue_can_be_emptied(face: Face, kit: ShardKit) -> None:
     assert server_of(kit, "one", "q").keys("queues:{q}*") == []
 
 
-# ---- what others push
-
-
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_tasks_that_others_push_are_done_too(face: Face, kit: ShardKit, component: str) -> None:
     queues, run = face.kit.queues(component=component), face.run
@@ -468,10 +459,6 @@ def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: Shard
     assert set(server.hmget("queues:{q}:attempts", "d")) == {b"0"}
 
 
-# ---- on a cluster
-
-
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> None:
     with faced(kind, cluster_map) as face:
         queues, run = face.kit.queues(component="cluster", attempts=1), face.run
@@ -487,9 +474,6 @@ def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> Non
         assert run(queues.take(names, timeout=0.05)) is None
         assert run(queues.fail(later[0], "no"))
         assert [dead.reason for dead in face.list(queues.dead(later[0].queue))] == ["no"]
-
-
-# ---- what is refused
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arranged import map_of
+from arranged import ask, map_of
 from faces import Face, answer, faced
 from social_helpers import LIMITS, USER, act, compare, opened, populate, seen, stopped, stopping
 
@@ -151,5 +151,4 @@ def test_a_placement_that_ignores_tags_is_refused_before_a_user_is_stored(split:
         network = face.kit.social("s", **places)
         with pytest.raises(CrossShardError, match="component 'b' ignores hash tags"):
             face.run(network.create_user("ada", "Ada"))
-        with servers.server_of("a", 0).client() as client:
-            assert client.info("keyspace") == {}
+        assert ask(servers.server_of("a", 0), "info", "keyspace") == {}

@@ -1,13 +1,16 @@
-"""Structures on a component that is a cluster: nothing changes for them."""
+"""Structures on a cluster, where nothing changes for them; the pages' figures were measured."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, faced, sessions
 
 from shardkit import ShardMap
@@ -19,11 +22,9 @@ NEXT = DAY + timedelta(days=1)
 
 @pytest.fixture
 def both_map(cluster: LocalCluster, own_server: LocalServer) -> ShardMap:
-    components = {
-        "cluster": {"entry": dict(cluster.entry.fields)},
-        "single": {"entry": {"port": own_server.port}},
-    }
-    return ShardMap.parse(json.dumps({"components": components}))
+    return map_of(
+        cluster={"entry": dict(cluster.entry.fields)}, single={"entry": {"port": own_server.port}}
+    )
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -88,3 +89,31 @@ def test_hyperloglogs_are_merged_over_a_cluster(on_cluster: Face, name: str) -> 
     assert face.run(visitors.count_union(days)) == face.run(visitors.count(DAY))
     for day in days:
         assert face.run(visitors.remove(day)) is True
+
+
+def read(path: str) -> str:
+    return (Path(__file__).parents[2] / path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("page", "file", "place", "names", "count"),
+    [
+        ("sets", "memory_set", ["figures"], "(?:ids|text), .*?", 6),
+        ("unique", "unique", ["memory"], "[^|]+", 8),
+        ("sorted-sets", "sorted_set", ["bytes", "figures"], ".*?", 2),
+    ],
+)
+def test_the_bytes_are_those_that_were_measured(
+    page: str, file: str, place: list[str], names: str, count: int
+) -> None:
+    figures = json.loads(read(f"benchmarks/results/{file}.json"))
+    for name in place:
+        figures = figures[name]
+    valkey, redis = figures.values()
+    pattern = rf"^\| ({names}) \| ([0-9.]+) \| ([0-9.]+) \|$"
+    rows = re.findall(pattern, read(f"docs/{page}.md"), re.MULTILINE)
+    assert len(rows) == count
+    for name, on_valkey, on_redis in rows:
+        name = name.replace("`set-max-intset-entries`", "limit").replace("`", "")
+        assert abs(valkey[name] - float(on_valkey)) <= 0.051
+        assert abs(redis[name] - float(on_redis)) <= 0.051

@@ -104,7 +104,6 @@ async def test_an_async_kit_reads_entries_from_a_config_server_in_memory() -> No
 
 @pytest.mark.parametrize("call", ["client", "pipeline", "router", "each"])
 @pytest.mark.parametrize("fault", ["lose_answer", "lose_command", "hang", "down"])
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_errors_say_what_those_of_real_servers_say(kind: str, fault: str, call: str) -> None:
     servers = MemoryServers(ShardMap.parse("components: {e: {entry: {}}}"))
     [server] = servers.servers

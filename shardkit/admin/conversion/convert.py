@@ -22,7 +22,7 @@ from redis.exceptions import MovedError, NoPermissionError
 
 from shardkit.admin.conversion.forms import Conversion, Entry, Timed, decode_all, form_of
 from shardkit.admin.doctor.scan import Database, by_server
-from shardkit.admin.growth.exchange import Slices, at_work
+from shardkit.admin.growth.exchange import Slices, at_work, check_share
 from shardkit.admin.growth.gate import moving_slots
 from shardkit.admin.growth.shard_copy import KeyCapture, turn_on_notifications
 from shardkit.errors import GrowthError, counted
@@ -109,7 +109,7 @@ class _Copy:
         self._pattern = conversion.pattern
         self._form = form_of(conversion, kit, component)
         self._form.still = still
-        self._share, self._progress = share, progress
+        self._share, self._progress = check_share("convert", share), progress
         self._by_key = conversion.by_key
         self._captures: list[tuple[KeyCapture, dict[int, Database]]] = []
         self._slices = Slices()

@@ -39,7 +39,7 @@ from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.network.server_queries import STEPS, query_all
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 
 COPY = 3600.0  # seconds
 
@@ -86,7 +86,7 @@ def attach_replica(
             that server, and no entry names it.
         InvalidArgumentError: no entry names the server to follow.
     """
-    copy_timeout = in_seconds(copy_timeout)
+    copy_timeout = check_seconds("attach_replica", "copy_timeout", copy_timeout)
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
@@ -391,7 +391,7 @@ def verify_replica(master: Any, replica: Any, timeout: Seconds = TIMEOUT) -> Ver
     Cost: a few exchanges with both, one more with the replica every 5 ms, and a second if the
     replica has an append-only file.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("verify_replica", "timeout", timeout)
     check = partial(_verify, master, replica, timeout)
     [answer] = query_all({0: check}, (timeout + _ANSWER) / STEPS).values()
     if isinstance(answer, Exception):
@@ -450,7 +450,7 @@ def verify_replicas(
     Returns:
         By master and replica, each pair once whatever its names, how far a write got, or the error.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("verify_replicas", "timeout", timeout)
     components = list(components)
     same = KnownServers(components).same
     pairs: dict[tuple[ServerAddress, ServerAddress], Stored] = {}

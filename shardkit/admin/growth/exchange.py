@@ -29,6 +29,7 @@ from shardkit.config.component import WITNESS_KEY
 from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, numbers_in
 from shardkit.network.links.resp import Arguments, pack_all
+from shardkit.operations.arguments import check_number
 from shardkit.routing.placement import slot_of
 
 T = TypeVar("T")
@@ -162,6 +163,11 @@ class Slices:
         """Record the bytes of the values of one exchange."""
         fitting = keys * self._bytes // max(size, 1)
         self._count = max(1, min(_MOST, fitting, 2 * self._count))
+
+
+def check_share(owner: str, share: float) -> float:
+    """Return a share of the time, checked."""
+    return check_number(owner, "share", share, 0.001, 1)
 
 
 @contextmanager

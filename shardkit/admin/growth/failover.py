@@ -54,7 +54,7 @@ from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.network.rules import MOST_DOWN
 from shardkit.network.server_queries import ServerErrors, client_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.commands import Shard
 
 HOLD = 0.5  # seconds that writers may wait
@@ -110,7 +110,7 @@ def fail_over(
         InvalidArgumentError: there is no such shard or server.
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
-    hold = in_seconds(hold)
+    hold = check_seconds("fail_over", "hold", hold)
     change = Change(kind="failover", name=name, databases=["*/*"])
     with lease(config) as leased, taking_part(config, change), ExitStack() as stack:
         components = read_components(config)
@@ -443,7 +443,7 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
     Returns:
         All fences that were pending, and whether each is applied.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("apply_fences", "timeout", timeout)
     end = time.monotonic() + timeout
     done: dict[ServerAddress, Fence] = {}
     fleet: KnownServers | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import ipaddress
 import json
 import signal
 import subprocess
@@ -23,6 +25,7 @@ from redis.retry import Retry
 
 from shardkit.cli.app import app
 from shardkit.cli.demo import command, sample
+from shardkit.cli.demo.access_log import AccessLogParser
 from shardkit.cli.demo.logs import LogCounts
 
 COMMAND = [sys.executable, "-m", "shardkit", "demo"]
@@ -48,9 +51,6 @@ def log(tmp_path: Path) -> Path:
     path = tmp_path / "access.log"
     path.write_bytes(chance_log(7, 2_000))
     return path
-
-
-# ---- on embedded servers
 
 
 def test_without_arguments_the_sample_is_counted_as_awk_says(tmp_path: Path) -> None:
@@ -87,9 +87,6 @@ def test_people_get_tables(log: Path) -> None:
         [row] = [line.split() for line in lines if line.startswith(day)]
         assert (row[1], row[-1]) == (f"{hits:,}", f"{visitors:,}")
     assert all(line == line.rstrip() for line in lines)
-
-
-# ---- on running servers
 
 
 def test_every_way_of_giving_a_log_gives_the_same_figures(url: str, log: Path) -> None:
@@ -168,9 +165,6 @@ def test_people_get_the_counts_of_logs_in_a_table(
     assert other.stdout.splitlines()[-1] == "ONE PROCESS COUNTS OTHERWISE"
 
 
-# ---- logs that are not as they should be
-
-
 def test_malformed_lines_are_shown_so_that_no_terminal_obeys_them(url: str) -> None:
     text = b"\x1b[31mred\x1b[0m\n\xff\xfe\n" + b"x" * 1_000_000 + b"\n\n\n\n\n"
     result = run("-c", url, "--log", "-", stdin=text)
@@ -223,9 +217,6 @@ def test_a_log_that_is_not_there_is_found_out_before_anything_starts(tmp_path: P
 def test_keeping_servers_that_others_run_makes_no_sense(url: str) -> None:
     result = run("-c", url, "--keep")
     assert "--keep" in str(result.exception)
-
-
-# ---- Ctrl-C
 
 
 @contextmanager
@@ -319,3 +310,46 @@ def test_servers_that_are_kept_run_until_they_are_interrupted() -> None:
         assert f"export SHARDKIT_CONFIG={url}" in out.decode()
         assert "shardkit locate unique --in demo:unique:2025-03-03 " in out.decode()
         assert not any(map(answers, servers))
+
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+# RFC 5737 and RFC 3849.
+RESERVED = [
+    ipaddress.ip_network(network)
+    for network in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
+]
+
+
+def test_the_sample_never_changes_and_has_only_addresses_reserved_for_examples() -> None:
+    digest = "0e23b6071499860720df4f032f18835b3b11daded7072ebef96b1ea9e4231d60"
+    assert hashlib.sha256(sample.log()).hexdigest() == digest
+    batch = AccessLogParser().parse(sample.log().splitlines(keepends=True))
+    assert 20_000 <= batch.lines <= 50_000
+    assert len(batch.visits) == 5
+    assert len(batch.malformed) == 8
+    addresses = {address.decode() for visits in batch.visits.values() for address, _ in visits}
+    assert len(addresses) > 1000
+    for address in map(ipaddress.ip_address, addresses):
+        assert any(address in network for network in RESERVED)
+
+
+def test_the_map_in_the_package_is_the_one_in_configs() -> None:
+    packaged = Path(sample.__file__).with_name("local.yaml")
+    assert packaged.read_text("utf-8") == (CONFIGS / "local.yaml").read_text("utf-8")
+
+
+def test_a_cached_function_is_right_while_its_shards_move() -> None:
+    result = CliRunner().invoke(app, ["demo", "cached", "--seconds", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["good"], report["old"], report["errors"]) == (True, 0, {})
+    assert report["moved"][1] > report["moved"][0]
+    assert report["calls"] == sum(calls for calls, _ in report["slices"]) > report["computed"] > 0
+
+
+def test_the_report_is_a_table_and_a_plot() -> None:
+    result = CliRunner().invoke(app, ["demo", "cached", "--seconds", "1"])
+    assert result.exit_code == 0, result.output
+    assert "old prices returned" in result.stdout
+    assert "█ shards move" in result.stdout

@@ -1,4 +1,4 @@
-"""Passwords of the provider that an entry names: asked at connect, renewed on open connections."""
+"""Passwords: of the provider that an entry names, and those that change while clients are open."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import redis
 from click.testing import CliRunner
 from link_helpers import FACES, count_of, of, opened
-from redis.credentials import StreamingCredentialProvider
+from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
 import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.cli.app import app
-from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.network.connections.credentials import login_in
+from shardkit.testing.fakes.servers import MemoryConnector
 
 NAME = "shop_auth:password"
 
@@ -372,3 +375,193 @@ def test_gcp_passwords_are_access_tokens(
     path.write_text(json.dumps({**account, "token_uri": f"http://127.0.0.1:{tokens[0]}/"}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
     assert login_in({"auth": {"provider": "gcp"}}) == (tokens[1],)
+
+
+@pytest.fixture
+def locked() -> Iterator[LocalServer]:
+    with LocalServer(password="first") as running:
+        yield running
+
+
+def rotate(server: LocalServer, old: str, new: str) -> None:
+    """Change the password, and close every connection that used the old one."""
+    with redis.Redis(port=server.port, password=old) as client:
+        client.config_set("requirepass", new)
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        client.ping()  # the killed ones are closed before this is answered
+
+
+@pytest.mark.parametrize("form", ["fields", "url"])
+async def test_a_password_of_the_environment_may_be_rotated(
+    connect: Any, form: str, locked: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SK_ROTATED", "first")
+    entry: dict[str, Any] = {"port": locked.port, "password": "${SK_ROTATED}"}
+    if form == "url":
+        entry = {"url": f"redis://default:${{SK_ROTATED}}@127.0.0.1:{locked.port}"}
+    kit = (await connect(a_map(**entry))).kit
+    shared, private = [await of(kit.client("jobs", private=own)) for own in (False, True)]
+    structure = kit.strings("names", component="jobs")
+    for client in (shared, private):
+        assert await of(client.ping())
+    await of(structure.set("a", b"1"))
+    monkeypatch.setenv("SK_ROTATED", "second/third")
+    rotate(locked, "first", "second/third")
+    for client in (shared, private):
+        assert await of(client.ping())
+    assert await of(structure.get("a")) == b"1"
+    assert shared.connection_pool.connection_kwargs["password"] == "first"  # when it was made
+    monkeypatch.delenv("SK_ROTATED")
+    await of(private.connection_pool.disconnect())
+    with pytest.raises(ShardKitError, match=r"SK_ROTATED.*is not in the environment"):
+        await of(private.ping())
+    monkeypatch.setenv("SK_ROTATED", "second/third")
+    assert await of(private.ping())
+
+
+class Tokens(CredentialProvider):
+    """An application's, whose token changes."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.asked = 0
+
+    def get_credentials(self) -> tuple[str]:
+        self.asked += 1
+        return (self.token,)
+
+
+async def test_connecting_with_a_password_logs_nothing(
+    connect: Any, locked: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit = (await connect(a_map(port=locked.port, password="first"))).kit
+    assert await of((await of(kit.client("jobs"))).ping())
+    assert not caplog.records
+
+
+async def test_a_component_may_have_a_provider_of_its_own(
+    connect: Any, locked: LocalServer
+) -> None:
+    tokens = Tokens("first")
+    stale = a_map(port=locked.port, password="stale")
+    kit = (await connect(stale, credential_providers={"jobs": tokens})).kit
+    client = await of(kit.client("jobs"))
+    assert await of(client.ping())
+    tokens.token = "second"
+    rotate(locked, "first", "second")
+    assert await of(client.ping())
+    assert tokens.asked >= 2
+
+
+async def test_config_servers_may_have_a_provider(connect: Any, locked: LocalServer) -> None:
+    with redis.Redis(port=locked.port, password="first") as client:
+        client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
+    where = Entry({"port": locked.port})
+    kit = (await connect(where, credential_providers={"config-server": Tokens("first")})).kit
+    assert (await of(kit.component("jobs"))).entry.address == "127.0.0.1:1/0"
+
+
+async def test_providers_of_unknown_components_are_refused(
+    connect: Any, locked: LocalServer
+) -> None:
+    options = {"credential_providers": {"job": Tokens("first")}}
+    with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
+        await connect(a_map(port=locked.port), **options)
+    with redis.Redis(port=locked.port, password="first") as client:
+        client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
+    where = Entry({"port": locked.port, "password": "first"})
+    with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
+        await connect(where, **options)
+    assert await connect(where, credential_providers={"jobs": Tokens("first")})
+
+
+def test_providers_are_checked_when_the_config_server_is_back(locked: LocalServer) -> None:
+    options = {"credential_providers": {"job": Tokens("first")}}
+    where = Entry({"port": locked.port, "password": "first", "socket_timeout": 0.2})
+    locked.pause()
+    with shardkit.connect(where, **options) as kit:
+        locked.resume()
+        with redis.Redis(port=locked.port, password="first") as client:
+            client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="has no component 'job'"):
+                kit.component("jobs")
+
+
+def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SK_ROTATED", "first")
+    where = ShardMap.parse("components: {jobs: {entry: {password: '${SK_ROTATED}'}}}")
+    with shardkit.connect(where, connector=MemoryConnector()) as kit:
+        assert kit.client("jobs").ping()
+        assert kit.client("jobs", private=True).ping()
+
+
+@pytest.mark.parametrize("form", ["fields", "url", "config server"])
+async def test_files_are_reread(
+    connect: Any, form: str, locked: LocalServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("\ufefffirst\n", encoding="utf-8")  # as Windows' editor writes it
+    entry: dict[str, Any] = {"host": "127.0.0.1", "port": locked.port, "password_file": str(path)}
+    url = f"redis://127.0.0.1:{locked.port}/0?password_file={path}"
+    if form == "url":
+        entry = {"url": url}
+    where: Any = a_map(**entry)
+    if form == "config server":
+        with redis.Redis(port=locked.port, password="first") as client:
+            client.set("config:redis:jobs", Entry(entry).to_json())
+        where = url
+    kit = (await connect(where)).kit
+    client = await of(kit.client("jobs"))
+    assert await of(client.ping())
+    rotate(locked, "first", "second")
+    path.write_text("second")
+    assert await of(client.ping())
+    if form == "config server":
+        kit.topology.expire()
+        assert (await of(kit.component("jobs"))).entry.fields == entry
+    path.unlink()
+    await of(client.connection_pool.disconnect())
+    with pytest.raises(ShardKitError, match=r"password_file .* cannot be used: No such file"):
+        await of(client.ping())
+    path.write_text("second")
+    assert await of(client.ping())
+
+
+async def test_passwords_rotate_smoothly(connect: Any, locked: LocalServer, tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text("old")
+    with redis.Redis(port=locked.port, password="first") as admin:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
+        entry = {"port": locked.port, "username": "app", "password_file": str(path)}
+        kit = (await connect(a_map(**entry))).kit
+        client = await of(kit.client("jobs"))
+        for step in (">new", path, "<old"):
+            assert await of(client.incr("n"))
+            if step == path:
+                path.write_text("new")
+            else:
+                admin.execute_command("ACL", "SETUSER", "app", step)
+            assert await of(client.incr("n"))
+            await of(client.connection_pool.disconnect())
+        assert await of(client.get("n")) == b"6"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two\nlines", "\0"])
+def test_a_file_that_holds_no_password_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "password"
+    path.write_text(text)
+    entry = Entry({"password_file": str(path)})
+    with pytest.raises(ConfigError, match="it is empty, or not one line of UTF-8 text"):
+        entry.resolved("config:redis:jobs")
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="not one line of UTF-8 text"):
+        entry.resolved("config:redis:jobs")
+
+
+def test_a_password_or_a_file_of_it_takes_the_place_of_the_default() -> None:
+    of_default = ShardMap.parse(
+        "{defaults: {password_file: /f}, components: {a: {entry: {password: x}}, b: {entry: {}}}}"
+    ).components
+    assert of_default["a"].entry == Entry({"password": "x"})
+    assert of_default["b"].entry == Entry({"password_file": "/f"})

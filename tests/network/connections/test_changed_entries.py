@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arranged import map_of
 from link_helpers import FACES, clients_of, closed, count_of, eventually, of
 from places import at_place
 from sockets import connections
@@ -50,7 +50,7 @@ class Changing(FixedMap):
             else {"entry": entry.fields}
             for name, entry in entries.items()
         }
-        self.shard_map = ShardMap.parse(json.dumps({"components": components}))
+        self.shard_map = map_of(**components)
 
 
 @pytest_asyncio.fixture
@@ -301,9 +301,6 @@ async def test_many_changes_leave_nothing_behind(here: LocalServer, there: Local
         assert clients_of(here) + clients_of(there) <= 2
 
 
-# ---- clusters and Sentinels
-
-
 @pytest.fixture
 def watched(others: LocalServers) -> tuple[Component, int]:
     """A component behind a Sentinel, and the Sentinel's port."""
@@ -371,9 +368,6 @@ async def test_only_own_pools_disconnect_from_sentinels(
     assert connections()[port]
     await of(own.connection_pool.way.disconnect())
     assert await eventually(lambda: connections()[port] <= 1)  # what listens for failovers
-
-
-# ---- event loops that end anyhow
 
 
 def test_loops_closed_without_shutdown_leave_nothing(here: LocalServer) -> None:

@@ -115,7 +115,6 @@ def test_a_blocked_call_ends_when_its_kit_is_closed(kit: ShardKit, own: LocalSer
     assert [type(error) for error in failures] == [ClosedError]
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed(
     own: LocalServers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -138,7 +137,6 @@ async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed
         assert not connection.is_connected
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_kit_may_be_closed_while_it_connects(own: LocalServers, kind: str) -> None:
     async with opened(kind, own.shard_map) as face:
         client = await of(face.kit.client("c"))
@@ -156,7 +154,6 @@ async def test_a_kit_may_be_closed_while_it_connects(own: LocalServers, kind: st
         assert await eventually(lambda: clients_of(own.servers[0]) == 0)
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_kit_closes_connections_in_use(own: LocalServers, kind: str) -> None:
     async with opened(kind, own.shard_map) as face:
         client = await of(face.kit.client("c"))
@@ -167,7 +164,6 @@ async def test_a_kit_closes_connections_in_use(own: LocalServers, kind: str) -> 
         assert await eventually(lambda: clients_of(own.servers[0]) == 0)
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_clients_of_a_closed_kit_stay_closed(own: LocalServers, kind: str) -> None:
     async with opened(kind, own.shard_map) as face:
         client = await of(face.kit.client("c"))

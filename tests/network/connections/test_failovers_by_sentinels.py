@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from link_helpers import FACES, eventually, of, opened
+from link_helpers import eventually, of, opened
 
 from shardkit import ShardErrors, ShardKitError, ShardMap
 from shardkit.local import LocalSentinel
@@ -113,7 +113,6 @@ def flags(sentinel: SentinelServer) -> list[str]:
     return str(state["flags"]).split(",")
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_what_is_written_once_a_sentinel_announces_a_failover_is_not_lost(
     kind: str, watched: LocalSentinel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,7 +129,6 @@ async def test_what_is_written_once_a_sentinel_announces_a_failover_is_not_lost(
     assert writers.lost(watched, events["master-changing"] + 0.01) == []
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_crashed_master_that_is_back_while_sentinels_replace_it_gets_no_writes(
     kind: str, watched: LocalSentinel
 ) -> None:
@@ -150,7 +148,6 @@ async def test_a_crashed_master_that_is_back_while_sentinels_replace_it_gets_no_
     assert writers.lost(watched, since) == []
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_failover_that_no_replica_confirms_ends_and_the_master_is_used_again(
     kind: str, watched: LocalSentinel
 ) -> None:
@@ -187,7 +184,6 @@ def alone() -> Iterator[LocalSentinel]:
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_subscriber_comes_back(kind: str, private: bool, alone: LocalSentinel) -> None:
     async with opened(kind, map_of(alone)) as face:
         client = await of(face.kit.client("data", private=private))
@@ -206,7 +202,6 @@ async def test_a_subscriber_comes_back(kind: str, private: bool, alone: LocalSen
 
 
 @pytest.mark.parametrize("given", [{}, {"password": "wrong"}, {"username": "nobody"}], ids=str)
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_login_that_the_sentinels_refuse_is_named(
     kind: str, given: dict[str, str], alone: LocalSentinel
 ) -> None:
@@ -232,7 +227,6 @@ async def test_a_login_that_the_sentinels_refuse_is_named(
         assert "<redis" not in str(error)
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_process_has_one_subscription_to_each_sentinel(
     kind: str, watched: LocalSentinel
 ) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from link_helpers import FACES, Face, eventually, of, opened
+from arranged import map_of
+from link_helpers import Face, eventually, of, opened
 from redis.exceptions import (
     AuthenticationError,
+    ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
     MaxConnectionsError,
     NoPermissionError,
     OutOfMemoryError,
@@ -19,14 +24,12 @@ from redis.exceptions import (
     ResponseError,
 )
 
+import shardkit
 from shardkit import ShardMap
 from shardkit.errors import BreakerOpenError, ClosedError, ShardTimeout, ShardUnavailable
-from shardkit.local import LocalServer
-
-
-@pytest.fixture(params=FACES)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+from shardkit.local import LocalServer, LocalServers
+from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.replies import Receiver, ReplyParser
 
 
 class Client:
@@ -48,7 +51,7 @@ class Client:
 @asynccontextmanager
 async def client_of(server: LocalServer, kind: str, **fields: Any) -> AsyncIterator[Client]:
     entry = {"host": "127.0.0.1", "port": server.port, "socket_timeout": 0.15, **fields}
-    shard_map = ShardMap.parse(json.dumps({"components": {"c": {"entry": entry}}}))
+    shard_map = map_of(c={"entry": entry})
     async with opened(kind, shard_map) as face:
         yield Client(face, await of(face.kit.client("c")), f"{server.address}/0")
 
@@ -136,3 +139,145 @@ async def test_pool_limits_and_closed_kits_fail_at_once(server: LocalServer, kin
         await of(client.client.connection_pool.release(held))
         await client.kit.aclose()
         await client.fails(ClosedError)
+
+
+SIZES = (0, 5, 65_535, 65_536, 65_537, 200_000, 2**20 - 2, 2**20 - 1, 3_000_000)
+
+
+class Pieces:
+    """A socket that gives a stream in pieces of random lengths, and then its end."""
+
+    def __init__(self, stream: bytes, chance: Random) -> None:
+        self.stream = stream
+        self.chance = chance
+        self.pair = socket.socketpair()
+
+    def fileno(self) -> int:
+        return self.pair[0].fileno()
+
+    def recv(self, size: int) -> bytes:
+        size = min(size, self.chance.choice((1, 3, 7, 20, 1000, 65_536, 2**20)))
+        data, self.stream = self.stream[:size], self.stream[size:]
+        return data
+
+    def recv_into(self, buffer: Any, size: int = 0) -> int:
+        data = self.recv(size or len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        for each in self.pair:
+            each.close()
+
+
+def read(sock: Pieces, count: int, *, raw: bool = True, **fields: Any) -> list[Any]:
+    parser = ReplyParser(TcpConnection(**fields), sock)
+    receiver = Receiver(parser, sock, None)
+    replies: list[Any] = []
+    parser.read(receiver, replies, count, not raw, False)
+    assert not parser.reader.has_data()
+    return replies
+
+
+def reply_of(value: Any) -> bytes:
+    match value:
+        case bytes():
+            return b"$%d\r\n%b\r\n" % (len(value), value)
+        case int():
+            return b":%d\r\n" % value
+        case list():
+            return b"*%d\r\n" % len(value) + b"".join(map(reply_of, value))
+        case None:
+            return b"$-1\r\n"
+        case _:
+            return b"-%b\r\n" % str(value).encode()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_replies_of_all_kinds_and_sizes_come_as_they_were_sent(seed: int) -> None:
+    chance = Random(seed)
+
+    def value() -> Any:
+        if chance.random() < 0.6:
+            return chance.randbytes(chance.choice(SIZES))
+        return chance.choice((7, None, ResponseError("no"), [b"x" * 70_000, 1], b"\r\n$5\r\n"))
+
+    sent = [value() for _ in range(chance.randint(1, 6))]
+    stream = b"".join(map(reply_of, sent))
+    for options in ({}, {"raw": False}, {"decode_responses": True}):
+        sock = Pieces(stream, chance)
+        assert list(map(repr, read(sock, len(sent), **options))) == list(map(repr, sent))
+        assert not sock.stream
+        sock.close()
+
+
+def test_a_string_that_ends_wrongly_and_a_lost_connection_are_errors() -> None:
+    for stream, error, said in (
+        (b"$70000\r\n" + b"x" * 70_000 + b"no", InvalidResponse, "not end where it should"),
+        (b"$70000\r\n" + b"x" * 60_000, ConnectionError, "server closed the connection"),
+    ):
+        sock = Pieces(stream, SimpleNamespace(choice=lambda _: 2**20))  # type: ignore[arg-type]
+        with pytest.raises(error, match=said):
+            read(sock, 1)
+        sock.close()
+
+
+@pytest.mark.parametrize("sent", [b"x" * 900_000, [b"x" * 20] * 40_000], ids=["string", "list"])
+def test_a_too_large_reply_is_refused_even_if_it_is_there_at_once(sent: Any) -> None:
+    sock = Pieces(reply_of(sent), SimpleNamespace(choice=lambda _: 2**20))  # type: ignore[arg-type]
+    with pytest.raises(InvalidResponse, match="larger than 100,000 bytes"):
+        read(sock, 1, max_reply_bytes=100_000)
+    sock.close()
+
+
+MAP = """
+defaults: {client_name: somebody}
+components:
+  visits:
+    entry: {port: 7001, db: 2, username: default, password: s3cret}
+    shards: {count: 2, over: [{port: 7002}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
+        yield servers
+
+
+def test_a_blocking_kit_shows_its_pools(servers: LocalServers) -> None:
+    with shardkit.connect(servers.shard_map) as kit:
+        assert repr(kit) == f"<ShardKit of {servers.shard_map.source}>"
+        client = kit.client("visits", 1)
+        client.ping()
+        port = client.connection_pool.connection_kwargs["port"]
+        held = client.connection_pool.get_connection()
+        pool = repr(client.connection_pool)
+        assert pool == f"<Pool 127.0.0.1:{port}/1: 1 in use, 0 idle>"
+        assert repr(kit) == f"<ShardKit of {servers.shard_map.source}: visits:1 {pool}>"
+        client.connection_pool.release(held)
+        assert repr(client.connection_pool).endswith("0 in use, 1 idle>")
+        kit.client("visits")
+        for raw in (True, False):
+            shown = repr(kit.plane.link(raw=raw))
+            assert "visits:1 <Pool" in shown
+            assert "s3cret" not in shown
+        client.connection_pool.drain()
+        assert repr(client.connection_pool).endswith(" idle, draining>")
+
+
+async def test_an_awaiting_kit_shows_what_is_in_flight(servers: LocalServers) -> None:
+    async with await shardkit.aconnect(servers.shard_map) as kit:
+        link = kit.plane.alink()
+        assert repr(link) == "<AwaitingLink: <Clients: none yet>>"
+        ids = kit.set("ids", component="visits", members=int, total=1000)
+        await ids.sadd(1, 2, 3)
+        shown = repr(link)
+        assert "; idle, 0 waiting, 0 replies outstanding>" in shown
+        asked = asyncio.ensure_future(ids.scard())
+        await asyncio.sleep(0)
+        shown = repr(link)
+        assert "; connected, 0 waiting, 3 replies outstanding>" in shown
+        await asked
+        assert "visits:0 <AsyncPool 127.0.0.1:" in repr(kit)
+        assert "s3cret" not in repr(kit) + repr(link)

@@ -15,7 +15,8 @@ import hiredis
 import pytest
 import redis
 import redis.asyncio as aioredis
-from link_helpers import FACES, of, opened
+from arranged import ask
+from link_helpers import of, opened
 
 from shardkit import ShardMap
 from shardkit.local import LocalServer
@@ -177,8 +178,7 @@ ENTRIES = {"shared": {}, "not multiplexed": {"multiplex": False}, "RESP3": {"pro
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     with LocalServer() as server:
-        with server.client() as admin:
-            admin.execute_command("ACL", "SETUSER", "other", "on", ">secret", "~*", "+@all")
+        ask(server, "execute_command", "ACL", "SETUSER", "other", "on", ">secret", "~*", "+@all")
         yield server
 
 
@@ -189,7 +189,6 @@ def map_of(server: LocalServer, **fields: Any) -> ShardMap:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_changed_connection_reaches_nobody_else(
     kind: str, way: str, entry: str, server: LocalServer
 ) -> None:
@@ -217,7 +216,6 @@ async def test_a_changed_connection_reaches_nobody_else(
         admin.flushall()
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_user_keeps_what_it_selects_until_the_release(
     kind: str, server: LocalServer
 ) -> None:
@@ -235,7 +233,6 @@ async def test_a_user_keeps_what_it_selects_until_the_release(
         mine.flushall()
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_finished_transaction_leaves_its_connection_open(
     kind: str, server: LocalServer
 ) -> None:
@@ -251,12 +248,10 @@ async def test_a_finished_transaction_leaves_its_connection_open(
             await of(getattr(pipe, ends)())
             await of(pipe.reset())
         assert (await of(third.client_info()))["id"] == known
-    with server.client() as admin:
-        admin.flushall()
+    ask(server, "flushall")
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_released_connection_refuses_its_former_user(
     kind: str, private: bool, server: LocalServer
 ) -> None:

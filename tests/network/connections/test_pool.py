@@ -34,9 +34,8 @@ from shardkit.errors import (
     ShardUnavailable,
 )
 from shardkit.local import LocalServer
-from shardkit.network.connections import pool as pool_module
+from shardkit.network.connections import Connector, pool as pool_module
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
-from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.operations.commands import raise_failures
@@ -420,9 +419,6 @@ async def test_keepalive_options_of_an_entry_reach_the_socket(face: Pooled) -> N
     for wrong in ({"TCP_NODELAY": 1}, {"TCP_KEEPIDLE": 0}, {"TCP_KEEPIDLE": True}):
         with pytest.raises(InvalidEntryError, match="socket_keepalive_options"):
             Entry({"socket_keepalive_options": wrong})
-
-
-# ---- pools whose callers wait
 
 
 def taking(face: Pooled, pool: Any) -> asyncio.Task[Any]:

@@ -15,13 +15,14 @@ import pytest
 import pytest_asyncio
 import redis
 import yaml
+from arranged import ask
 from link_helpers import FACES, clients_of, eventually, exit_code, forked, in_threads, of, opened
 
 import shardkit
 from shardkit import ClosedError, ConfigError
 from shardkit.errors import DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.network.connections.connector import Connector
+from shardkit.network.connections import Connector
 from shardkit.network.connections.private_pool import PrivatePool
 
 
@@ -61,8 +62,7 @@ async def moving(
     request: pytest.FixtureRequest, tmp_path: Path, here: LocalServer, there: LocalServer
 ) -> AsyncIterator[Moving]:
     for server in (here, there):
-        with server.client() as client:
-            client.flushall()
+        ask(server, "flushall")
     found = Moving(None, tmp_path / "map.yaml")
     found.move(here)
     async with opened(request.param, found.path) as face:
@@ -281,8 +281,7 @@ async def test_a_transaction_stays(moving: Moving, here: LocalServer, there: Loc
     pipeline.multi()
     pipeline.set("k", "old place")
     assert await of(pipeline.execute()) == [True]
-    with here.client() as asking:
-        assert asking.get("k") in ("old place", b"old place")
+    assert ask(here, "get", "k") in ("old place", b"old place")
     assert await eventually(lambda: clients_of(here) == 0)
 
 
@@ -314,8 +313,7 @@ async def test_a_refused_write_waits(moving: Moving, here: LocalServer, there: L
         assert await eventually(lambda: refusals(here) > before)
         moving.write(there)
         assert await writing is True
-        with there.client() as asking:
-            assert asking.get("k") in ("1", b"1")
+        assert ask(there, "get", "k") in ("1", b"1")
 
 
 async def test_refused_transactions(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -333,8 +331,7 @@ async def test_refused_transactions(moving: Moving, here: LocalServer, there: Lo
         pipeline.multi()
         pipeline.incr("k")
         assert await of(pipeline.execute()) == [1]
-    with there.client() as asking:
-        assert asking.get("k") in ("1", b"1")
+    assert ask(there, "get", "k") in ("1", b"1")
 
 
 async def test_refused_pipelines(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -446,8 +443,7 @@ async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, cluster: Loca
 def test_threads_survive_many_moves(tmp_path: Path, here: LocalServer, there: LocalServer) -> None:
     """Each thread makes its calls of a round, at whose start the entry moves under them."""
     for server in (here, there):
-        with server.client() as asking:
-            asking.flushall()
+        ask(server, "flushall")
     found = Moving(None, tmp_path / "map.yaml")
     found.move(here)
     count, rounds = 4, 20

@@ -23,9 +23,8 @@ from redis.connection import parse_url
 
 import shardkit
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.network.connections import redis_private
+from shardkit.network.connections import Connector, redis_private
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
-from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.pool import AsyncPool, Pool
 
 PACKAGE = Path(shardkit.__file__).parent

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import redis
 from faces import PATIENCE
-from link_helpers import FACES, of, opened
+from link_helpers import of, opened
 from resources import watched
 from test_gate import map_of
 
@@ -160,7 +160,6 @@ def disturb(server: LocalServer, random: Random, ends: float) -> None:
 
 
 @pytest.mark.bounded
-@pytest.mark.parametrize("kind", FACES)
 async def test_no_value_reaches_another_database(kind: str) -> None:
     config = {"busy-reply-threshold": 5}
     with LocalServer(config=config) as server, server.client() as admin:

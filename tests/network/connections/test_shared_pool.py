@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, faced, own_client
 
-from shardkit import ClosedError, ShardMap
+from shardkit import ClosedError
 from shardkit.local import LocalCluster
 
 
@@ -153,9 +154,8 @@ def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:
 
 
 def test_a_clusters_client_can_be_closed_by_its_holder(cluster: LocalCluster) -> None:
-    plan = {"components": {"one": {"entry": cluster.entry.fields}}}
     for kind in ("blocking", "awaiting"):
-        with faced(kind, ShardMap.parse(str(plan))) as face:
+        with faced(kind, map_of(one={"entry": cluster.entry.fields})) as face:
             write(face)
             client = of(face, face.kit.client("one"))
             of(face, client.set("k", 1))

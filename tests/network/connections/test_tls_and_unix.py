@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 import redis
-from link_helpers import FACES, of, opened
+from link_helpers import of, opened
 from secure_server import SecureServer, make_certificate, secure_server
 
 import shardkit
-from shardkit import AsyncShardKit, ShardMap
+from shardkit import AsyncShardKit, Entry, ShardMap
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.network.topology import FixedMap
 
 
@@ -46,7 +45,6 @@ def way(request: pytest.FixtureRequest, server: SecureServer) -> ShardMap:
     return described(getattr(server, request.param))
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_structures_pipelines_and_large_values_go_over_it(kind: str, way: ShardMap) -> None:
     async with opened(kind, way) as face:
         h = face.kit.hash("h", component="c", total=10_000)
@@ -58,7 +56,6 @@ async def test_structures_pipelines_and_large_values_go_over_it(kind: str, way: 
         assert await of(h.hmget([0, 2999])) == [b"v0", b"v2999"]
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_clients_subscribers_and_blocking_calls_go_over_it(kind: str, way: ShardMap) -> None:
     async with opened(kind, way) as face:
         shared, private = [await of(face.kit.client("c", private=own)) for own in (False, True)]

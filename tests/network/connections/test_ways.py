@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import ask, map_of
 from faces import Face, eventually, faced
-from link_helpers import FACES, clients_of, opened
+from link_helpers import clients_of, opened
 from scripted_server import scripted
 
 import shardkit
 from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, numbers_in
-from shardkit.operations.commands import Command, Script, Shard, Transaction
+from shardkit.operations import Command, Script, Shard, Transaction
 
 KEYS = [f"k{n}" for n in range(2000)]
 
@@ -49,11 +50,10 @@ def servers(two: list[LocalServer]) -> list[LocalServer]:
 def over(servers: list[LocalServer], shards: int = 64, first: int = 1, **fields: Any) -> ShardMap:
     """Shards as databases of servers, and a component of its own in database 0 of the first."""
     places = [{"port": server.port, "db": first, **fields} for server in servers]
-    components = {
-        "many": {"shards": {"count": shards, "over": places}},
-        "one": {"entry": {"port": servers[0].port, **fields}},
-    }
-    return ShardMap.parse(str({"components": components}), source="test")
+    return map_of(
+        many={"shards": {"count": shards, "over": places}},
+        one={"entry": {"port": servers[0].port, **fields}},
+    )
 
 
 def of(face: Face, value: Any) -> Any:
@@ -66,7 +66,6 @@ def names(server: LocalServer) -> list[str]:
         return [each["name"] for each in listed if each["name"].startswith("shardkit:")]
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_a_server_has_one_connection_whatever_the_shards(
     kind: str, servers: list[LocalServer]
 ) -> None:
@@ -90,12 +89,10 @@ def test_a_server_has_one_connection_whatever_the_shards(
         assert {"many", "one"} <= set(name.removeprefix("shardkit:").partition(";")[0].split(","))
         assert numbers_in(name) == {0, *range(1, 33)}
     for number, server in enumerate(servers):
-        with server.client() as client:
-            sizes = client.info("keyspace")
+        sizes = ask(server, "info", "keyspace")
         assert {int(name.removeprefix("db")) for name in sizes} <= set(range(33)), number
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_entries_with_urls_share_connections(
     kind: str, servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,13 +101,12 @@ def test_entries_with_urls_share_connections(
     urls = [f"redis://{place}/1", f"redis://{place}?db=2", f"redis://{place}/${{SK_NUMBER}}"]
     places: list[Any] = [{"url": url} for url in urls]
     places.append({"host": "127.0.0.1", "port": servers[0].port, "db": 3})
-    with faced(kind, ShardMap.parse(str({"components": {"many": {"shards": places}}}))) as face:
+    with faced(kind, map_of(many={"shards": places})) as face:
         of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
         for n in range(len(places)):
             of(face, of(face, face.kit.client("many", n)).ping())
         assert len(names(servers[0])) == 1
-    with servers[0].client() as client:
-        assert client.info("keyspace").keys() == {"db1", "db2", "db3", "db7"}
+    assert ask(servers[0], "info", "keyspace").keys() == {"db1", "db2", "db3", "db7"}
 
 
 @pytest.mark.parametrize(
@@ -118,17 +114,15 @@ def test_entries_with_urls_share_connections(
     [{"max_waiting": 7}, {"breaker": False}, {"retry": {"retries": 2}}, {"multiplex": False}],
     ids=str,
 )
-@pytest.mark.parametrize("kind", FACES)
 def test_entries_that_differ_in_a_limit_share_no_connection(
     kind: str, own: dict[str, Any], servers: list[LocalServer]
 ) -> None:
     places = [{"port": servers[0].port, "db": 1}, {"port": servers[0].port, "db": 2, **own}]
-    with faced(kind, ShardMap.parse(str({"components": {"many": {"shards": places}}}))) as face:
+    with faced(kind, map_of(many={"shards": places})) as face:
         of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
         assert len(names(servers[0])) == 2
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_a_database_out_of_range_fails_alone(kind: str, servers: list[LocalServer]) -> None:
     with faced(kind, over(servers, 64, first=20)) as face:
         router = face.kit.key_sharded("many")
@@ -147,15 +141,13 @@ def test_a_database_out_of_range_fails_alone(kind: str, servers: list[LocalServe
             assert written == set(range(20, 40))
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_a_right_to_select_that_is_taken_away_is_said(
     kind: str, servers: list[LocalServer]
 ) -> None:
     with faced(kind, over(servers[:1], 4)) as face:
         router = face.kit.key_sharded("many")
         of(face, router.mset(dict.fromkeys(KEYS, 1)))
-        with servers[0].client() as admin:
-            admin.execute_command("ACL", "SETUSER", "default", "-select")
+        ask(servers[0], "execute_command", "ACL", "SETUSER", "default", "-select")
         with pytest.raises(ShardErrors, match="shards failed") as caught:
             of(face, router.mget(KEYS))
         said = [str(failure) for failure in caught.value.exceptions]
@@ -165,7 +157,6 @@ def test_a_right_to_select_that_is_taken_away_is_said(
         assert not any(failure.maybe_executed for failure in caught.value.exceptions)
 
 
-@pytest.mark.parametrize("kind", FACES)
 def test_scripts_and_transactions_run_in_the_database_of_their_shard(
     kind: str, servers: list[LocalServer]
 ) -> None:
@@ -192,7 +183,6 @@ def test_scripts_and_transactions_run_in_the_database_of_their_shard(
 
 
 @pytest.mark.parametrize("opened", [False, True])
-@pytest.mark.parametrize("kind", FACES)
 def test_a_fence_holds_up_the_commands_of_its_database_alone(
     kind: str, opened: bool, servers: list[LocalServer]
 ) -> None:
@@ -221,7 +211,6 @@ def test_a_fence_holds_up_the_commands_of_its_database_alone(
     assert sum(client.dbsize() for client in [closed, other]) > 200
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_call_that_ends_at_a_fence_sends_nothing(
     kind: str, servers: list[LocalServer]
 ) -> None:
@@ -425,8 +414,7 @@ def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
         gone = eventually(lambda: not any(map(clients_of, servers)))
         assert gone, "the threads have closed what they opened"
         for server in servers:
-            with server.client() as client:
-                assert client.info("keyspace") == {}
+            assert ask(server, "info", "keyspace") == {}
         assert kit.driver.link.send(batch) == [1] * len(batch)
 
 

@@ -21,8 +21,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ClosedError
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Command, Replies
-from shardkit.operations.operation import Operation
+from shardkit.operations import Command, Operation, Replies
 
 FACES = ("blocking", "awaiting")
 

@@ -27,7 +27,7 @@ from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded, Inv
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
-from shardkit.operations.commands import Command, Shard
+from shardkit.operations import Command, Shard
 from shardkit.operations.deadlines import LONG_ENOUGH
 
 QUICK = {"failures": 2, "min_seconds": 0, "interval": 0.05, "max_interval": 0.1}
@@ -308,9 +308,6 @@ async def test_a_failed_health_check_costs_the_call_nothing(kind: str, call: str
             assert not any(breaker.opened for breaker in face.kit.breakers.all())
 
 
-# ---- retries
-
-
 @pytest.mark.parametrize(
     ("asked", "pauses"),
     [
@@ -367,9 +364,6 @@ async def test_only_idempotent_commands_are_retried(beside: Any) -> None:
         ):
             await face.client_call("one", "execute_command", "INCR", "k")
         assert server.names().count("INCR") == 2
-
-
-# ---- commands that wait
 
 
 async def test_at_most_so_many_commands_wait_for_one_server(own_server: LocalServer) -> None:

@@ -1,27 +1,50 @@
-"""Batches over many shards: order, parity with redis-py, and size."""
+"""Batches over many shards: order, parity with redis-py, size; refused and coalesced commands."""
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 import redis
-from link_helpers import FACES, Face, command, opened
+from hypothesis import given, strategies as st
+from link_helpers import FACES, Face, command, count_of, mapped, opened
 from redis.exceptions import ResponseError
+from scripted_server import Answer, ScriptedServer, bulk, scripted
+from test_gate import map_of
 
-from shardkit import CommandRefused, ShardMap
+from shardkit import CommandRefused, ShardFailure, ShardMap
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
     MissingEntryError,
     ShardCountError,
 )
-from shardkit.local import LocalServers
-from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf
-from shardkit.operations.operation import Operation
+from shardkit.local import LocalCluster, LocalServer, LocalServers
+from shardkit.network.links.resp import (
+    CHUNK_BYTES,
+    UniformCommands,
+    pack_all,
+    pack_command,
+    pack_joined,
+    split,
+)
+from shardkit.operations import (
+    Coalesced,
+    Command,
+    Locate,
+    Operation,
+    Replies,
+    Shard,
+    ShardOf,
+    Transaction,
+)
+from shardkit.operations.commands import Home
+from shardkit.routing.placement import slot_of
 
 MANY_SHARDS = """
 components:
@@ -45,9 +68,6 @@ async def wide(request: pytest.FixtureRequest, wide_map: ShardMap) -> AsyncItera
         for number in range(64):
             await found.send(Command(Shard("wide", number), "", ("FLUSHDB",)))
         yield found
-
-
-# ---- order
 
 
 @pytest.mark.parametrize("component", ["many", "few", "one", "both"])
@@ -126,67 +146,33 @@ async def test_a_batch_spans_components(face: Face) -> None:
     assert await face.send(*batch) == [b"OK"] * 60
 
 
-# ---- parity with redis-py
+def commands(text: str) -> list[tuple[Any, ...]]:
+    """The commands of a text, divided by semicolons."""
+    return [tuple(each.split()) for each in text.split(";")]
+
 
 PARITY: list[tuple[Any, ...]] = [
-    ("SET", "s", "text"),
+    *commands("""
+SET s text
+"""),
     ("SET", "s", b"\x00\xff\r\n", "XX", "GET"),
-    ("GET", "s"),
-    ("GET", "absent"),
-    ("APPEND", "s", "ü"),
-    ("STRLEN", "s"),
-    ("GETRANGE", "s", 0, -1),
-    ("SETBIT", "bits", 7, 1),
-    ("BITFIELD", "bits", "GET", "u8", 0, "INCRBY", "i5", 100, 1),
-    ("INCRBYFLOAT", "f", 1.5),
-    ("INCRBY", "n", -3),
-    ("INCR", "s"),
-    ("LPUSH", "n", 1),
-    ("MSET", "a", 1, "b", 2.5),
-    ("MGET", "a", "absent", "b"),
-    ("EXPIRE", "a", 100),
-    ("TTL", "absent"),
-    ("PERSIST", "a"),
-    ("TYPE", "a"),
-    ("EXISTS", "a", "b", "absent"),
-    ("RPUSH", "l", *range(5)),
-    ("LRANGE", "l", 0, -1),
-    ("LPOS", "l", 3),
-    ("LPOP", "absent", 2),
-    ("LINSERT", "l", "BEFORE", 9, 1),
-    ("SADD", "set", "x", "y", "x"),
-    ("SMISMEMBER", "set", "x", "z"),
-    ("SCARD", "set"),
-    ("SPOP", "absent"),
-    ("HSET", "h", "a", 1, "b", 2),
-    ("HGETALL", "h"),
-    ("HGETALL", "absent"),
-    ("HMGET", "h", "a", "z"),
-    ("HINCRBYFLOAT", "h", "a", 0.25),
-    ("ZADD", "z", 1, "a", 2.5, "b", "inf", "c"),
-    ("ZRANGE", "z", 0, -1, "WITHSCORES"),
-    ("ZSCORE", "z", "absent"),
-    ("ZMSCORE", "z", "a", "absent"),
-    ("ZPOPMIN", "z"),
-    ("ZADD", "z", "nan", "a"),
-    ("XADD", "x", "1-1", "field", "value"),
-    ("XRANGE", "x", "-", "+"),
-    ("XREAD", "COUNT", 1, "STREAMS", "x", "0"),
-    ("GEOADD", "g", 13.361389, 38.115556, "Palermo"),
-    ("GEOPOS", "g", "Palermo", "absent"),
-    ("PFADD", "p", "a", "b"),
-    ("PFCOUNT", "p"),
-    ("SCAN", 0, "COUNT", 1000, "TYPE", "zset"),
-    ("OBJECT", "ENCODING", "l"),
+    *commands("""
+GET s; GET absent; APPEND s ü; STRLEN s; GETRANGE s 0 -1; SETBIT bits 7 1;
+BITFIELD bits GET u8 0 INCRBY i5 100 1; INCRBYFLOAT f 1.5; INCRBY n -3; INCR s; LPUSH n 1;
+MSET a 1 b 2.5; MGET a absent b; EXPIRE a 100; TTL absent; PERSIST a; TYPE a; EXISTS a b absent;
+RPUSH l 0 1 2 3 4; LRANGE l 0 -1; LPOS l 3; LPOP absent 2; LINSERT l BEFORE 9 1; SADD set x y x;
+SMISMEMBER set x z; SCARD set; SPOP absent; HSET h a 1 b 2; HGETALL h; HGETALL absent;
+HMGET h a z; HINCRBYFLOAT h a 0.25; ZADD z 1 a 2.5 b inf c; ZRANGE z 0 -1 WITHSCORES;
+ZSCORE z absent; ZMSCORE z a absent; ZPOPMIN z; ZADD z nan a; XADD x 1-1 field value;
+XRANGE x - +; XREAD COUNT 1 STREAMS x 0; GEOADD g 13.361389 38.115556 Palermo;
+GEOPOS g Palermo absent; PFADD p a b; PFCOUNT p; SCAN 0 COUNT 1000 TYPE zset; OBJECT ENCODING l
+"""),
     ("EVAL", "return {1, 'two', {3, {err = 'inner'}}, false, 4.9}", 0),
     ("EVAL", "return {err = 'MINE all mine'}", 0),
     ("EVAL", "return redis.call('LPUSH', KEYS[1], 1)", 1, "s"),
-    ("COPY", "s", "s2"),
-    ("RENAME", "absent", "other"),
-    ("GET",),
-    ("UNLINK", "a", "b"),
-    ("DBSIZE",),
-    ("PING",),
+    *commands("""
+COPY s s2; RENAME absent other; GET; UNLINK a b; DBSIZE; PING
+"""),
     ("ECHO", ""),
 ]
 
@@ -242,9 +228,6 @@ async def test_deeply_nested_replies_come_through(wide: Face) -> None:
     assert replies == [[[[[[[[b"deep"]]]]]]]] * 2
 
 
-# ---- what cannot be sent
-
-
 @pytest.mark.parametrize("bad", [None, True, object(), [1], {"a": 1}, "\ud800"])
 async def test_what_cannot_be_sent_is_named_and_nothing_is_sent(face: Face, bad: Any) -> None:
     good = command("many", "k1", "SET", 1)
@@ -272,9 +255,6 @@ async def test_a_bad_key_or_shard_is_an_error_and_nothing_is_sent(face: Face) ->
     with pytest.raises(MissingEntryError, match="nowhere"):
         await face.send(good, command("nowhere", "x", "GET"))
     assert await face.send(command("few", "k", "GET")) == [None]
-
-
-# ---- size
 
 
 async def test_200_000_commands_fit_into_one_batch(face: Face) -> None:
@@ -307,3 +287,295 @@ async def test_many_large_replies_and_requests_do_not_get_in_each_others_way(fac
     assert replies[::2] == [b"OK"] * 48
     assert all(reply == megabyte for reply in replies[1::2])
     await face.send(*[command("few", f"k{n}", "UNLINK") for n in range(4)])
+
+
+REFUSALS = [
+    "-READONLY You can't write against a read only replica.",
+    "-LOADING Redis is loading the dataset in memory",
+]
+MOVING = ["-TRYAGAIN Multiple keys request", "-MOVED {slot} {node}", "-ASK {slot} {node}"]
+MOVING += ["-CLUSTERDOWN The cluster is down"]
+
+
+class Refusing:
+    """A server of lists that refuses commands at random; alone, it is also a whole cluster."""
+
+    def __init__(self, seed: int, *, cluster: bool) -> None:
+        self.dice = random.Random(seed)
+        self.lists: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        self.refusals = REFUSALS + MOVING if cluster else REFUSALS
+        self.left = 0  # refusals in a row
+        self.server: ScriptedServer
+
+    def answers(self) -> dict[str, Answer]:
+        return {
+            "RPUSH": lambda args: self.refused(args[1]) or self.push(args[1:2], args[2]),
+            "LLEN": lambda args: self.refused(args[1]) or b":%d\r\n" % len(self.lists[args[1]]),
+            "MSET": lambda args: self.refused(args[1]) or self.push(args[1::2], args[2]),
+            "CLUSTER": lambda args: self.slots(),
+            "COMMAND": b"*0\r\n",
+        }
+
+    def refused(self, key: bytes) -> bytes | None:
+        if self.left == 0:
+            if self.dice.random() < 0.8:
+                return None
+            self.left = self.dice.choice((1, 1, 2, 5))
+        self.left -= 1
+        node = f"127.0.0.1:{self.server.port}"
+        text = self.dice.choice(self.refusals).format(slot=slot_of(key), node=node)
+        return f"{text}\r\n".encode()
+
+    def push(self, keys: list[bytes], value: bytes) -> bytes:
+        for key in keys:
+            self.lists[key].append(value)
+        return b":%d\r\n" % len(self.lists[keys[0]])
+
+    def slots(self) -> bytes:
+        node = b"*3\r\n" + bulk(b"127.0.0.1") + b":%d\r\n" % self.server.port + bulk(b"0" * 40)
+        return b"*1\r\n*3\r\n:0\r\n:16383\r\n" + node
+
+
+@pytest.mark.long(12)
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("cluster", [False, True], ids=["a server", "a cluster"])
+async def test_refused_requests_never_overtake_others(kind: str, cluster: bool, seed: int) -> None:
+    state = Refusing(seed, cluster=cluster)
+    dice = random.Random(seed)
+    with scripted(**state.answers()) as server:
+        state.server = server
+        entry = {"host": "127.0.0.1", "port": server.port, "cluster": cluster}
+        shards = ShardMap.parse(f"components: {{c: {{entry: {entry}}}}}")
+        async with opened(kind, shards) as face:
+            for _ in range(4):
+                state.lists.clear()
+                batch: list[Any] = []
+                for n in range(dice.choice((2, 4, 12, 40))):
+                    key = dice.choice(("{t}a", "{t}b", "u"))
+                    kinds = [
+                        command("c", key, "RPUSH", n),
+                        command("c", key, "LLEN"),
+                        Command("c", "{t}a", ("MSET", "{t}a", n, "{t}b", n)),
+                    ]
+                    batch.append(dice.choices(kinds, (3, 2, 1))[0])
+                replies = await face.carry(batch)
+                check(batch, replies, state)
+
+
+async def test_small_calls_do_not_overtake_one_that_needs_a_confirmed_select(
+    own_server: LocalServer,
+) -> None:
+    async with opened("awaiting", map_of(own_server)) as face:
+        router = face.kit.key_sharded("t")
+        first = {router.shard_of(key): key for key in map(str, range(1000))}
+        key, other, long = first[0], first[1], [str(n) for n in range(1001)]
+        for _ in range(2):
+            await router[other].set(other, 1)  # another database is selected
+            large = router.pipeline()
+            for n in long:
+                large.rpush(key, n)
+            await asyncio.gather(large.execute(), router[key].rpush(key, "last"))
+            found = await router[key].lrange(key, 0, -1)
+            assert found == [each.encode() for each in [*long, "last"]]
+            await router[key].delete(key)
+
+
+def check(batch: list[Any], replies: list[Any], state: Refusing) -> None:
+    expected: defaultdict[bytes, list[bytes]] = defaultdict(list)
+    for request, reply in zip(batch, replies, strict=True):
+        if isinstance(reply, ShardFailure):
+            assert not reply.maybe_executed
+            continue
+        name, key, *more = request.args
+        if name != "LLEN":
+            for each in [key, *more[1::2]]:
+                expected[each.encode()].append(str(more[0]).encode())
+        assert reply == len(expected[key.encode()])
+    assert state.lists == {key: values for key, values in expected.items() if values} | {
+        key: [] for key in state.lists if not expected[key]
+    }
+
+
+async def send(face: Face, batch: list[Any]) -> Replies:
+    return await face.carry(Coalesced(batch))
+
+
+def some(count: int, dice: random.Random) -> list[Any]:
+    """Commands, of which many neighbours can be joined."""
+    batch: list[Any] = []
+    while len(batch) < count:
+        n = dice.randrange(40)
+        kind = dice.choice(["get", "set", "hget", "hset", "other", "transaction"])
+        for _ in range(dice.choice([1, 1, 2, 5, 30])):
+            key = f"s{dice.randrange(40)}"
+            made: dict[str, Any] = {
+                "get": command("few", key, "GET"),
+                "set": command("few", key, "SET", f"v{n}"),
+                "hget": command("few", f"h{n % 3}", "HGET", f"f{n}"),
+                "hset": command("few", f"h{n % 3}", "HSET", f"f{n}", n),
+                "other": command("few", key, "STRLEN"),
+                "transaction": Transaction(
+                    "few", key, (command("few", key, "GET"), command("few", key, "EXISTS"))
+                ),
+            }
+            batch.append(made[kind])
+    return batch
+
+
+async def test_random_batches_have_the_same_replies_as_one_by_one(face: Face) -> None:
+    dice = random.Random(4)
+    for count in (1, 2, 7, 300, 3000):
+        batch = some(count, dice)
+        empty = [command("few", request.key, "DEL") for request in batch]
+        await face.send(*empty)
+        expected = list(await face.send(*batch))
+        await face.send(*empty)
+        assert list(await send(face, batch)) == expected
+
+
+async def test_what_follows_joined_deletions_has_its_own_replies(face: Face) -> None:
+    keys = [f"k{n}" for n in range(60)]
+    await send(face, [command("one", key, "SET", "v") for key in [*keys, "kept"]])
+    batch = [command("one", key, "DEL") for key in keys]
+    replies = await send(face, [*batch, command("one", "kept", "GET"), *batch])
+    assert sum(replies[:60]) == 60
+    assert replies[60] == b"v"
+    assert replies[61:] == [0] * 60
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 5000])
+async def test_bulk_takes_few_commands(face: Face, servers: LocalServers, count: int) -> None:
+    keys = [f"k{n}" for n in range(count)]
+    before = [count_of(server, "get") for server in servers.servers]
+    assert await send(face, [command("one", k, "SET", f"v{k}") for k in keys]) == [b"OK"] * count
+    found = await send(face, [command("one", key, "GET") for key in keys])
+    assert found == [b"v%b" % key.encode() for key in keys]
+    assert found.failed is False
+    await face.send(command("one", "h", "HSET", *[x for k in keys for x in (k, f"h{k}")]))
+    found = await send(face, [command("one", "h", "HGET", key) for key in keys])
+    assert found == [b"h%b" % key.encode() for key in keys]
+    after = [count_of(server, "get") for server in servers.servers]
+    assert sum(after) - sum(before) == (1 if count == 1 else 0)
+
+
+async def test_a_get_of_another_type_is_none_where_it_was_joined(face: Face) -> None:
+    await face.send(command("one", "list", "RPUSH", "x"), command("one", "text", "SET", "x"))
+    gets = [command("one", "list", "GET"), command("one", "text", "GET")]
+    plain = await face.send(*gets)
+    assert isinstance(plain[0], CommandRefused)
+    assert "WRONGTYPE" in str(plain[0])
+    assert await send(face, gets) == [None, b"x"]
+
+
+async def test_a_command_without_its_key_is_refused_alone(face: Face) -> None:
+    assert await face.send(command("one", "k", "SET", "v")) == [b"OK"]
+    batch = [command("one", "k", "GET")] * 30
+    batch[15:15] = [Command("one", "k", ("GET",)), Command("one", "k", ("GET",))]
+    replies = await send(face, batch)
+    assert [reply for reply in replies if not isinstance(reply, CommandRefused)] == [b"v"] * 30
+    assert [isinstance(reply, CommandRefused) for reply in replies[14:18]] == [0, 1, 1, 0]
+
+
+async def test_an_error_of_what_was_joined_stands_in_every_slot(face: Face) -> None:
+    await face.send(command("one", "text", "SET", "x"))
+    fields = [command("one", "text", "HGET", f"f{n}") for n in range(3)]
+    found = await send(face, [*fields, command("one", "text", "GET")])
+    assert found.failed
+    assert all(isinstance(reply, CommandRefused) for reply in found[:3])
+    assert [reply.command for reply in found[:3]] == ["HGET"] * 3
+    assert found[3] == b"x"
+
+
+async def test_large_values_are_cut_into_chunks(face: Face) -> None:
+    value = b"v" * (CHUNK_BYTES // 3)
+    keys = [f"k{n}" for n in range(20)]
+    assert await send(face, [command("one", k, "SET", value) for k in keys]) == [b"OK"] * 20
+    assert await send(face, [command("one", key, "GET") for key in keys]) == [value] * 20
+
+
+async def test_on_a_cluster_keys_of_one_slot_are_joined(kind: str, cluster: LocalCluster) -> None:
+    async with opened(kind, mapped(cluster.entry.fields, "slots")) as face:
+        keys = [f"{{{n // 25}}}{n}" for n in range(100)]
+        sets = [command("slots", key, "SET", key) for key in keys]
+        assert await send(face, sets) == [b"OK"] * 100
+        gets = [command("slots", key, "GET") for key in keys]
+        assert await send(face, gets) == [key.encode() for key in keys]
+        calls = sum(count_of(node, "mget") for node in cluster.nodes)
+        assert 0 < calls <= 4
+
+
+ARGUMENT = st.one_of(st.text(max_size=5), st.binary(max_size=5), st.integers(), st.floats())
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("GET"), ARGUMENT),
+            st.tuples(st.just("HSET"), ARGUMENT, ARGUMENT, st.text("é\ud7ff", max_size=1100)),
+            st.tuples(st.sampled_from(["SET", "DEL", "é"]), st.integers(), st.binary()),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_columns_pack_as_hiredis_does(commands: list[Any]) -> None:
+    expected = b"".join(map(pack_command, commands))
+    assert b"".join(chunk.data for chunk in pack_all(commands)) == expected
+    first = [args for args in commands if args[0] == commands[0][0] and len(args[0]) > 1]
+    uniform = UniformCommands.of(first) if first else None
+    if uniform is not None:
+        packed = b"".join(chunk.data for chunk in uniform.chunks())
+        assert packed == b"".join(map(pack_command, first))
+
+
+def test_what_is_sent_for_joined_commands_is_one_command() -> None:
+    [chunk], runs = pack_joined([("GET", "a"), ("GET", "b")], in_slots=False)
+    assert chunk.data == pack_command(("MGET", "a", "b"))
+    assert (chunk.replies, runs) == (1, [(2, True)])
+    [chunk], runs = pack_joined([("SET", "a", 1), ("SET", "b", 2)], in_slots=False)
+    assert chunk.data == pack_command(("MSET", "a", 1, "b", 2))
+    [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "h", "y")], in_slots=False)
+    assert chunk.data == pack_command(("HMGET", "h", "x", "y"))
+    [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "i", "y")], in_slots=False)
+    assert (chunk.replies, runs) == (2, [(2, False)])
+    [chunk], runs = pack_joined([("GET", 1), ("GET", 1.5), ("GET", "x")], in_slots=False)
+    assert chunk.data == pack_command(("MGET", 1, 1.5, "x"))
+    [chunk], runs = pack_joined([("HGET", 1, "x"), ("HGET", 1.0, "y")], in_slots=False)
+    assert (chunk.replies, runs) == (2, [(2, False)])
+
+
+LARGE = b"v" * (CHUNK_BYTES // 8)
+
+
+@pytest.mark.parametrize(
+    ("commands", "in_slots", "joined"),
+    [
+        ([("GET", "a")] * 20 + [("GET", "a", "x")] * 15, False, [(20, True), (15, False)]),
+        ([("GET", 1.5)] * 20 + [("GET", "a", "b")], True, [(21, False)]),
+        ([("HGET", 1.0, "f")] * 8 + [("HGET", 1, "f")] * 8, False, [(16, False)]),
+        ([("SET", "{a}", LARGE)] * 20, True, [(7, True), (7, True), (6, True)]),
+        ([("SET", "{a}", LARGE)] * 12 + [("SET", "{a}", 1)], True, [(13, False)]),
+    ],
+    ids=["nonsense", "no key", "another key", "large", "large and mixed"],
+)
+def test_only_what_can_be_one_command_is_joined_in_chunks(
+    commands: list[Any], in_slots: bool, joined: list[tuple[int, bool]]
+) -> None:
+    chunks, runs = pack_joined(commands, in_slots)
+    assert [tuple(run) for run in runs] == joined
+    assert all(len(chunk.data) <= CHUNK_BYTES for chunk in chunks)
+    expected = [1 if joins else size for size, joins in joined]
+    assert sum(chunk.replies for chunk in chunks) == sum(expected)
+
+
+def test_replies_are_split_again() -> None:
+    error = ShardFailure("no", shard="c")
+    runs = [
+        (2, False),
+        (3, True),
+        (1, False),
+        (2, True),
+        (2, True),
+    ]
+    replies = [1, 2, [3, 4, 5], [6], b"OK", error]
+    assert split(replies, runs) == [1, 2, 3, 4, 5, [6], b"OK", b"OK", error, error]

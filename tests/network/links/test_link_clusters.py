@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import faces
 import pytest
 import pytest_asyncio
 import redis
+from arranged import ask
 from link_helpers import (
     Face,
     command,
@@ -18,16 +20,17 @@ from link_helpers import (
     eventually,
     forget_scripts,
     mapped,
+    of,
     opened,
     resolving,
 )
 from sockets import connections
 
 import shardkit
-from shardkit import CommandRefused, ShardUnavailable
-from shardkit.local import LocalCluster, LocalSentinel
-from shardkit.operations.commands import Command, Locate, Script, Transaction, script_call
-from shardkit.operations.operation import Operation
+from shardkit import CommandRefused, ShardFailure, ShardUnavailable
+from shardkit.local import LocalCluster, LocalSentinel, LocalServer
+from shardkit.operations import Command, Locate, Operation, Script, Transaction
+from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
 
 KEYS = [f"k{n}" for n in range(300)]
@@ -108,8 +111,7 @@ async def test_a_node_that_is_away_keeps_no_connection_of_its_client(block: floa
     with LocalCluster() as own:
         entry = {**own.entry.fields, "max_connections": 2, "retries": 0, "breaker": False}
         async with opened("awaiting", mapped(entry)) as face:
-            with own.client() as client:
-                port = client.get_node_from_key("k").port
+            port = ask(own, "get_node_from_key", "k").port
             args = ("LPUSH", "k", "v") if block is None else ("BLPOP", "k", block)
             wanted = Command("data", "k", args, block=block)
             [node] = [each for each in own.nodes if each.port == port]
@@ -148,9 +150,6 @@ async def test_new_kit_uses_the_masters_that_are_up(kind: str) -> None:
         async with opened(kind, mapped(fields)) as slots:
             assert await slots.client_call("data", "set", key, 1) is True
             assert await slots.send(command("data", key, "GET")) == [b"1"]
-
-
-# ---- Sentinel
 
 
 @pytest_asyncio.fixture
@@ -272,3 +271,196 @@ def promoted(watched: LocalSentinel, port: int) -> bool:
             return bool(now != port and client.info("replication")["role"] == "master")
     except redis.RedisError:
         return False
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+async def client_of(face: Face, **options: Any) -> Any:
+    return await face.value(face.kit.client("data", **options))
+
+
+async def test_pipelines_return_what_redis_pys_do(kind: str, whole: LocalCluster) -> None:
+    async with opened(kind, mapped(whole.entry.fields)) as face:
+        client = await client_of(face)
+        await of(client.flushall(target_nodes="primaries"))
+        pipe = client.pipeline()
+        pipe.set("a", 1).hset("h", mapping={"f": 1}).hgetall("h").execute_command("PING").object(
+            "encoding", "a"
+        )
+        pipe.zadd("z", {"m": 1}).zrange("z", 0, -1, withscores=True)
+        assert len(pipe) == 7
+        expected = [True, 1, {b"f": b"1"}, True, b"int", 1, [(b"m", 1.0)]]
+        assert await of(pipe.execute()) == expected
+        assert len(pipe) == 0
+        assert await of(pipe.execute()) == []
+        pipe.incr("h").get("a")
+        error, value = await of(pipe.execute(raise_on_error=False))
+        assert isinstance(error, redis.ResponseError)
+        assert value == b"1"
+        with pytest.raises(redis.exceptions.RedisClusterException, match="several nodes"):
+            await of(client.pipeline().execute_command("FLUSHALL").execute())
+        with pytest.raises(redis.RedisError, match="doesn't exist"):
+            await of(client.pipeline().get("a").execute_command("NO.SUCH", "a").execute())
+        node = client.get_node_from_key("a")
+        pipe = client.pipeline()
+        pipe.execute_command("PING", target_nodes=node)
+        assert await of(pipe.get("a").execute()) == [True, b"1"]
+        assert await of(client.mget_nonatomic("a", "b")) == [b"1", None]
+
+
+async def test_transactions_of_a_cluster_are_atomic_and_watch(
+    kind: str, whole: LocalCluster
+) -> None:
+    async with opened(kind, mapped(whole.entry.fields)) as face:
+        client, other = await client_of(face), await client_of(face, private=True)
+        await of(client.delete("{t}a", "{t}b", "{t}h"))
+        pipe = client.pipeline(transaction=True)
+        assert await of(pipe.incr("{t}a").set("{t}b", 5).get("{t}b").execute()) == [1, True, b"5"]
+        crossing = redis.exceptions.CrossSlotTransactionError
+        with pytest.raises(crossing, match="same slot"):
+            await of(client.pipeline(transaction=True).incr("a").incr("b").execute())
+        await of(pipe.watch("{t}a"))
+        await of(other.incr("{t}a"))
+        pipe.multi()
+        pipe.incr("{t}a")
+        with pytest.raises(redis.WatchError, match="Watched"):
+            await of(pipe.execute())
+        await of(pipe.watch("{t}a"))
+        assert await of(pipe.get("{t}a")) == b"2"
+        pipe.multi()
+        pipe.set("{t}a", 7).hset("{t}h", mapping={"f": 1}).hgetall("{t}h").incr("{t}h")
+        *values, error = await of(pipe.execute(raise_on_error=False))
+        assert values == [True, 1, {b"f": b"1"}]
+        assert isinstance(error, redis.ResponseError)
+
+
+async def test_a_cluster_is_discovered_from_any_seed_or_known_node(kind: str) -> None:
+    config = {"cluster-node-timeout": 1000, "cluster-require-full-coverage": False}
+    with LocalCluster(masters=3, config=config) as own:
+        first, second, third = own.nodes
+        seeds = [["127.0.0.1", first.port], ["127.0.0.1", second.port]]
+        one = {"cluster": True, "host": "127.0.0.1", "port": first.port}
+        with own.client() as asking:
+            key = next(k for k in map(str, range(99)) if node_of_key(asking, k) == third.port)
+        async with opened(kind, mapped(one)) as running:
+            await running.send(command("data", key, "SET", 1))
+            first.kill()
+            for client in (await client_of(running), await client_of(running, private=True)):
+                assert await of(client.get(key)) == b"1"
+        async with opened(kind, mapped({"cluster": True, "startup_nodes": seeds})) as starting:
+            assert await starting.client_call("data", "get", key) == b"1"
+            assert await starting.send(command("data", key, "GET")) == [b"1"]
+
+
+def node_of_key(asking: Any, key: str) -> int:
+    return int(asking.get_node_from_key(key).port)
+
+
+async def test_slot_without_a_node_fails_alone(kind: str) -> None:
+    with LocalCluster(config={"cluster-require-full-coverage": False}) as own:
+        slot = ask(own, "keyslot", "lost")
+        for node in own.nodes:
+            with node.client() as client, suppress(redis.ResponseError):
+                client.execute_command("CLUSTER DELSLOTS", slot)
+        async with opened(kind, mapped(own.entry.fields)) as face:
+            client = await client_of(face)
+            assert await of(client.set("k", 1)) is True
+            pipe = client.pipeline().get("lost").get("k")
+            lost, found = await of(pipe.execute(raise_on_error=False))
+            assert found == b"1"
+            assert not getattr(lost, "maybe_executed", False)
+            with pytest.raises(ShardUnavailable, match="not covered"):
+                await of(client.get("lost"))
+
+
+async def test_numbered_databases_of_a_cluster_are_apart(kind: str) -> None:
+    with LocalCluster(config={"cluster-databases": 4}) as own:
+        numbered = {**own.entry.fields, "db": 2}
+        async with (
+            opened(kind, mapped(numbered)) as two,
+            opened(kind, mapped(own.entry.fields)) as zero,
+        ):
+            client = await client_of(two)
+            await of(client.set("k", "two"))
+            await of(client.pipeline().set("p", "two").execute())
+            await two.send(command("data", "s", "SET", "two"))
+            assert await zero.send(*[command("data", k, "GET") for k in "kps"]) == [None] * 3
+            for key in "kps":
+                assert await of(client.get(key)) == b"two"
+            assert await of(client.dbsize(target_nodes="primaries")) == 3
+
+
+async def test_without_numbered_databases_a_cluster_says_so(kind: str, whole: LocalCluster) -> None:
+    async with opened(kind, mapped({**whole.entry.fields, "db": 2})) as face:
+        with pytest.raises(ShardFailure, match=r"SELECT is not allowed|out of range"):
+            await face.client_call("data", "get", "k")
+
+
+def test_clients_of_a_cluster_answer_from_one_place_when_their_entry_changes(
+    whole: LocalCluster, own_server: LocalServer
+) -> None:
+    """Both faces find the place in one way."""
+    with LocalServer() as config, config.client() as entries:
+
+        def put(port: int, **more: Any) -> None:
+            entry = {"host": "127.0.0.1", "port": port, **more}
+            entries.set("config:redis:data", json.dumps(entry))
+
+        put(whole.nodes[0].port, cluster=True)
+        with shardkit.connect(f"redis://{config.address}") as kit:
+            clients: list[Any] = [kit.client("data"), kit.client("data", private=True)]
+            clients[0].set("place", "cluster")
+            ask(own_server, "set", "place", "server")
+            put(own_server.port)
+            kit.topology.expire()
+            assert kit.client("data").get("place") == b"server"
+            for client in clients:
+                assert client.get("place") == b"cluster"
+                assert client.pipeline().get("place").execute() == [b"cluster"]
+                assert client.mget_nonatomic("place") == [b"cluster"]
+                assert b"place" in list(client.scan_iter())
+
+
+async def taken(client: Any, node: Any) -> tuple[Any, Callable[[], Any]]:
+    """A connection of a node, as redis-py's own code takes it; and its release."""
+    if isinstance(client, redis.RedisCluster):
+        pool = client.get_redis_connection(node).connection_pool
+        connection = pool.get_connection()
+        return connection, lambda: pool.release(connection)
+    connection = node.acquire_connection()
+    await connection.connect()
+    return connection, lambda: node.release(connection)
+
+
+async def test_connections_of_nodes_are_lent_as_all_others(kind: str, whole: LocalCluster) -> None:
+    limited = {**whole.entry.fields, "max_connections": 2}
+    async with opened(kind, mapped(limited)) as face:
+        client = await client_of(face)
+        await of(client.set("k", 1))
+        node = client.get_node_from_key("k")
+        kept, release = await taken(client, node)
+        await of(kept.send_command("CLIENT", "TRACKING", "ON"))
+        await of(kept.read_response())
+        _, release_other = await taken(client, node)
+        with pytest.raises(redis.exceptions.MaxConnectionsError, match="2 are in use"):
+            await taken(client, node)
+        release()
+        release_other()
+        with pytest.raises(redis.ConnectionError, match="was released"):
+            await of(kept.send_command("GET", "k"))
+        with pytest.raises(redis.ConnectionError, match="was released"):
+            release()
+        server = next(each for each in whole.nodes if each.port == node.port)
+        with server.client() as admin:
+            ours = [each for each in admin.client_list() if each["lib-name"] != "redis-py"]
+            assert not any("t" in each["flags"] for each in ours)  # it was closed
+            admin.client_kill_filter(_type="normal", skipme=True)
+        found, release = await taken(client, node)  # not a dead one
+        await of(found.send_command("GET", "k"))
+        assert await of(found.read_response()) == b"1"
+        release()
+        assert await of(client.dbsize(target_nodes=node)) > 0

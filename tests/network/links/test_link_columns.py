@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import hiredis
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, strategies as st
-from link_helpers import Face, command, count_of, cut, mapped, opened
+from link_helpers import Face, command, count_of, cut, exit_code, forked, in_threads, mapped, opened
 from redis.exceptions import ConnectionError, ExecAbortError, ResponseError  # noqa: A004 - redis-py's own
+from scripted_server import bulk, scripted
 
-from shardkit import ShardMap
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.cli.app import app
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
-from shardkit.local import LocalCluster, LocalServers
+from shardkit.local import LocalCluster, LocalServer, LocalServers
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.framing import WRAPPED
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.pool import Pool
+from shardkit.network.links import multiplexer, resp
 from shardkit.network.links.dispatcher import Attempt, in_order
 from shardkit.network.links.grouping import group_by_shard
 from shardkit.network.links.resp import CHUNK_BYTES, Chunk, pack_command
 from shardkit.network.links.server_request import ServerRequest
-from shardkit.operations.commands import (
+from shardkit.operations import (
     Coalesced,
     Columns,
     Command,
-    Home,
+    Operation,
     Replies,
     Script,
     Shard,
     ShardOf,
-    To,
     Transaction,
-    coalesced,
-    script_call,
 )
+from shardkit.operations.commands import Home, To, coalesced, script_call
 from shardkit.operations.drivers import BlockingDriver
-from shardkit.operations.operation import Operation
 
 MAP = ShardMap.parse("components: {few: {shards: {count: 4, over: [{port: 1}]}}}")
 
@@ -313,9 +318,177 @@ def test_each_database_is_sent_its_own(batch: Any) -> None:
     assert found(second.server_request.values(second.replies)) == found(wanted[ends[1] : ends[2]])
     # And one database is closed.
     left = of_several(batch)
-    closed = left.server_request.databases[0]
-    usable, failed, [fenced] = left.without({closed: None})
-    assert (failed, fenced.server_request.databases) == ([], [closed])
-    assert usable is not None
+    closed, *opened = left.server_request.databases
+    usable, fenced = left.apart(set(opened))
+    assert fenced.server_request.databases == [closed]
     again = usable.server_request
     assert found(again.values(answers(again.chunks()))) == found(wanted[ends[1] :])
+
+
+BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
+TWICE = Script("twice", "redis.call('INCR', KEYS[1]); return {redis.call('INCR', KEYS[1]), ARGV}")
+
+
+class Model:
+    """Counters, and what commands on them answer."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.counts: dict[str, int] = defaultdict(int)
+
+    def request(self) -> tuple[Command | Transaction, Any]:
+        key = f"k{self.dice.randrange(30)}"
+        if self.dice.random() < 0.15:
+            parts = [self.command(key) for _ in range(self.dice.randrange(5))]
+            return Transaction("many", key, tuple(c for c, _ in parts)), [a for _, a in parts]
+        return self.command(key)
+
+    def command(self, key: str) -> tuple[Command, Any]:
+        kind = self.dice.randrange(5)
+        if kind == 0:
+            count = self.counts.get(key)
+            return command("many", key, "GET"), None if count is None else str(count).encode()
+        if kind == 1:
+            text = "v" * self.dice.choice([1, 100, 5_000])
+            return Command("many", key, ("ECHO", text)), text.encode()
+        if kind == 2:
+            self.counts[key] += 2
+            return script_call("many", TWICE, [key], ["a"]), [self.counts[key], [b"a"]]
+        amount = self.dice.randrange(1, 10)
+        self.counts[key] += amount
+        if kind == 3:
+            return script_call("many", BUMP, [key], [amount]), self.counts[key]
+        return command("many", key, "INCRBY", amount), self.counts[key]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 1000])
+async def test_batches_are_right(face: Face, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(resp, "CHUNK_REQUESTS", chunk)
+    monkeypatch.setattr(multiplexer, "MAX_REPLIES", 2 * chunk)
+    model = Model(random.Random(chunk))
+    for _ in range(25):
+        wanted = [model.request() for _ in range(model.dice.choice([1, 2, 10, 150]))]
+        replies = await face.send(*[request for request, _ in wanted])
+        assert replies == [answer for _, answer in wanted]
+
+
+def ask(kit: ShardKit, *args: Any, to: str = "one") -> Any:
+    [reply] = kit.driver.link.send([Command(to, args[1] if len(args) > 1 else "k", args)])
+    return reply
+
+
+def limited(servers: LocalServers, **fields: Any) -> ShardMap:
+    return mapped({"port": servers.server_of("one").port, **fields}, "one")
+
+
+def test_single_commands_of_a_thread_go_over_one_connection(kit: ShardKit) -> None:
+    assert len({ask(kit, "CLIENT", "ID") for _ in range(20)}) == 1
+
+
+def test_ended_threads_leave_their_connection(kit: ShardKit, servers: LocalServers) -> None:
+    ids = {in_threads(1, lambda _: ask(kit, "CLIENT", "ID"))[0] for _ in range(5)}
+    assert len(ids) == 1
+    assert ask(kit, "CLIENT", "ID") in ids
+
+
+def test_threads_share_what_a_limit_leaves_them(servers: LocalServers) -> None:
+    with shardkit.connect(limited(servers, max_connections=1)) as kit:
+        assert ask(kit, "SET", "k", "v") == b"OK"
+        assert [in_threads(1, lambda _: ask(kit, "GET", "k")) for _ in range(3)] == [[b"v"]] * 3
+        assert kit.client("one").get("k") == b"v"  # the same connection, lent to redis-py
+
+
+def test_a_child_makes_a_connection_of_its_own(kit: ShardKit) -> None:
+    client = kit.client("one")
+    number = ask(kit, "CLIENT", "ID")
+
+    def use() -> None:
+        assert number not in (ask(kit, "CLIENT", "ID"), client.client_id())  # the parent's client
+
+    assert exit_code(forked(use)) == 0
+    assert ask(kit, "CLIENT", "ID") == number
+
+
+@pytest.mark.parametrize("fields", [{"health_check_interval": 1}, {"protocol": 3}])
+def test_entries_that_want_more_get_it(servers: LocalServers, fields: dict[str, Any]) -> None:
+    with shardkit.connect(limited(servers, **fields)) as kit:
+        assert ask(kit, "SET", "k", "v") == b"OK"
+        assert ask(kit, "GET", "k") == b"v"
+        refused = ask(kit, "INCR", "k")
+        assert isinstance(refused, shardkit.CommandRefused)
+
+
+async def test_commands_of_two_words_go_to_their_keys_shard(face: Face) -> None:
+    router = face.kit.key_sharded("many")
+    pipe = router.pipeline()
+    keys = [f"k{n}" for n in range(20)]
+    for key in keys:
+        pipe.set(key, 1)
+        pipe.object("ENCODING", key)
+        pipe.memory_usage(key)
+        pipe.xgroup_create(f"s{key}", "group", mkstream=True)
+        pipe.xinfo_groups(f"s{key}")
+    replies = await face.value(pipe.execute())
+    for n in range(len(keys)):
+        ok, encoding, size, created, groups = replies[5 * n : 5 * n + 5]
+        assert (ok, encoding, created) == (True, b"int", True)
+        assert size > 0
+        assert len(groups) == 1
+
+
+async def test_large_joined_batches_keep_what_stands_between_their_runs(face: Face) -> None:
+    count = 2_400  # the last slice has hundreds of GETs, and two commands behind them
+    batch: list[Any] = [command("one", "n", "INCR"), command("one", "before", "SET", "b")]
+    batch += [command("one", f"k{n}", "SET", n) for n in range(count)]
+    batch += [Transaction("one", "t", (command("one", "t", "INCR"), command("one", "t", "GET")))]
+    batch += [command("one", f"k{n}", "GET") for n in range(count)]
+    batch += [command("one", "n", "INCR"), command("one", "before", "GET")]
+    replies = await face.carry(Coalesced(batch))
+    assert replies[: count + 2] == [1] + [b"OK"] * (count + 1)
+    assert replies[count + 2] == [1, b"1"]
+    assert replies[count + 3 : -2] == [str(n).encode() for n in range(count)]
+    assert replies[-2:] == [2, b"b"]
+
+
+async def test_everything_works_over_a_unix_socket(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with LocalServer(config={"unixsocket": str(path), "unixsocketperm": "700"}):
+        for fields in ({"unix_socket_path": str(path)}, {"url": f"unix://{path}?db=1"}):
+            async with opened(kind, mapped(fields, "one")) as face:
+                assert await face.send(command("one", "k", "INCR")) == [1]
+                batch = [command("one", f"k{n}", "SET", b"v" * 300) for n in range(3_000)]
+                assert await face.send(*batch) == [b"OK"] * 3_000
+                gets = [command("one", f"k{n}", "GET") for n in range(3_000)]
+                assert await face.send(*gets) == [b"v" * 300] * 3_000
+                assert await face.client_call("one", "get", "k1") == b"v" * 300
+                assert await face.client_call("one", "blpop", "queue", timeout=0.1) is None
+
+
+REPLIES = [b"$-1\r\n", b":7\r\n", bulk(b"x\xffy"), b"*2\r\n*1\r\n:1\r\n$-1\r\n", b"*1\r\n:1\r\n"]
+INFO = bulk(b"redis_version:7.2.4\r\nused_memory:1\r\nconnected_clients:1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("config show", ["MGET", "SCAN"]),
+        ("status", ["ZRANGE", "GET", "SCAN"]),
+        ("check", ["EXISTS", "ZRANGE", "GET", "SCAN"]),
+        ("locate c k --in s --total 9", ["HGETALL"]),
+    ],
+)
+def test_garbage_is_one_error_of_a_command(tmp_path: Path, command: str, names: list[str]) -> None:
+    said = ""
+    for reply in REPLIES:
+        for name in names:
+            with scripted(INFO=INFO, **{name: reply}) as server:
+                where = tmp_path / "map.yaml"
+                here = f"{{port: {server.port}, socket_timeout: 2}}"
+                where.write_text(
+                    f"{{config_server: {here}, components: {{c: {{shards: [{here}]}}}}}}"
+                )
+                url = f"redis://127.0.0.1:{server.port}"
+                for place in (str(where), url):
+                    said += CliRunner().invoke(app, [*command.split(), "-c", place]).output
+    assert "should not happen" not in said
+    assert "cannot be used" in said or "expected" in said

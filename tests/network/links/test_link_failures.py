@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import pickle
 import socket
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arranged import map_of
 from faces import PATIENCE, own_client
 from link_helpers import FACES, Face, command, count_of, mapped, opened, resolving
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
@@ -24,8 +24,7 @@ from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.errors import CommandsRefused, ShardFailure
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.links.server_request import may_repeat
-from shardkit.operations.commands import Command, Script, Shard, Transaction
-from shardkit.operations.operation import Operation
+from shardkit.operations import Command, Operation, Script, Shard, Transaction
 
 # Shard n of `data` is on server n.
 TIMEOUTS = f"{{socket_timeout: {0.4 * PATIENCE}, socket_connect_timeout: {0.4 * PATIENCE}}}"
@@ -87,9 +86,6 @@ def check_unavailable(failure: Any, shard: str, name: str, server: LocalServer) 
     assert failure.__cause__ is failure.error
 
 
-# ---- one shard fails
-
-
 async def test_siblings_of_a_dead_shard_answer(mine: Face, own: list[LocalServer]) -> None:
     own[2].kill()
     for _ in range(2):  # lost while connected, refused after that
@@ -130,9 +126,6 @@ async def test_a_server_that_is_loading_is_unavailable_and_not_lost(mine: Face) 
     assert "refused" in str(replies[0])
     assert "may have been executed" not in replies[0].remedy
     assert replies[2:] == [b"PONG"] * 3
-
-
-# ---- what drivers make of it
 
 
 def operation(batch: Any) -> Operation[Any]:
@@ -177,9 +170,6 @@ async def test_failures_can_be_pickled_and_copied(mine: Face, own: list[LocalSer
         assert isinstance(twin, ShardErrors)
         assert str(twin) == str(raised.value)
         assert [*map(shown, twin.exceptions)] == [*map(shown, raised.value.exceptions)]
-
-
-# ---- what is sent again
 
 
 async def test_idempotent_commands_repeat_once(mine: Face, own: list[LocalServer]) -> None:
@@ -242,9 +232,6 @@ async def test_timeouts_repeat_nothing(mine: Face, own: list[LocalServer]) -> No
     assert count_of(own[0], "set") == 1
 
 
-# ---- time
-
-
 async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]) -> None:
     batch = [command(Shard("wide", n), "k", "GET") for n in range(24)]
     await mine.send(*batch)
@@ -261,7 +248,7 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
 async def test_no_socket_timeout_waits_for_ever(kind: str, own: list[LocalServer]) -> None:
     ports = [server.port for server in own[:2]]
     shards = [{"port": port, "socket_timeout": None} for port in ports]
-    shard_map = ShardMap.parse(json.dumps({"components": {"data": {"shards": shards}}}))
+    shard_map = map_of(data={"shards": shards})
     async with opened(kind, shard_map) as face:
         batch = [Command(Shard("data", n), "k", ("EVAL", "return 1", 0)) for n in range(2)]
         assert await face.send(*batch) == [1, 1]
@@ -288,9 +275,6 @@ async def test_large_batches_on_a_hanging_server_fail(mine: Face, own: list[Loca
         assert isinstance(reply, ShardUnavailable) if n % 4 == 0 else reply == b"OK"
     own[0].resume()
     assert await mine.send(*to_all("PING")) == [b"PONG"] * 4
-
-
-# ---- commands that block
 
 
 async def test_a_command_may_outlast_the_timeout(mine: Face, own: list[LocalServer]) -> None:

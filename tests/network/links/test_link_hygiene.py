@@ -32,8 +32,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.links import multiplexer
-from shardkit.operations.commands import Command
-from shardkit.operations.operation import Operation
+from shardkit.operations import Command, Operation
 
 KEYS = [f"k{n}" for n in range(500)]
 
@@ -45,9 +44,6 @@ def fill(kit: ShardKit) -> None:
 def gets(dice: random.Random, most: int = 20) -> tuple[list[Command], list[bytes]]:
     keys = dice.choices(KEYS, k=dice.randrange(1, most))
     return [command("many", key, "GET") for key in keys], [key.encode() for key in keys]
-
-
-# ---- cancelled
 
 
 async def test_cancellation_never_shifts_replies(kit: ShardKit, akit: AsyncShardKit) -> None:
@@ -202,9 +198,6 @@ async def test_a_batch_cancelled_between_its_chunks_leaves_no_transaction_open(
         assert [await client.get("mine") for client in clients] == [b"1"] * 8
 
 
-# ---- interrupted
-
-
 class Interrupted(BaseException):
     pass
 
@@ -239,12 +232,6 @@ def test_interrupts_leave_no_replies_behind(kit: ShardKit, size: int, rounds: in
     finally:
         signal.signal(signal.SIGALRM, before)
     assert hits
-
-
-# ---- threads
-
-
-# ---- forks
 
 
 def child_of(kit: ShardKit, seed: int) -> int:
@@ -327,9 +314,6 @@ def test_what_a_parent_holds_at_a_fork_stays_its_own(kit: ShardKit) -> None:
     assert single.client_id() == known
     piped.multi()
     assert piped.set("k", 1).execute() == [True]
-
-
-# ---- event loops
 
 
 def looped(kit: ShardKit | AsyncShardKit, seed: int) -> None:

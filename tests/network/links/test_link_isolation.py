@@ -22,7 +22,8 @@ from shardkit import CommandRefused, ConfigError, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.clients import Clients
 from shardkit.network.links import server_request
-from shardkit.operations.commands import Coalesced, Command, Script, Shard, Transaction, script_call
+from shardkit.operations import Coalesced, Command, Script, Shard, Transaction
+from shardkit.operations.commands import script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
@@ -30,8 +31,6 @@ BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
     return Command(Shard("data", shard), "k", (name, *args), **options)
 
-
-# ---- errors that only a cluster should answer
 
 REDIRECTIONS = {
     b"-MOVED 7629 127.0.0.1:1\r\n": "cluster: true",
@@ -93,9 +92,6 @@ async def test_a_scripts_own_noscript_runs_it_once(kind: str, own_server: LocalS
             assert isinstance(reply, CommandRefused)
             assert "of mine" in str(reply)
             assert await face.send(on(0, "GET", "n")) == [str(n).encode()]
-
-
-# ---- replies that cannot be used
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -171,9 +167,6 @@ async def test_a_wrong_exec_fails_one_server(beside: Any) -> None:
         assert kept == 1
 
 
-# ---- every exception that an attempt can raise
-
-
 def raising(error: Exception) -> Callable[..., Any]:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise error
@@ -235,9 +228,6 @@ async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
                     assert isinstance(replies[0], ShardUnavailable)
                     assert replies[0].error is error
             assert await face.send(on(0, "SET", "k", 1), on(1, "INCR", "k")) == [b"OK", 2]
-
-
-# ---- when something is sent again
 
 
 @pytest.mark.parametrize(
@@ -309,9 +299,6 @@ async def test_noise_harms_no_call(kind: str, answer: bytes, expected: bytes | N
                 else:
                     assert await face.client_call("data", "get", "k") == expected
                 assert await face.client_call("data", "ping") is True
-
-
-# ---- one reply too many
 
 
 @pytest.mark.long(18)

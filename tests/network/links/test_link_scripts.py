@@ -11,7 +11,8 @@ from redis.exceptions import ExecAbortError, NoScriptError, ResponseError
 
 from shardkit import CommandRefused, ShardMap
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Command, Script, Transaction, script_call
+from shardkit.operations import Command, Script, Transaction
+from shardkit.operations.commands import script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 ECHO = Script("echo", "return ARGV")
@@ -21,9 +22,6 @@ FAILING = Script("failing", "redis.call('SET', KEYS[1], 'x'); return redis.call(
 
 def bump(key: str, by: int = 1, to: str = "many") -> Command:
     return script_call(to, BUMP, [key], [by])
-
-
-# ---- scripts
 
 
 async def test_scripts_run_on_servers_without_them(face: Face, servers: LocalServers) -> None:
@@ -91,9 +89,6 @@ async def test_a_restarted_server_gets_its_scripts_again(kind: str) -> None:
             assert await face.send(bump("k0", to="data")) == [1]
 
 
-# ---- what Lua values become
-
-
 LUA: list[tuple[str, Any]] = [
     ("true", 1),
     ("false", None),
@@ -131,9 +126,6 @@ async def test_an_error_that_a_script_returns_is_refused_with_its_text(face: Fac
         [reply] = await face.send(script_call("one", Script("refuses", text), ["k"]))
         assert isinstance(reply, CommandRefused)
         assert "too many" in str(reply)
-
-
-# ---- transactions
 
 
 def group(key: str, *commands: Any, to: str = "many") -> Transaction:

@@ -26,7 +26,7 @@ from shardkit import DeadlineExceeded, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.redis_private import INCOMPLETE, postpone_health_check
 from shardkit.network.connections.replies import HeaderCheck
-from shardkit.operations.commands import Command, Shard
+from shardkit.operations import Command, Shard
 
 
 def on(shard: int, name: str, *args: Any) -> Command:
@@ -106,8 +106,6 @@ async def test_a_clusters_connections_know_the_limits(kind: str, cluster: LocalC
         assert "max_reply_bytes" in str(reply)
 
 
-# ---- headers that announce too much
-
 TOO_LONG = {
     "a reply": b"*2147483648\r\n",
     "inside": b"*2\r\n$1\r\na\r\n*99999999\r\n:1\r\n",
@@ -152,8 +150,6 @@ async def test_maps_that_announce_too_much_are_refused(kind: str) -> None:
             with pytest.raises(InvalidResponse, match="announces 20,000,000 elements"):
                 await of(client.hgetall("k"))
 
-
-# ---- pushes in front of a reply
 
 PUSH = b">2\r\n+a\r\n+b\r\n"
 RESP3 = b"%1\r\n$5\r\nproto\r\n:3\r\n"
@@ -231,8 +227,6 @@ def test_what_is_not_refused_is_read_whatever_its_pieces_are(
     assert replies == [[text, [text], 1]] * 2
     assert not headers.held
 
-
-# ---- one reply too many, and other ends of a connection between two chunks
 
 BATCH = 3_500  # four chunks
 TOO_MANY = b"+OK\r\n+OK\r\n"
@@ -319,9 +313,6 @@ async def test_too_many_uses_at_once_name_the_field_and_say_that_nothing_was_sen
         assert "cannot be reached" not in str(reply)
         assert "may have been executed" not in str(reply)
         assert "SET" not in slow.names()
-
-
-# ---- without poll
 
 
 async def test_pipelines_work_where_there_is_no_poll(

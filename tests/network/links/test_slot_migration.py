@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 import pytest_asyncio
 import redis
+from arranged import ask
 from faces import own_client
 from link_helpers import Face, command, eventually, mapped, of, opened
 
@@ -17,7 +18,8 @@ from shardkit import CommandRefused, ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster
 from shardkit.local.cluster import ClusterNode
 from shardkit.network.connections import redis_private
-from shardkit.operations.commands import Command, Script, Subscribe, Transaction, script_call
+from shardkit.operations import Command, Script, Subscribe, Transaction
+from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
@@ -64,8 +66,7 @@ class Migration:
     """One slot's way from its node to another."""
 
     def __init__(self, whole: LocalCluster, target: ClusterNode | None = None) -> None:
-        with whole.client() as asking:
-            owner = asking.get_node_from_key(KEYS[0]).name
+        owner = ask(whole, "get_node_from_key", KEYS[0]).name
         nodes = {node.address: node for node in whole.nodes}
         self.source_node = nodes[owner]
         self.target_node: Any = target or next(n for a, n in nodes.items() if a != owner)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import ask, map_of
 from link_helpers import count_of
 
 from shardkit import ShardMap
@@ -30,15 +30,8 @@ class Replicated:
         """A map: ``users`` has two shards, ``one`` an entry, each with both replicas."""
         replicas = [{"port": each.port, "zone": f"z{n}"} for n, each in enumerate(self.replicas)]
         entry = {"port": self.master.port, "zone": "z9", "replicas": replicas, **fields}
-        return ShardMap.parse(
-            json.dumps(
-                {
-                    "components": {
-                        "users": {"shards": [{**entry, "db": 1}, {**entry, "db": 2}]},
-                        "one": {"entry": entry},
-                    }
-                }
-            )
+        return map_of(
+            users={"shards": [{**entry, "db": 1}, {**entry, "db": 2}]}, one={"entry": entry}
         )
 
     def counts(self, command: str) -> list[int]:
@@ -47,8 +40,7 @@ class Replicated:
 
     def forget_counts(self) -> None:
         for server in (self.master, *self.replicas):
-            with server.client() as client:
-                client.config_resetstat()
+            ask(server, "config_resetstat")
 
     def settle(self) -> None:
         """Wait until the replicas have all that the master has."""
@@ -70,8 +62,7 @@ def running() -> Iterator[Replicated]:
 
 @pytest.fixture
 def replicated(running: Replicated) -> Iterator[Replicated]:
-    with running.master.client() as client:
-        client.flushall()
+    ask(running.master, "flushall")
     running.settle()
     running.forget_counts()
     yield running

@@ -20,7 +20,7 @@ from shardkit.errors import InvalidArgumentError, NotDurableError, ShardFailure
 from shardkit.local import LocalServer
 from shardkit.network.replicas import durable
 from shardkit.network.replicas.durable import DurableBlock
-from shardkit.operations.commands import Pause
+from shardkit.operations import Pause
 
 Pair: TypeAlias = tuple[LocalServer, LocalServer]
 

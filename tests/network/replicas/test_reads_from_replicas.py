@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 import yaml
+from arranged import ask, map_of
 from faces import Face, faced
 from link_helpers import count_of, mapped, paused
 from redis.exceptions import MasterDownError
@@ -33,7 +34,7 @@ from shardkit.network.connections import redis_private
 from shardkit.network.connections.clients import ReplicaOf
 from shardkit.network.replicas import ReadFrom, replicas, session
 from shardkit.network.replicas.replicas import Replicas, ReplicaState
-from shardkit.operations.commands import Shard
+from shardkit.operations import Shard
 from shardkit.routing.placement import slot_of
 
 
@@ -208,8 +209,7 @@ def test_servers_say_their_zones_where_entries_do_not(kind: str, replicated: Rep
     says = "availability-zone"
     try:
         for n, server in enumerate([replicated.master, *replicated.replicas]):
-            with server.client() as client:
-                client.config_set(says, f"z{n}")
+            ask(server, "config_set", says, f"z{n}")
         replicas = [{"port": each.port} for each in replicated.replicas]
         for zone, mode, gets in [
             ("z2", "zone", [0, 0, 5]),
@@ -226,8 +226,7 @@ def test_servers_say_their_zones_where_entries_do_not(kind: str, replicated: Rep
             assert (found == gets) if gets else found[0] == 0, (zone, mode, found)
     finally:
         for server in (replicated.master, *replicated.replicas):
-            with server.client() as client:
-                client.config_set(says, "")
+            ask(server, "config_set", says, "")
 
 
 def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicated) -> None:
@@ -311,8 +310,7 @@ def test_decorated_functions_and_unsharded_entries(opened: Face, replicated: Rep
 
 def test_a_writable_replica_is_never_written_to(opened: Face, replicated: Replicated) -> None:
     for server in replicated.replicas:
-        with server.client() as client:
-            client.config_set("replica-read-only", "no")
+        ask(server, "config_set", "replica-read-only", "no")
     router = opened.kit.key_sharded("users", read_from="replica")
     on(opened, router, "k", "set", "k", 1)
     on(opened, router, "k", "eval", "return redis.call('INCR', KEYS[1])", 1, "k")
@@ -333,12 +331,10 @@ def test_unusable_replicas_are_skipped(opened: Face, replicated: Replicated) -> 
     strict = opened.kit.key_sharded("users", read_from="replica")
     preferring = opened.kit.key_sharded("users", read_from="prefer_replica")
     first, second = replicated.replicas
-    with second.client() as client:
-        client.replicaof("127.0.0.1", "1")  # nobody is there
+    ask(second, "replicaof", "127.0.0.1", "1")  # nobody is there
     assert on(opened, strict, "k", "get", "k") is None
     assert replicated.counts("get")[2] == 0
-    with first.client() as client:
-        client.replicaof("127.0.0.1", "1")
+    ask(first, "replicaof", "127.0.0.1", "1")
     opened.kit.plane.replicas.round()
     with pytest.raises(ShardUnavailable, match="its link to the master is down"):
         on(opened, strict, "k", "get", "k")
@@ -407,8 +403,7 @@ def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
 
 def test_a_refused_read_is_not_retried_elsewhere(opened: Face, replicated: Replicated) -> None:
     router = opened.kit.key_sharded("one", read_from="replica")
-    with replicated.master.client() as client:
-        client.set("k", 1)
+    ask(replicated.master, "set", "k", 1)
     replicated.settle()
     with pytest.raises(ShardErrors) as raised:
         opened.run(router.pipeline().hget("k", "a").execute())
@@ -432,7 +427,7 @@ def test_hung_replica_does_not_disable_those_of_other_shards(
         {"port": replicated.master.port, "db": n, "replicas": [{"port": each.port}]}
         for n, each in enumerate(replicated.replicas)
     ]
-    shard_map = ShardMap.parse(json.dumps({"components": {"users": {"shards": entries}}}))
+    shard_map = map_of(users={"shards": entries})
     with faced(kind, shard_map) as face:
         router = face.kit.key_sharded("users", read_from="replica")
         keys = {router.shard_of(f"k{n}"): f"k{n}" for n in range(20)}
@@ -502,7 +497,7 @@ def test_replicas_of_a_service_whose_sentinels_cannot_be_asked_are_not_known() -
     entry = {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}
     component = mapped(entry, "one")
     replicas = Replicas(SimpleNamespace(get=refuse))  # type: ignore[arg-type]
-    replicas.ask(component.components["one"], None)
+    replicas.ask(component.components["one"], None, ReadFrom("replica"))
     replicas.close()
     [state] = replicas._shards.values()
     assert state.master.problem == "does not answer (nobody is there)"
@@ -771,8 +766,7 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.Monk
 
 def test_a_cluster_is_read_from_replicas_in_the_zone_of_the_process(kind: str) -> None:
     with LocalCluster(masters=3, replicas_per_master=2) as cluster:
-        with cluster.nodes[0].client() as client:
-            nodes = client.cluster("NODES")
+        nodes = ask(cluster.nodes[0], "cluster", "NODES")
         masters: set[str] = set()
         zones: dict[int, str] = {}
         for address, node in sorted(nodes.items()):
@@ -780,8 +774,7 @@ def test_a_cluster_is_read_from_replicas_in_the_zone_of_the_process(kind: str) -
             masters.add(node["master_id"])
             zones[int(address.rpartition(":")[2])] = "near" if is_near else "far"
         for server in cluster.nodes:
-            with server.client() as client:
-                client.config_set("availability-zone", zones[server.port])
+            ask(server, "config_set", "availability-zone", zones[server.port])
         with faced(kind, mapped(cluster.entry.fields, "c"), zone="near") as face:
             router = face.kit.key_sharded("c", read_from="zone_replica")
             keys = [f"k{n}" for n in range(30)]
@@ -844,8 +837,7 @@ def test_health_reports_roles_and_lag(kind: str, replicated: Replicated) -> None
     """Of a master, a replica, and a replica whose master is not there."""
     places = [replicated.master, *replicated.replicas]
     text = json.dumps({"components": {"all": {"shards": [{"port": each.port} for each in places]}}})
-    with replicated.replicas[1].client() as client:
-        client.replicaof("127.0.0.1", "1")
+    ask(replicated.replicas[1], "replicaof", "127.0.0.1", "1")
     with faced(kind, ShardMap.parse(text)) as face:
         master, linked, alone = face.run(face.kit.health()).shards
     assert [each.role for each in (master, linked, alone)] == ["master", "replica", "replica"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import ask
 from click.testing import CliRunner
 from link_helpers import eventually, of, opened
 from topology_helpers import follows, one_at
@@ -34,8 +35,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def _empty(cluster: LocalCluster) -> None:
-    with cluster.client() as client:
-        client.flushall(target_nodes="primaries")
+    ask(cluster, "flushall", target_nodes="primaries")
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,7 @@ def is_pushed(url: str, shard_map: ShardMap) -> bool:
 
 def owner(cluster: LocalCluster) -> Any:
     """Return the node that has the keys."""
-    with cluster.client() as client:
-        port = client.get_node_from_key("{config}").port  # type: ignore[no-untyped-call]
+    port = ask(cluster, "get_node_from_key", "{config}").port
     return next(node for node in cluster.nodes if node.port == port)
 
 
@@ -69,8 +68,9 @@ async def test_all_keys_are_on_one_master_and_changes_arrive(
         push(config, one_at(1))
         names = sorted(config.scan_iter("config:*"))
         assert b"config:redis:one" in names
-        with owner(cluster).client() as client:
-            assert sorted(client.keys("*")) == [b"{config}" + name[6:] for name in names]
+        assert sorted(ask(owner(cluster), "keys", "*")) == [
+            b"{config}" + name[6:] for name in names
+        ]
         async with opened(kind, url_of(cluster)) as face:
             assert await of(face.kit.components()) == ["one"]
             assert await follows(face, 1)
@@ -116,8 +116,7 @@ def test_the_directory_is_on_the_cluster(cluster: LocalCluster) -> None:
     with shardkit.connect(url_of(cluster)) as kit:
         kit.directory.set("flags", "checkout", {"on": True})
         assert kit.directory.get("flags", "checkout") == {"on": True}
-    with owner(cluster).client() as client:
-        assert json.loads(client.get("{config}:flags:checkout")) == {"on": True}
+    assert json.loads(ask(owner(cluster), "get", "{config}:flags:checkout")) == {"on": True}
 
 
 def test_growth_works_with_it(
@@ -152,8 +151,7 @@ def test_growth_works_with_it(
 
 def test_a_password_is_rotated_on_all_nodes(cluster: LocalCluster) -> None:
     for node in cluster.nodes:
-        with node.client() as client:
-            client.execute_command("ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
+        ask(node, "execute_command", "ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
     entry = Entry({**cluster.entry.fields, "username": "app", "password": "old"})
     with config_client(entry) as config:
         login = f"username: app, password: old, port: {cluster.nodes[0].port}, cluster: true"

@@ -17,10 +17,9 @@ from faces import eventually, faced
 from link_helpers import clients_of
 
 import shardkit
-from shardkit import ConfigError, ShardMap
+from shardkit import ConfigError, Entry, ShardMap
 from shardkit.config import store
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.errors import (
     ConfigServerError,
     InvalidEntryError,
@@ -109,9 +108,6 @@ def test_more_shards_take_a_second_exchange_once(config: redis.Redis, kit: Any) 
     kit.topology.expire()
     assert len(kit.component("many").shards) == 3
     assert mgets(config) == 1
-
-
-# ---- changes
 
 
 def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
@@ -229,9 +225,6 @@ def test_a_batch_is_routed_by_one_version_of_the_map(
                     places = [version.place(f"key:{n}") for n in range(60)]
                     placed.append(sizes == [places.count(n) for n in range(len(sizes))])
             assert placed == [True]
-
-
-# ---- troubles
 
 
 def test_a_dead_server_is_logged(

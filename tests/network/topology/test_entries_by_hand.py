@@ -194,9 +194,6 @@ def test_different_counts_are_refused(kit: Any) -> None:
         kit.key_sharded("other", shards=3, placement="nonsense")
 
 
-# ---- max_age=
-
-
 def test_max_age_of_a_decorator(
     running: LocalServer, config: redis.Redis, kit: Any, kind: str
 ) -> None:

@@ -12,10 +12,9 @@ from faces import Face, faced
 from topology_helpers import settle
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import Entry, ShardMap
 from shardkit.config import store
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError
 from shardkit.local import LocalServer
 from shardkit.network.topology import Topology

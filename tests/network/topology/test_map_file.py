@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from topology_helpers import Clock
 
-from shardkit.config.shard_map import ShardMap
+from shardkit import ShardMap
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError
 from shardkit.network.topology import MapFile, Topology
 

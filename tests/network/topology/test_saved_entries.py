@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import map_of
 from link_helpers import eventually, of, opened, paused
 from topology_helpers import follows, one_at
 
@@ -33,12 +34,8 @@ def server() -> Iterator[LocalServer]:
 def config(server: LocalServer) -> Iterator[LocalServer]:
     with LocalServer() as running:
         shards = [{"port": server.port, "db": n} for n in (1, 2)]
-        described = {
-            "one": {"entry": {"port": server.port}},
-            "two": {"shards": shards},
-        }
         with running.client() as client:
-            push(client, ShardMap.parse(str({"components": described})))
+            push(client, map_of(one={"entry": {"port": server.port}}, two={"shards": shards}))
         yield running
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from arranged import ask
 from click.testing import CliRunner
 from link_helpers import eventually, of, opened
 from topology_helpers import follows, one_at
@@ -72,8 +73,7 @@ async def test_sentinels_name_the_config_server(kind: str) -> None:
             assert await follows(face, 1)
             with watched.master.client() as client:  # so that it is not demoted
                 client.execute_command("ACL", "SETUSER", "default", "-slaveof")
-            with watched.sentinels[0].client() as asking:
-                asking.execute_command("SENTINEL FAILOVER", "config")
+            ask(watched.sentinels[0], "execute_command", "SENTINEL FAILOVER", "config")
             assert await eventually(is_pushed)  # Sentinels cut connections off meanwhile
             assert await follows(face, 2)
 
@@ -87,8 +87,7 @@ def test_commands_use_the_first_master(
     url = f"redis://127.0.0.1:{replica.port},127.0.0.1:{master.port}/0"
     result = CliRunner().invoke(app, ["config", "push", str(file), "--config", url])
     assert result.exit_code == 0, result.output
-    with master.client() as client:
-        assert client.exists("config:redis:one")
+    assert ask(master, "exists", "config:redis:one")
 
 
 def test_the_url_of_sentinels_becomes_the_fields_of_an_entry() -> None:

@@ -543,9 +543,6 @@ def test_retired_components_are_not_reread(topology: Topology, directory: Direct
     assert directory.asked == ["c", "c"]
 
 
-# ---- watching
-
-
 class Silent(Directory):
     """A config server that tells nobody of changes."""
 
@@ -602,9 +599,6 @@ def test_the_watch_survives_unexpected_errors(
     assert "the directory cannot be read" in caplog.text
     silent.error_of_feed = None
     assert eventually(lambda: len(silent.asked) > 1)
-
-
-# ---- readers that do not go on
 
 
 class Slow(Directory):

@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 from link_helpers import Face, mapped
 
-from shardkit import ShardMap
+from shardkit import Entry, ShardMap
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.errors import MissingEntryError
 from shardkit.network.topology import Reading, Source, Topology, Values
 

@@ -242,9 +242,6 @@ def test_a_kept_list_pushes_nothing_into_one_with_values_of_another_type(world: 
     assert words.lrange(0, -1) == ["three"]
 
 
-# ---- one operation overtakes another, at each of its exchanges
-
-
 def run_until(kit: ShardKit, steps: Any, name: str) -> None:
     """Carry out exchanges until a script was sent, as a process that dies then does."""
     operation = Exchanges(kit, steps)
@@ -395,9 +392,6 @@ def test_later_generations_without_parameters_are_repaired(world: World, kind: K
             check(world, kind, set(range(40)))
         assert newcomer.delete()
         assert world.keys() == {}
-
-
-# ---- a client stops in the middle
 
 
 def interruptions(world: World, kind: Kind) -> Iterator[tuple[int, Any, Any, list[bool]]]:

@@ -1,18 +1,23 @@
-"""Parameters, as two releases side by side read them."""
+"""Parameters as two releases side by side read them; no operation works on data with other ones."""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from datetime import date
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 from arranged import map_of
-from faces import Face, faced, holder
+from faces import Face, Time, clocked, faced, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.local import LocalServer, LocalServers
-from shardkit.operations import Operation
+from shardkit.operations import Operation, operation, stream
 from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.writes import settle
 
 
 @pytest.fixture
@@ -85,3 +90,230 @@ def test_parts_are_read_and_created_while_the_server_of_the_parameters_is_down()
             if client is not None:
                 part = ids.key_of(new[0])
                 assert client("many", router.shard_of(part)).ttl(part) == -1, "it is settled"
+
+
+DAY = date(2015, 5, 17)
+SESSION = "f" * 15
+
+
+class Kind(NamedTuple):
+    """A structure with some parameters and with others, and how it is written."""
+
+    make: str
+    parameters: dict[str, Any]
+    others: dict[str, Any]
+    write: Callable[[Any], object]
+    plain: Callable[[Any], object] | None = None
+    name: str = "it"
+    unchecked: frozenset[str] = frozenset()
+
+
+KINDS = {
+    "hash": Kind(
+        "hash",
+        {},
+        {"part_size": 64},
+        lambda it: it.hset("1", 1),
+        lambda client: client.hset("plain", "a", 1),
+        unchecked=frozenset({"train", "add_dictionary"}),  # there are none
+    ),
+    "hash with dictionaries": Kind(
+        "hash",
+        {"codec": "tokens"},
+        {"codec": "tokens", "total": 999},
+        lambda it: it.hset("a", "x"),
+        lambda client: client.hset("plain", "a", 1),
+        unchecked=frozenset({"hincrby", "hincrbyfloat"}),  # its codec stores no digits
+    ),
+    "set": Kind("set", {}, {"part_size": 64}, lambda it: it.sadd("1")),
+    "sorted set": Kind(
+        "sorted_set",
+        {},
+        {"bound": 5},
+        lambda it: it.zadd({"1": 1}),
+        lambda client: client.zadd("plain", {"a": 1}),
+    ),
+    "list": Kind("list", {}, {"part_size": 8}, lambda it: it.rpush("1")),
+    "packed": Kind(
+        "packed",
+        {"fields": {"number": "u8"}},
+        {"fields": {"number": "u16"}},
+        lambda it: it.set(1, number=1),
+    ),
+    "visitors": Kind(
+        "unique_visitors",
+        {},
+        {"precision": "exact"},
+        lambda it: it.visit(SESSION),
+        name="unique",
+        unchecked=frozenset({"visitors"}),  # there is no set of these
+    ),
+}
+# What an operation is given, by the names of its parameters.
+GIVEN: dict[str, Any] = {
+    **dict.fromkeys(["value", "refvalue"], "1"),
+    "key": "plain",
+    **{key: ["1"] for key in ["keys", "values", "members", "samples"]},
+    **dict.fromkeys(["time", "seconds", "milliseconds"], 5),
+    **dict.fromkeys(["when", "unix_time_seconds", "unix_time_milliseconds"], 4_000_000_000),
+    **dict.fromkeys(["start", "index", "min"], 0),
+    **dict.fromkeys(["end", "max", "limit", "amount", "count", "record_id"], 1),
+    "mapping": {"1": 1},
+    "pairs": [("1", 1)],
+    "where": "BEFORE",
+    "field": "number",
+    "ids": [1],
+    "amounts": {1: 1},
+    "records": [(1, {"number": 1})],
+    "dictionary": b"x",
+    "shards": 4,
+    "total": 4_000_000,
+    "day": DAY,
+    "days": [DAY],
+    "session": SESSION,
+    "sessions": [SESSION],
+}
+SEVERAL: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(["keys", "values", "fields"], ("1",)),
+    "ids": (1,),
+    "by": ("number",),
+}
+NAMED: dict[str, dict[str, Any]] = {"set": {"number": 1}, "hset": {"mapping": {"1": 1}}}
+
+
+# The parameters that are structures of the same kind.
+TARGETS = {
+    **dict.fromkeys(["lmove", "blmove"], ("destination",)),
+    **dict.fromkeys(["sinterstore", "sunionstore", "sdiffstore"], ("keys",)),
+}
+# These only read when the key of the parameters expires.
+UNCHECKED = {"ttl", "pttl"}
+
+
+def call(it: Any, name: str, method: Any) -> object:
+    """Call an operation of a structure with what its parameters' names say."""
+    args: list[Any] = []
+    for each in list(inspect.signature(method.steps).parameters.values())[1:]:
+        if each.kind is each.VAR_POSITIONAL:
+            args += SEVERAL.get(each.name, ())
+        elif each.default is each.empty and each.kind is not each.VAR_KEYWORD:
+            args.append(it if each.name in TARGETS.get(name, ()) else GIVEN[each.name])
+    if "lex" in name:
+        args = ["-", "+"][: len(args)]
+    found = getattr(it, name)(*args, **NAMED.get(name, {}))
+    return list(found) if isinstance(method, stream) else found
+
+
+@pytest.mark.parametrize("holds", [True, False], ids=["with data", "with parameters alone"])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_operations_refuse_other_parameters(kit: ShardKit, kind: Kind, holds: bool) -> None:
+    def made(**parameters: Any) -> Any:
+        return getattr(kit, kind.make)(kind.name, component="many", **parameters)
+
+    kind.write(made(**kind.parameters))
+    for key in keys_of(kit, "many"):
+        if not holds and not key.endswith(":meta"):
+            holder(kit, "many", key).delete(key)
+    if kind.plain is not None:
+        kind.plain(kit.key_sharded("many")["plain"])
+    before = keys_of(kit, "many")
+    methods = inspect.getmembers_static(
+        type(made(**kind.parameters)), lambda each: isinstance(each, operation | stream)
+    )
+    checked = [
+        (name, method)
+        for name, method in methods
+        if not name.startswith("_") and name not in UNCHECKED | kind.unchecked
+    ]
+    assert len(checked) > 10
+    for name, method in checked:
+        with pytest.raises(ParameterMismatchError, match=f"{kind.name}.*meta: "):
+            call(made(**kind.others), name, method)
+        assert keys_of(kit, "many") == before, name
+
+
+CHANGED: list[tuple[str, dict[str, Any], str]] = [
+    ("planned set", {"total": 2000}, "total is '1000', not '2000'"),
+    ("planned set", {"part_size": 64}, "part_size is '512', not '64'"),
+    ("planned set", {"members": str}, "members is 'int', not 'str'"),
+    (
+        "planned set",
+        {"partition": "redis-in-action"},
+        "partition is 'crc32', not 'redis-in-action'",
+    ),
+    ("visitors", {"digits": 14}, "digits is '15', not '14'"),
+    ("visitors", {"part_size": 256}, "part_size is '512', not '256'"),
+    ("visitors", {"partition": "redis-in-action"}, "partition is 'crc32', not 'redis-in-action'"),
+]
+
+
+@pytest.mark.parametrize("component", ["one", "many", "both"])
+@pytest.mark.parametrize(("name", "changed", "named"), CHANGED)
+def test_each_parameter_is_compared(
+    face: Face, kit: ShardKit, component: str, name: str, changed: dict[str, Any], named: str
+) -> None:
+    kind = KINDS["visitors" if name == "visitors" else "set"]
+    given = {} if name == "visitors" else {"total": 1000, "members": int, "part_size": 512}
+    make = partial(getattr(face.kit, kind.make), kind.name, component=component)
+    face.run(kind.write(make(**given)))
+    before = keys_of(kit, component)
+    message = rf"^{kind.name}:meta: '{kind.name}' was created with other parameters: {named}"
+    with pytest.raises(ParameterMismatchError, match=message):
+        face.run(kind.write(make(**given | changed)))
+    assert keys_of(kit, component) == before
+
+
+ID = "550e8400-e29b-41d4-a716-446655440000"
+# Where attempts are counted, and what makes one.
+CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "a write to parts": (
+        "base.writes",
+        lambda kit: kit.hash("h", component="few", total=1000).hset("a", "b"),
+    ),
+    "parts that were created": (
+        "base.writes",
+        lambda kit: kit.driver.run(
+            settle(kit.set("x", component="few", total=1000).meta, {"x:0": -1})
+        ),
+    ),
+    "a change of when parts expire": (
+        "base.writes",
+        lambda kit: kit.set("x", component="few", total=1000).expire(100),
+    ),
+    "a write to parts that split": (
+        "layouts.growing",
+        lambda kit: kit.set("y", component="few").sadd("b"),
+    ),
+    "a push": ("list.scripts", lambda kit: kit.list("l", component="few").rpush("b")),
+    "a move": (
+        "list.sharded_list",
+        lambda kit: kit.list("x", component="one").lmove(kit.list("y", component="one")),
+    ),
+    "a visit": ("unique.days", lambda kit: kit.unique_visitors("v", component="few").visit(ID)),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_endless_recreation_is_an_error(
+    face: Face, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    module, call = CALLS[what]
+    face.run(face.kit.set("x", component="few", total=1000).sadd("a"))
+    monkeypatch.setattr(f"shardkit.structures.{module}.ATTEMPTS", 0)
+    with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
+        face.run(call(face.kit))
+
+
+def test_a_measurement_is_used_for_a_minute(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    watch = Time(1000.0)
+    visitors = clocked(face.kit, monotonic=watch).unique_visitors(component="one")
+    today = date.fromtimestamp(client.time()[0])
+    face.run(visitors.visit(SESSION, today))
+    client.config_resetstat()
+    asked = []
+    for later in (0, 59.5, 1, 59.5, 1):
+        watch.at += later
+        face.run(visitors.count())
+        asked.append(client.info("commandstats").get("cmdstat_time", {"calls": 0})["calls"])
+    assert asked == [1, 1, 2, 2, 3]

@@ -1,23 +1,31 @@
-"""The values that each codec encodes, decodes and refuses."""
+"""The values that each codec encodes, decodes and refuses, and what decoding may cost at most."""
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import datetime
 import enum
+import gzip
+import struct
 import sys
+import zlib
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 import pytest
+from faces import Face
 from hypothesis import given, settings, strategies as st
+from resources import bounded
 
+from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures import Codec, Compressed, Tokens, Zstd, codec
+from shardkit.structures import Codec, Compressed, Tokens, WholeValue, Zstd, codec, compare_codecs
 from shardkit.structures.codecs.named import JSON, RAW, TEXT
 from shardkit.structures.codecs.plain import Json
+from shardkit.structures.codecs.token_table import TokenTable
 
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
@@ -291,3 +299,177 @@ def test_zstandard_and_pythons_own_zstd_read_each_others_values(
             for damaged in (dictionary[:-9], b"", dictionary.replace(dictionary[9:19], bytes(10))):
                 with pytest.raises(StructureError, match="dictionary is damaged"):
                     packing.coder(damaged)
+
+
+SPACES = b" " * 20_000_000
+LITTLE = 1 << 24
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bz2": bz2.compress,
+    "lz4": lambda plain: import_module("lz4.frame").compress(plain),
+}
+compressors = pytest.mark.parametrize("name", COMPRESS)
+
+
+def table(*, first: int = 1, following: int = 1, same: int = 0, more: int = 1) -> bytes:
+    """Return a stored table that says how many tokens of one bit it has, and how long they are."""
+    head = struct.pack(">64I", first, *[0] * 31, following, *[0] * 31)
+    return zlib.compress(b"\x01" + head + bytes([same] * 2) + bytes([more] * 2) + b"a" * 2 * more)
+
+
+@compressors
+def test_a_bomb_is_not_read(name: str) -> None:
+    stored = b"\1" + COMPRESS[name](SPACES)
+    with bounded(LITTLE), pytest.raises(StructureError, match="would become more than"):
+        codec(f"{name}-text").decode(stored)
+
+
+@compressors
+def test_growth_may_be_allowed(name: str) -> None:
+    stored = b"\1" + COMPRESS[name](SPACES)
+    assert WholeValue(name, TEXT, growth=10**6).decode(stored).encode() == SPACES
+    with pytest.raises(InvalidArgumentError, match=f"{name}-text: growth=0; give an integer"):
+        WholeValue(name, TEXT, growth=0)
+
+
+@given(
+    st.sampled_from([*COMPRESS, "tokens", "zstd"]), st.integers(0, 300_000), st.binary(max_size=9)
+)
+def test_what_is_written_can_be_read_however_well_it_compresses(
+    name: str, times: int, text: bytes
+) -> None:
+    value = text.decode("latin-1") * times
+    one: Any = codec(f"{name}-text")
+    if name in ("tokens", "zstd"):
+        one.coders = {1: one.packing.coder(one.packing.build_dictionary([value.encode() or b"x"]))}
+    assert one.decode(one.encode(value)) == value
+
+
+@compressors
+def test_streams_behind_a_value_are_damage(name: str) -> None:
+    packed = COMPRESS[name](b"a" * 100)
+    with pytest.raises(StructureError, match="cannot be read"):
+        codec(f"{name}-text").decode(b"\1" + packed * 2)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        zlib.compress(SPACES),
+        table(first=2**32 - 1),
+        table(following=2**31),
+        table(same=64, more=64),
+    ],
+    ids=["compressed spaces", "many tokens", "many other tokens", "long tokens"],
+)
+def test_a_table_larger_than_its_bytes_is_damaged(stored: bytes) -> None:
+    with bounded(LITTLE), pytest.raises(StructureError, match="table of tokens is damaged"):
+        Tokens().coder(stored)
+
+
+def test_a_dictionary_that_claims_any_size_is_damaged() -> None:
+    claims = b"\x28\xb5\x2f\xfd\xe0" + (1 << 50).to_bytes(8, "little") + b"\x01\x00\x00"
+    spaces = import_module("zstandard").ZstdCompressor().compress(SPACES)
+    for stored in (claims, spaces):
+        with bounded(LITTLE), pytest.raises(StructureError, match="dictionary is damaged"):
+            Zstd().coder(stored)
+
+
+def test_packed_tokens_are_read_in_linear_time_and_make_no_more_than_they_may() -> None:
+    sample = [b"a" * 640 + b"%d" % n for n in range(50)]
+    learned = TokenTable.load(Tokens(64).build_dictionary(sample))
+    mixed = bytes(range(256)) * 20
+    packed = learned.pack(mixed)
+    assert packed is not None
+    with bounded():
+        assert learned.unpack(packed) == mixed
+    refused = 0
+    for byte in (0x00, 0xAA, 0xFF):
+        try:
+            with bounded():
+                assert len(learned.unpack(bytes([byte]) * 100_000)) <= 6_400_000
+        except (StructureError, ValueError) as error:
+            refused += "would become more" in str(error)
+    assert refused
+
+
+def test_a_bomb_in_a_hash_or_a_document_is_damage(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    pages = face.kit.hash("pages", component="one", codec="bz2")
+    face.run(pages.hset("a", 1))
+    [key] = client.scan_iter("pages:*:0")
+    client.hset(key, "a", b"\1" + bz2.compress(SPACES))
+    index = face.kit.search("docs", component="one", parts=1)
+    face.run(index.index("1", "a text " * 50))
+    [document] = client.scan_iter("{docs:*}:d:*")
+    before = client.get(document)
+    client.set(document, before[: before.rindex(b"\1x")] + b"\1" + zlib.compress(SPACES))
+    for call in (lambda: pages.hget("a"), pages.hgetall, lambda: index.get("1")):
+        with bounded(LITTLE), pytest.raises(DamagedDataError, match="would become more than"):
+            face.run(call())
+
+
+PAGE = "<li>an entry of a cached page</li>" * 300
+
+
+@pytest.fixture(params=["gzip", "bz2", "lz4"])
+def name(request: pytest.FixtureRequest) -> str:
+    if request.param == "lz4":
+        pytest.importorskip("lz4.frame")
+    return str(request.param)
+
+
+@given(st.text(), st.sampled_from(["gzip", "bz2"]))
+def test_what_was_encoded_comes_back(text: str, name: str) -> None:
+    one = codec(f"{name}-text")
+    assert one.decode(one.encode(text)) == text
+    assert len(one.encode(text)) <= len(text.encode()) + 1
+
+
+def test_large_values_become_a_tenth_and_small_ones_no_longer(name: str) -> None:
+    one = codec(name)
+    assert one.name == f"{name}-json"
+    assert len(one.encode([PAGE])) < len(PAGE) / 10
+    assert one.encode("ab") == b'\0"ab"'
+    assert one.decode(one.encode([PAGE, 5])) == [PAGE, 5]
+
+
+def test_stored_bytes_that_are_damaged_are_refused(name: str) -> None:
+    one = codec(name)
+    stored = one.encode(PAGE)
+    for damaged in (b"", b"\2" + stored[1:], stored[:20], b"\1" + b"x" * 40, stored[:-3]):
+        with pytest.raises(
+            StructureError,
+            match=f"cannot be read as {name}-json; write it again",
+        ):
+            one.decode(damaged)
+
+
+def test_a_hash_holds_values_compressed_so(kit: ShardKit, name: str) -> None:
+    pages = kit.hash("pages", component="one", codec=f"{name}-text")
+    pages.hset("home", PAGE)
+    again = kit.hash("pages", component="one", codec=f"{name}-text")
+    assert again.hget("home") == PAGE
+    [key] = list(kit.client("one").scan_iter("pages:*:0"))
+    assert len(kit.client("one").hget(key, "home") or b"") < 1_000
+
+
+def test_lz4_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"need lz4, which is not installed; pip install 'shardkit\[codecs\]'",
+    ):
+        codec("lz4")
+
+
+def test_codecs_are_measured_on_the_callers_values() -> None:
+    values: list[Any] = [PAGE[:n] for n in range(1_000, 1_100)]
+    results = compare_codecs(values, [TEXT, WholeValue("gzip", TEXT), codec("bz2-text")])
+    assert [result.name for result in results][-1] == "text"
+    assert results[-1].size == sum(range(1_000, 1_100)) / 100
+    assert all(result.encode > 0 and result.decode > 0 for result in results)
+    with pytest.raises(InvalidArgumentError, match="no values"):
+        compare_codecs([], [TEXT])
+    with pytest.raises(InvalidArgumentError, match="compressor='rar'"):
+        WholeValue("rar", TEXT)

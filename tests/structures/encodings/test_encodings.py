@@ -56,9 +56,6 @@ def seen_by_key(face: Face, *keys: str, to: Any = "own") -> dict[str, KeyEncodin
     return {seen.key.decode(): seen for seen in run(face, inspect_keys(to, keys))}
 
 
-# ---- rules
-
-
 def test_limits_have_the_names_that_the_server_gives_them() -> None:
     assert OLD.entries(FORMS["hash"]) == ("hash-max-ziplist-entries", 512)
     assert NEW.entries(FORMS["hash"]) == ("hash-max-listpack-entries", 512)
@@ -145,9 +142,6 @@ def test_what_is_recommended_is_always_enough(length: int, longest: int, size: i
     assert not check(
         KeyEncoding(b"k", "hash", "hashtable", length, longest=longest), limits
     ).excesses
-
-
-# ---- on servers
 
 
 def test_keys_of_every_type_are_looked_at(own: Face, own_server: LocalServer) -> None:

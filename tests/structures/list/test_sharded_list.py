@@ -1,13 +1,15 @@
-"""A list in parts: its operations, its keys, its parameters, and what it refuses."""
+"""A list in parts does what a plain LIST does: its keys, its parameters, and what it refuses."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, holder, keys_of
+from faces import ALL_CASES, Exchanges, Face, holder, keys_of
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import (
@@ -19,14 +21,12 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.operations import Page
+from shardkit.structures.list import scripts
 
 
 @pytest.fixture(params=["one", "many"])
 def jobs(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.list("jobs", component=request.param, part_size=3)
-
-
-# ---- what redis-py's methods of the same names do
 
 
 def test_values_come_back_as_the_list_says(face: Face) -> None:
@@ -73,9 +73,6 @@ def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
     search = Exchanges(kit, jobs.deferred.lindex(5))
     assert [jobs.lpush("x") for _ in search] == [11, 12, 13]
     assert search.result == "2"
-
-
-# ---- iteration
 
 
 def test_a_stream_asks_for_one_part_or_a_thousand_values_at_a_time(kit: ShardKit) -> None:
@@ -125,9 +122,6 @@ def test_iteration_ends_however_fast_others_push(kit: ShardKit) -> None:
     assert len(seen) == 10
 
 
-# ---- keys
-
-
 def test_its_keys_have_one_tag_and_live_on_one_shard(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(7)))
@@ -171,9 +165,6 @@ def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) 
     assert face.run(face.kit.together(*(each.deferred.lpop() for each in lists))) == ["1"] * 40
 
 
-# ---- moving
-
-
 def test_a_value_moves_to_another_list_in_one_step(face: Face) -> None:
     todo, doing = (
         face.kit.list(f"{{jobs}}:{name}", component="many", part_size=size)
@@ -212,12 +203,6 @@ def test_lists_that_do_not_live_together_are_refused(face: Face, kit: ShardKit) 
     with pytest.raises(InvalidArgumentError, match="'doing' is not a list of kit"):
         face.run(todo.lmove("doing"))
     assert keys_of(kit, "many") == before
-
-
-# ---- parameters
-
-
-# ---- bad input
 
 
 def test_arguments_out_of_range_are_refused(face: Face) -> None:
@@ -261,9 +246,6 @@ def test_a_reply_is_never_longer_than_ten_thousand_values(face: Face) -> None:
     assert face.run(jobs.lrange(20, 10_019)) == [*range(20, 10_020)]
     with pytest.raises(InvalidArgumentError, match=r"would return 10,050 values; .* items\(\)"):
         face.run(jobs.lrange(0, -1))
-
-
-# ---- other people's keys
 
 
 def refused(face: Face, call: Any) -> str:
@@ -365,3 +347,240 @@ def test_insertions_spare_foreign_keys(face: Face, kit: ShardKit) -> None:
         face, lambda: jobs.linsert("AFTER", "d", "x")
     )
     assert face.list(jobs.items()) == [*"abcd"]
+
+
+FRESH = itertools.count()
+few = st.one_of(st.integers(0, 9).map(str), st.sampled_from(["", "ß", "a\r\n", "1"]))
+indexes = st.integers(-25, 25)
+which, sides = st.integers(0, 1), st.sampled_from(["LEFT", "RIGHT"])
+ranks = st.one_of(st.none(), st.integers(1, 4), st.integers(-4, -1))
+
+
+def calls(names: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, Any]]:
+    """A call of one of several methods that take the same."""
+    return st.tuples(st.sampled_from(names.split()), st.tuples(*arguments))
+
+
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["lpush", "rpush"]), st.lists(few, min_size=1, max_size=20)),
+    calls("lpush_many rpush_many", st.lists(few, max_size=20)),
+    calls("lpop rpop", st.none() | st.integers(0, 30)),
+    calls("lindex", indexes),
+    calls("lset", indexes, st.just("new")),
+    calls("lrange ltrim", indexes, indexes),
+    calls("lpos", few, ranks, st.none() | st.integers(0, 4), st.none() | st.integers(0, 20)),
+    calls("linsert", st.sampled_from(["BEFORE", "after"]), few, few),
+    calls("lrem", st.integers(-4, 4), few),
+    calls("lmove", which, which, sides, sides),
+    calls("delete items"),
+)
+
+
+def decoded(reply: Any) -> Any:
+    """What redis-py returned, as a list with values=str returns it."""
+    if isinstance(reply, bytes):
+        return reply.decode()
+    return [*map(decoded, reply)] if isinstance(reply, list) else reply
+
+
+def check_parts(kit: ShardKit, parts: Any) -> None:
+    """What is stored is what the list says: full parts between two ends, and at most one token."""
+    client: Any = holder(kit, "many", parts.meta_key)
+    found = {
+        int(key.rpartition(b":")[2]): client.llen(key)
+        for key in client.scan_iter(f"{parts.name}:*", _type="list", count=1000)
+        if not key.endswith(b":signal")
+    }
+    ends = client.hgetall(f"{parts.name}:ends")
+    ends.pop(b"values", None)
+    ends = {k.decode(): int(v) for k, v in ends.items()}
+    tokens = client.llen(f"{parts.name}:signal")
+    if not found:
+        assert not any(v for k, v in ends.items() if k != "part_size")
+        assert tokens == 0
+        return
+    assert set(found) == set(range(ends["first"], ends["last"] + 1))
+    assert found[ends["first"]] == ends["left"]
+    assert found[ends["last"]] == ends["right"]
+    assert all(found[n] == parts.part_size for n in range(ends["first"] + 1, ends["last"]))
+    assert max(found.values()) <= parts.part_size
+    assert tokens == 1
+
+
+@settings(max_examples=10 if ALL_CASES else 5, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(STEPS, min_size=25, max_size=40))
+def test_a_list_in_parts_does_what_a_list_does(
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, Any]]
+) -> None:
+    """Each of two, with parts of each size, returns what redis-py's method does of a plain one."""
+    monkeypatch.setattr(scripts, "VALUES_PER_SEARCH", 6)
+    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 2)
+    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
+    plain: Any = kit.client("one")
+    prefix = next(FRESH)
+    keys = first, _ = [f"{prefix}:{name}" for name in "ab"]
+    pairs = [
+        [face.kit.list(f"{n}{{{prefix}:{size}}}", component="many", part_size=size) for n in "ab"]
+        for size in (1, 2, 3, 8)
+    ]
+    for name, args in [*steps, ("items", ())]:
+        if name == "items":
+            for n, key in enumerate(keys):
+                expected = decoded(plain.lrange(key, 0, -1))
+                for pair in pairs:
+                    assert face.list(pair[n].items()) == expected
+                    assert face.list(pair[n].items(reverse=True)) == expected[::-1]
+                    assert face.run(pair[n].llen()) == len(expected)
+                    check_parts(kit, pair[n])
+        elif name == "lmove":
+            source, target, *sides = args
+            moved = decoded(plain.lmove(keys[source], keys[target], *sides))
+            for pair in pairs:
+                assert face.run(pair[source].lmove(pair[target], *sides)) == moved
+        elif name.endswith("_many"):
+            [values] = args
+            length = getattr(plain, name[:5])(first, *values) if values else plain.llen(first)
+            for pair in pairs:
+                assert face.run(getattr(pair[0], name)(iter(values))) == length
+        elif name != "lset" or -plain.llen(first) <= args[0] < plain.llen(first):
+            expected = decoded(getattr(plain, name)(first, *args))
+            for pair in pairs:
+                found = face.run(getattr(pair[0], name)(*args))
+                assert found == expected or name == "delete", (name, args)  # parameters are left
+                if name in ("linsert", "lrem"):
+                    check_parts(kit, pair[0])
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "lpop": lambda jobs: jobs.lpop(5),
+    "rpop": lambda jobs: jobs.rpop(5),
+    "rpush": lambda jobs: jobs.rpush(*range(9)),
+    "lpush_many": lambda jobs: jobs.lpush(*range(9)),
+    "ltrim": lambda jobs: jobs.ltrim(1, 2),
+    "expire": lambda jobs: jobs.expire(100),
+    "lrem": lambda jobs: jobs.lrem(0, "3"),
+    "linsert": lambda jobs: jobs.linsert("BEFORE", "10", "y"),
+    "lpos": lambda jobs: jobs.lpos("10"),
+    "lrange": lambda jobs: jobs.lrange(0, -1),
+    "lindex": lambda jobs: jobs.lindex(-1),
+    "llen": lambda jobs: jobs.llen(),
+}
+
+
+@pytest.mark.long(48)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"last": 2147483648},
+        {"last": "2e3"},
+        {"first": -(2**52)},
+        {"first": 9},
+        {"left": 0},
+        {"right": 10**6},
+        {"right": "x"},
+        {"part_size": 7},
+    ],
+)
+def test_a_damaged_number_is_named_and_nothing_is_written(
+    face: Face, kit: ShardKit, call: str, damage: dict[str, Any]
+) -> None:
+    client = holder(kit, "many", "jobs")
+    face.run(face.kit.list("jobs", component="many", part_size=3).rpush(*range(11)))
+    client.hset("{jobs}:ends", mapping=damage)
+    before = {key: client.dump(key) for key in client.scan_iter()}
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    with pytest.raises(DamagedDataError) as raised:
+        face.run(CALLS[call](jobs))
+    assert raised.value.key.startswith("{jobs}:")
+    assert raised.value.component == "many"
+    assert raised.value.shard.startswith("many:")
+    assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+@pytest.mark.parametrize("lost", ["{jobs}:0", "{jobs}:1", "{jobs}:3", "{jobs}:ends"])
+def test_lost_parts_stop_a_pop(face: Face, kit: ShardKit, lost: str) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    client = holder(kit, "many", "jobs")
+    face.run(jobs.rpush(*range(11)))
+    client.delete(lost)
+    before = {key: client.dump(key) for key in client.scan_iter()}
+    for call in (
+        lambda: jobs.lpop(11),
+        lambda: jobs.rpop(11),
+        lambda: jobs.lrange(0, -1),
+        lambda: jobs.lrem(0, 5),
+    ):
+        with pytest.raises(DamagedDataError) as raised:
+            face.run(call())
+        assert raised.value.key == lost
+    with pytest.raises(DamagedDataError, match="was expected; restore it, or delete it"):
+        face.list(jobs.items())
+    assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+def test_a_list_with_one_part_has_one_number_of_values(face: Face, kit: ShardKit) -> None:
+    client = holder(kit, "many", "jobs")
+    face.run(face.kit.list("jobs", component="many", part_size=3).rpush(1, 2))
+    client.hset("{jobs}:ends", "right", 1)
+    for call in CALLS.values():
+        with pytest.raises(DamagedDataError, match="left=2 right=1, where the same number twice"):
+            face.run(call(face.kit.list("jobs", component="many", part_size=3)))
+
+
+@pytest.mark.parametrize("end", ["{jobs}:0", "{jobs}:3"])
+def test_a_changed_end_part_is_detected(face: Face, kit: ShardKit, end: str) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    face.run(jobs.rpush(*range(11)))
+    assert face.run(jobs.lindex(4)) == "4"
+    holder(kit, "many", "jobs").rpush(end, "x")
+    with pytest.raises(DamagedDataError, match=f"{end}".replace("{", r"\{").replace("}", r"\}")):
+        face.run(jobs.lindex(4))
+
+
+def test_a_check_of_a_list_whose_last_part_is_far_away_ends(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=1)
+    face.run(jobs.rpush(*range(100)))
+    client = holder(kit, "many", "jobs")
+    client.rename("{jobs}:99", "{jobs}:1000000000000")
+    client.hset("{jobs}:ends", "last", 10**12)
+    found = face.list(jobs.check())
+    assert {each.found for each in found} == {"0 values"}
+    assert len(found) == 64 - 99 % 64 + 64
+    assert face.run(jobs.rebuild()) == 100
+
+
+def test_a_list_without_parts_is_rebuilt_empty(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    face.run(jobs.rpush(*range(5)))
+    holder(kit, "many", "jobs").delete("{jobs}:0", "{jobs}:1")
+    [found] = face.list(jobs.check())
+    assert found.loses == "values of lost parts, lost already"
+    assert face.run(jobs.rebuild()) == 0
+    assert face.list(jobs.check()) == []
+    assert not holder(kit, "many", "jobs").exists("{jobs}:signal")
+    assert face.run(jobs.rpush("new")) == 1
+    assert face.run(jobs.blpop(1)) == "new"
+
+
+def test_the_parts_of_a_list_are_found_among_many_other_keys(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="one", part_size=3)
+    face.run(jobs.rpush(*range(11)))
+    client: Any = kit.client("one")
+    client.mset({f"other:{n}": n for n in range(4000)})
+    client.hset("{jobs}:ends", "first", "x")
+    assert face.run(jobs.rebuild()) == 11
+    assert client.lrange("{jobs}:signal", 0, -1) == [b"1"]  # there are values to wake for
+    assert face.run(jobs.lrange(0, -1)) == list(map(str, range(11)))
+    assert client.dbsize() == 4000 + 4 + 3
+
+
+@pytest.mark.parametrize("beyond", ["{jobs}:-1", "{jobs}:4"])
+def test_a_full_part_beyond_an_end_is_damage(face: Face, kit: ShardKit, beyond: str) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    face.run(jobs.rpush(*range(11)))
+    holder(kit, "many", "jobs").rpush(beyond, *"xyz")
+    for call in (lambda: face.run(jobs.rpush("new")), lambda: face.run(jobs.llen())):
+        with pytest.raises(DamagedDataError, match=f"first=0 last=3, where {beyond} within"):
+            call()
+    assert face.run(jobs.rebuild()) == 14

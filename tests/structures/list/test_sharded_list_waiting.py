@@ -37,9 +37,6 @@ def left_over(kit: ShardKit, name: str, component: str = "many") -> list[str]:
     return list(kit.list(name, component=component, part_size=3).items())
 
 
-# ---- waiting for values
-
-
 def test_a_value_that_is_there_is_given_at_once(face: Face) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*"abcd"))
@@ -85,9 +82,6 @@ def blocked(kit: ShardKit, name: str, count: int) -> None:
         threading.Event().wait(0.002)
 
 
-# ---- many producers and consumers
-
-
 ITEMS = 1500
 
 
@@ -126,9 +120,6 @@ def test_threads_at_both_ends_lose_nothing(kit: ShardKit, only_tokens_wake: None
             consumer.result(60)
     assert Counter(value for values in taken for value in values) == Counter(map(str, range(ITEMS)))
     assert jobs.llen() == 0
-
-
-# ---- faults
 
 
 async def test_cancelled_waiters_lose_nothing(
@@ -224,9 +215,6 @@ def test_a_wait_survives_a_lost_connection(mortal: tuple[Face, LocalServer]) -> 
         cutting = pool.submit(cut)
         assert face.run(jobs.blpop()) == "x"
         cutting.result(30)
-
-
-# ---- the timeout
 
 
 @pytest.mark.parametrize(

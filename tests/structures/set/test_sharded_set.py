@@ -1,19 +1,27 @@
-"""The sharded SET on real servers: one, many, and both faces."""
+"""The sharded SET on real servers: one, many, and both faces; algebra; encodings; a plain SET."""
 
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
+from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from faces import SESSION_ID, Exchanges, Face, holder, keys_of
+from faces import SESSION_ID, Exchanges, Face, faced, holder, keys_of
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from shardkit import ShardKit
+from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
+from shardkit.local import LocalServer
 from shardkit.operations import Page
 from shardkit.structures import ShardedSet
+from shardkit.structures.set import sharded_set
 
 COMPONENTS = ("one", "many", "few", "both")
 
@@ -21,9 +29,6 @@ COMPONENTS = ("one", "many", "few", "both")
 @pytest.fixture(params=COMPONENTS)
 def ids(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.set("ids", component=request.param, total=1000, part_size=50, members=int)
-
-
-# ---- what redis-py's methods of the same names do
 
 
 def test_members_are_iterated_over_by_pattern_and_by_count(face: Face, ids: Any) -> None:
@@ -116,9 +121,6 @@ def test_a_stream_that_is_left_early_leaves_its_connections_usable(face: Face) -
         assert face.run(ids.scard()) == 3000
 
 
-# ---- where members live
-
-
 def test_a_number_lives_where_the_published_rule_puts_it(kit: ShardKit) -> None:
     ids = kit.set(
         "ids", component="many", total=2_097_152, members=int, partition="redis-in-action"
@@ -139,9 +141,6 @@ def test_a_part_lives_on_the_shard_of_its_key(face: Face, kit: ShardKit) -> None
     assert keys_of(kit, "many") == {"ids:meta", *ids.by_key(range(300))}
 
 
-# ---- bad input
-
-
 def test_a_long_member_is_cut_in_messages(kit: ShardKit) -> None:
     ids = kit.set("ids", component="many", total=1000, members=int)
     with pytest.raises(InvalidArgumentError) as caught:
@@ -158,9 +157,6 @@ def test_a_name_is_text(kit: ShardKit, name: Any) -> None:
 def test_the_largest_parameters_are_taken(kit: ShardKit) -> None:
     assert kit.set("ids", component="many", total=2**31, part_size=1).parts == 2**32
     assert kit.set("ids", component="many", total=2**63 - 1, part_size=2**63 - 1).parts == 2
-
-
-# ---- its parameters
 
 
 PARAMETERS = {"total": 1000, "part_size": 50, "members": int}
@@ -205,9 +201,6 @@ def test_binary_parameters_are_shown(face: Face, kit: ShardKit) -> None:
         face.run(face.kit.set("ids", component="many", **PARAMETERS).scard())
 
 
-# ---- failures
-
-
 def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
     ids = face.kit.set("ids", component="many", **PARAMETERS)
     face.run(ids.open(create=True))
@@ -221,9 +214,6 @@ def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
     assert face.run(ids.smismember(*others)) == [True] * len(others)
 
 
-# ---- composing
-
-
 def test_a_set_says_what_it_is(kit: ShardKit) -> None:
     ids = kit.set("ids", component="many", total=1000, members=int)
     assert repr(ids) == "ShardedSet('ids', component='many')"
@@ -231,3 +221,306 @@ def test_a_set_says_what_it_is(kit: ShardKit) -> None:
     assert ids.parameters["members"] == "int"
     text = ShardedSet(kit.driver, "many", "names", 1000)
     assert (text.part_size, text.parts) == (128, 15)
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def own(request: pytest.FixtureRequest, own_map: ShardMap) -> Any:
+    with faced(request.param, own_map) as face:
+        yield face
+
+
+def encodings(server: LocalServer, keys: list[str]) -> Counter[str]:
+    with server.client() as client:
+        pipe = client.pipeline(transaction=False)
+        for key in keys:
+            pipe.object("encoding", key)
+        return Counter(reply.decode() for reply in pipe.execute() if reply is not None)
+
+
+def part_keys(ids: Any) -> list[str]:
+    return [ids.part_key(part) for part in range(ids.parts)]
+
+
+def test_parts_of_a_full_set_are_intsets(own_map: ShardMap, own_server: LocalServer) -> None:
+    random = Random(41)
+    with connect(own_map) as kit:
+        ids = kit.set("ids", component="own", total=2**15, members=int)
+        assert ids.sadd_many(random.getrandbits(60) for _ in range(2**15)) == 2**15
+        assert encodings(own_server, part_keys(ids)) == {"intset": 128}
+
+
+def test_parts_of_text_are_compact(own_map: ShardMap, own_server: LocalServer) -> None:
+    with connect(own_map) as kit:
+        names = kit.set("names", component="own", total=4096, part_size=128)
+        assert names.sadd_many(f"visitor {n}" for n in range(4096)) == 4096
+        with own_server.client() as client:
+            limit = client.config_get("set-max-listpack-entries")
+        # Redis has a compact form of text sets from 7.2 on.
+        assert encodings(own_server, part_keys(names)) == {"listpack" if limit else "hashtable": 64}
+
+
+def test_oversized_parts_are_logged(own: Face, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"large {uuid4().hex}"  # each name is told of once in a process
+    with caplog.at_level(logging.WARNING, logger="shardkit"):
+        fits = own.kit.set("fits", component="own", total=10, part_size=512, members=int)
+        own.run(fits.sadd(1))
+        large = own.kit.set(name, component="own", total=10, part_size=1024, members=int)
+        assert own.run(large.scard()) == 0
+        assert caplog.messages == []
+        own.run(large.sadd(1))
+        own.run(large.sadd(2))
+    [message] = caplog.messages
+    assert message.startswith(f"{name}: parts of up to 1024 members are not compact")
+    assert "set-max-intset-entries is 512" in message
+
+
+PLAN = {"total": 1000, "part_size": 50, "members": int}
+# Where the sets live: together on one server; each part elsewhere; in several components.
+PLACES = [
+    ("one", "one", "one"),
+    ("many", "many", "many"),
+    ("one", "many", "few"),
+    ("both", "both", "one"),
+]
+ONE, OTHER, THIRD = set(range(400)), set(range(200, 600)), set(range(100, 300))
+
+
+@pytest.fixture(params=PLACES, ids="-".join)
+def sets(request: pytest.FixtureRequest, face: Face) -> list[Any]:
+    made = []
+    for name, component, members in zip("abc", request.param, (ONE, OTHER, THIRD), strict=True):
+        made.append(face.kit.set(name, component=component, **PLAN))
+        face.run(made[-1].sadd_many(members))
+    return made
+
+
+def test_sets_are_combined_without_storing(face: Face, sets: list[Any]) -> None:
+    a, b, c = sets
+    for call, expected in [
+        (a.sinter(b), ONE & OTHER),
+        (a.sinter(b, c), ONE & OTHER & THIRD),
+        (a.sunion(b, c), ONE | OTHER | THIRD),
+        (a.sdiff(b), ONE - OTHER),
+        (a.sdiff(b, c), ONE - OTHER - THIRD),
+        (b.sdiff(a), OTHER - ONE),
+        (a.sinter(a), ONE),
+        (a.sdiff(a), set()),
+    ]:
+        assert face.run(call) == expected
+    for stream, expected in [
+        (a.sinter_iter(b, c), ONE & OTHER & THIRD),
+        (a.sunion_iter(b, c), ONE | OTHER | THIRD),
+        (a.sdiff_iter(b, c), ONE - OTHER - THIRD),
+    ]:
+        found = face.list(stream)
+        assert len(found) == len(expected)
+        assert set(found) == expected
+    assert face.run(a.sinter([b, c])) == face.run(a.sinter([b], c)) == ONE & OTHER & THIRD
+
+
+@pytest.mark.parametrize("component", ["one", "many"])
+def test_empty_parts_of_a_target_are_removed(face: Face, kit: ShardKit, component: str) -> None:
+    empty = face.kit.set("empty", component="few", **PLAN)
+    target = face.kit.set("target", component=component, **PLAN)
+    face.run(target.sadd_many(range(1000)))
+    assert len(keys_of(kit, component)) == 41
+    assert face.run(target.sunionstore(empty)) == 0
+    assert keys_of(kit, component) == {"target:meta"}
+
+
+def test_an_interrupted_store_expires(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharded_set, "PARTS_COMBINED", 4)  # the parts of a group
+    a = kit.set("a", component="one", members=int, parts=4, part_size=8)
+    a.sadd_many(range(100))
+    client: Any = kit.client("one")
+    states, times = set[bytes](), set[int]()
+    for _ in Exchanges(kit, a.deferred.sunionstore(a, a)):
+        states = set(client.scan_iter("*:storing:*}"))
+        times |= {client.ttl(key) for key in client.scan_iter("*:storing*")}
+        if len(states) == 4:
+            break
+    assert min(times) > 80_000  # no exchange has left a key that does not expire
+
+
+@pytest.mark.parametrize("verb", ["sinterstore", "sunionstore", "sdiffstore"])
+def test_a_failed_store_can_be_repeated(kit: ShardKit, verb: str) -> None:
+    plan = {"total": 1000, "part_size": 2, "members": int}  # 1,000 parts, in pages of 256
+    a, b = (kit.set(name, component="many", **plan) for name in "ab")
+    a.sadd_many(ONE)
+    b.sadd_many(OTHER)
+    expected = {"sinterstore": ONE & OTHER, "sunionstore": ONE | OTHER, "sdiffstore": ONE - OTHER}
+    batches = 0
+    for step in Exchanges(kit, getattr(a.deferred, verb)(a, b)):
+        if batches == 3:
+            break
+        batches += isinstance(step, list)
+    assert set(a.smembers()) not in (ONE, expected[verb])
+    assert getattr(a, verb)(a, b) == len(expected[verb])
+    assert set(a.smembers()) == expected[verb]
+
+
+def test_sets_with_other_parameters_are_not_combined(face: Face, kit: ShardKit) -> None:
+    a = face.kit.set("a", component="many", **PLAN)
+    b = face.kit.set("b", component="many", **PLAN | {"total": 2000})
+    face.run(a.sadd(1))
+    face.run(b.sadd(1))
+    before = keys_of(kit, "many")
+    pattern = "'b' and 'a' cannot be combined: total is '2000', not '1000'; combine sets with"
+    for call in (a.sinter, a.sunion, a.sdiff):
+        with pytest.raises(ParameterMismatchError, match=pattern):
+            face.run(call(b))
+    for store in (a.sinterstore, a.sunionstore, a.sdiffstore):
+        with pytest.raises(ParameterMismatchError, match=pattern):
+            face.run(store(b))
+    assert keys_of(kit, "many") == before
+
+
+def test_a_source_that_was_created_with_other_parameters_is_refused(face: Face) -> None:
+    face.run(face.kit.set("b", component="many", **PLAN | {"part_size": 5}).sadd(1))
+    a, b = (face.kit.set(name, component="many", **PLAN) for name in "ab")
+    with pytest.raises(ParameterMismatchError, match="b:meta: 'b' was created with other"):
+        face.run(a.sinter(b))
+    with pytest.raises(ParameterMismatchError, match="b:meta: 'b' was created with other"):
+        face.run(a.sinterstore(b))
+
+
+def test_only_sharded_sets_can_be_combined(face: Face, kit: ShardKit) -> None:
+    a = face.kit.set("a", component="many", **PLAN)
+    for wrong in ("b", b"b", None, ["b"], {1, 2}, [[a]]):
+        with pytest.raises(InvalidArgumentError, match=r"a: .* is not a sharded set; give sets as"):
+            face.run(a.sinter(wrong))
+        with pytest.raises(InvalidArgumentError, match="is not a sharded set"):
+            face.run(a.sunionstore(wrong))
+    assert keys_of(kit, "many") == set()
+
+
+def test_a_store_needs_a_source(face: Face, kit: ShardKit) -> None:
+    a = face.kit.set("a", component="many", **PLAN)
+    for store in (a.sinterstore, a.sunionstore, a.sdiffstore):
+        with pytest.raises(InvalidArgumentError, match=r"a: s\w+store without sets; give at least"):
+            face.run(store([]))
+    assert keys_of(kit, "many") == set()
+
+
+def test_a_part_that_cannot_be_combined_fails_with_its_shard(face: Face, kit: ShardKit) -> None:
+    a, b = (face.kit.set(name, component="many", **PLAN) for name in "ab")
+    face.run(a.sadd_many(ONE))
+    face.run(b.open(create=True))
+    holder(kit, "many", "b:3").set("b:3", "a string")
+    shard = kit.component("many").shard_of("b:3")
+    for combine in (lambda: face.run(a.sinter(b)), lambda: face.run(a.sinterstore(a, b))):
+        with pytest.raises(DamagedDataError) as caught:
+            combine()
+        assert caught.value.shard == str(shard)
+        assert caught.value.key == "b:3"
+
+
+NAMES = "abc"
+FRESH = itertools.count()
+
+integers = st.one_of(
+    st.integers(-3, 30),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([-(2**63), 2**63 - 1, 2**53, 10**18]),
+)
+MEMBERS: dict[type, st.SearchStrategy[Any]] = {
+    int: st.builds(
+        lambda n, spell: spell(n), integers, st.sampled_from([int, str, lambda n: b"%d" % n])
+    ),
+    str: st.builds(
+        lambda text, spell: spell(text),
+        st.one_of(st.sampled_from(["", "a", "ß", "城市", "\0", "a\r\n", "42", "{x}"]), st.text()),
+        st.sampled_from([str, str.encode]),
+    ),
+    bytes: st.one_of(st.sampled_from([b"", b"\xff", b"\r\n", b"7"]), st.binary()),
+}
+
+
+def sent(member: Any) -> bytes:
+    return member if isinstance(member, bytes) else str(member).encode()
+
+
+def steps(kind: type) -> st.SearchStrategy[list[tuple[str, str, Any]]]:
+    """What is done, to which set, with which members or other sets."""
+    names = st.sampled_from(NAMES)
+
+    def calls(verbs: str, given: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, str, Any]]:
+        return st.tuples(st.sampled_from(verbs.split()), names, given)
+
+    of_members = calls("sadd sadd_many srem smismember", st.lists(MEMBERS[kind], min_size=1))
+    of_sets = calls(
+        "sinter sunion sdiff sinterstore sunionstore sdiffstore",
+        st.lists(names, min_size=1, max_size=4),
+    )
+    others = calls("smembers delete", st.none())
+    return st.lists(st.one_of(of_members, of_sets, others), min_size=20, max_size=30)
+
+
+@pytest.mark.long(2)
+@pytest.mark.parametrize("kind", [int, str, bytes])
+@settings(
+    max_examples=12,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_a_sharded_set_does_what_a_set_does(
+    face: Face, kit: ShardKit, kind: type, data: st.DataObject
+) -> None:
+    """Each reply, over one server and many, is what the server says about a plain SET."""
+    plain: Any = kit.client("one")
+    prefix = next(FRESH)
+    keys = {name: f"{prefix}:plain:{name}" for name in NAMES}
+    sharded: list[dict[str, Any]] = [
+        {
+            name: face.kit.set(
+                f"{prefix}:{component}:{way}:{name}",
+                component=component,
+                part_size=4,
+                members=kind,
+                **{way: number},
+            )
+            for name in NAMES
+        }
+        for component, way, number in (
+            *(("one", "total", 12), ("many", "total", 12), ("many", "parts", 2)),
+        )
+    ]
+
+    def check_members(found: set[Any], expected: set[bytes]) -> None:
+        assert len(found) == len(expected)
+        assert {sent(member) for member in found} == expected
+        assert all(type(member) is kind for member in found)
+
+    for verb, name, given_to in data.draw(steps(kind)):
+        key = keys[name]
+        if verb.startswith("sadd") or verb in ("srem", "smismember"):
+            several = [*map(sent, given_to)]
+            sent_to = plain.smismember if verb == "smismember" else getattr(plain, verb[:4])
+            expected = sent_to(key, several) if verb == "smismember" else sent_to(key, *several)
+            for sets in sharded:
+                call = getattr(sets[name], verb)
+                found = call(iter(given_to)) if verb == "sadd_many" else call(*given_to)
+                assert face.run(found) == expected
+                if verb == "smismember":
+                    for member, flag in zip(given_to[:2], expected, strict=False):
+                        assert face.run(sets[name].sismember(member)) == bool(flag)
+        elif verb == "delete":
+            for sets in sharded:
+                there = face.run(sets[name].scard()) > 0
+                assert face.run(sets[name].delete()) or not there
+            plain.delete(key)
+        elif verb in ("sinter", "sunion", "sdiff"):
+            expected = getattr(plain, verb)([key, *(keys[n] for n in given_to)])
+            for sets in sharded:
+                others = [sets[n] for n in given_to]
+                check_members(face.run(getattr(sets[name], verb)(*others)), expected)
+        else:
+            if verb != "smembers":
+                stored = getattr(plain, verb)(key, [keys[n] for n in given_to])
+                for sets in sharded:
+                    others = [sets[n] for n in given_to]
+                    assert face.run(getattr(sets[name], verb)(*others)) == stored
+            expected = plain.smembers(key)
+            for sets in sharded:
+                check_members(face.run(sets[name].smembers()), expected)
+                assert face.run(sets[name].scard()) == len(expected)

@@ -150,8 +150,6 @@ def test_most_pages_take_one_exchange_and_little_more_than_they_hold(kit: ShardK
     assert rows < 1.8 * 8000
 
 
-# ---- against a plain ZSET
-
 scores = st.sampled_from([0.0, 1.0, 1.0, 2.5, -1.0, math.inf, -math.inf, 1e300, 0.1])
 names = st.binary(max_size=2)
 

@@ -1,30 +1,40 @@
-"""Stored forms, plans and odds of each precision. No server."""
+"""Stored forms, plans and odds of each precision, as docs/unique.md says; HyperLogLogs."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
 import pytest
-from faces import SESSION, SESSION_ID
+from arranged import map_of
+from faces import SESSION, SESSION_ID, Face, sessions
 from hypothesis import given, strategies as st
 
-from shardkit.errors import InvalidArgumentError
+import shardkit
+from shardkit import ShardKit
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.local import LocalServer
+from shardkit.structures import UniqueVisitors
 from shardkit.structures.unique.precision import (
+    REGISTERS,
     CounterSettings,
     average_fill,
+    estimate,
     expected_for,
     parts_for,
+    registers,
     visitor_id,
 )
 
 
 def read(precision: str, session: Any) -> Any:
     return CounterSettings("daily", precision).encode(session)
-
-
-# ---- sessions
 
 
 SPELLINGS = [
@@ -95,9 +105,6 @@ def test_an_invalid_user_number_is_refused(session: Any) -> None:
         read("bitmap", session)
 
 
-# ---- parameters
-
-
 @pytest.mark.parametrize(
     ("precision", "given", "message"),
     [
@@ -129,9 +136,6 @@ def test_parameters_of_other_precisions_are_refused(
     assert message in str(caught.value)
 
 
-# ---- plans
-
-
 @given(st.integers(0, 40), st.integers(1, 10_000))
 def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
     expected = 2**doublings
@@ -156,9 +160,6 @@ def test_compact_hashes_alike_everywhere() -> None:
     assert 0 <= read("compact", "Ada") < 2**128
 
 
-# ---- odds
-
-
 def test_the_odds_of_each_precision() -> None:
     def of(precision: str, visitors: int, **more: Any) -> Any:
         return CounterSettings("d", precision).odds(visitors, **more)
@@ -178,3 +179,112 @@ def test_the_odds_of_each_precision() -> None:
     for visitors in (-1, None, 1.5, True):
         with pytest.raises(InvalidArgumentError, match="visitors="):
             of("60-bit", visitors)  # type: ignore[arg-type]
+
+
+FULL = b"HYLL" + bytes(12) + b"\xff" * (REGISTERS * 6 // 8)  # each says 63
+DAY = date(2015, 5, 17)
+
+
+def test_an_estimate_is_the_servers(any_server: LocalServer) -> None:
+    """Sparse and dense, from none to 200,000."""
+    with any_server.client() as client:
+        client.delete("hll")
+        client.pfadd("hll")
+        total = 0
+        for more in (0, 1, 1, 10, 100, 1000, 3000, 20_000, 175_000):
+            if more:
+                client.pfadd("hll", *range(total, total + more))
+            total += more
+            found = registers(client.get("hll"))
+            assert len(found) == REGISTERS
+            assert estimate(found) == client.pfcount("hll")
+
+
+def test_an_estimate_is_the_servers_where_registers_are_full(any_server: LocalServer) -> None:
+    dice = Random(7)
+    with any_server.client() as client:
+        for full in (1, 100, REGISTERS // 2):  # beyond, servers' numbers overflow
+            values = [51] * full + [dice.randrange(30, 51) for _ in range(REGISTERS - full)]
+            packed = sum(value << 6 * n for n, value in enumerate(values))
+            body = packed.to_bytes(REGISTERS * 6 // 8, "little")
+            client.set("full", b"HYLL" + bytes(11) + b"\x80" + body)  # its count is to be made
+            assert registers(client.get("full")) == bytes(values)
+            assert estimate(bytes(values)) == client.pfcount("full")
+
+
+def test_registers_that_are_all_full_are_counted() -> None:
+    assert estimate(bytes(REGISTERS)) == 0
+    assert estimate(bytes([50]) * REGISTERS) > 10**18
+    assert estimate(bytes([51]) * REGISTERS) == 2**64
+
+
+@pytest.mark.parametrize(
+    "stored", [b"", b"5", b"HYLL", b"HYLL" + bytes(12), b"HYLL\1" + bytes(99), FULL]
+)
+def test_a_value_that_is_not_a_hyperloglog_is_refused(stored: bytes) -> None:
+    with pytest.raises(DamagedDataError, match=r"unique:1 is damaged: .*, where a HyperLogLog"):
+        registers(stored, "one", "unique:1")
+
+
+@pytest.mark.parametrize("component", ["one", "many", "both"])
+def test_days_are_merged_wherever_they_live(face: Face, kit: ShardKit, component: str) -> None:
+    visitors: Any = face.kit.unique_visitors(component=component, precision="hyperloglog")
+    days = [DAY + timedelta(days=n) for n in range(12)]
+    known = sessions(3000)
+    for n, day in enumerate(days):
+        face.run(visitors.visit_many(known[n * 200 : n * 200 + 800], day))
+    found = face.run(visitors.count_union([*days, DAY, DAY - timedelta(days=1)]))
+    assert found == pytest.approx(3000, rel=0.03)
+    alone: Any = kit.unique_visitors("alone", component="one", precision="hyperloglog")
+    alone.visit_many(known, DAY)
+    assert found == alone.count(DAY)
+    assert face.run(visitors.count_union([DAY])) == face.run(visitors.count(DAY))
+
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "unique.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def counted() -> Iterator[Callable[[str], UniqueVisitors]]:
+    """Counters of a precision; nothing connects."""
+    with shardkit.connect(map_of(a={"entry": {}})) as kit:
+        yield lambda precision: kit.unique_visitors(component="a", precision=precision)
+
+
+def test_the_odds_are_what_they_are(counted: Callable[[str], UniqueVisitors]) -> None:
+    for millions, bits, claims in [
+        (0.01, 60, ["{missed:.1e}"]),
+        (0.01, 56, ["{missed:.1e}"]),
+        (1, 60, ["{missed:.1e}"]),
+        (1, 56, ["{missed:.1e}: one in {years:.0f} years"]),
+        (25, 60, ["{missed:.1e}: one in {years:.0f} years"]),
+        (25, 56, ["{missed:.1e}: one in {days:.0f} days"]),
+        (250, 60, ["{missed:.1e}: on {some:.1%} of days"]),
+        (250, 56, ["{missed:.1e}: on {some:.0%} of days"]),
+    ]:
+        found = counted("60-bit").odds(int(millions * 1e6), uuid4=bits == 56)
+        assert found.bits == bits
+        assert found.missed == pytest.approx((millions * 1e6) ** 2 / 2 ** (bits + 1))
+        assert found.some == pytest.approx(1 - math.exp(-found.missed))
+        figures = {
+            "missed": found.missed,
+            "days": 1 / found.missed,
+            "years": 1 / found.missed / 365.25,
+            "some": found.some,
+        }
+        for claim in claims:
+            told = re.sub(r"e-0", "e-", claim.format(**figures))
+            assert f"| {told} |" in TEXT, told
+
+
+def test_the_odds_of_compact_are_what_they_are(
+    counted: Callable[[str], UniqueVisitors],
+) -> None:
+    compact = counted("compact")
+    rows = re.findall(r"\| ([0-9.]+) bits: ([0-9.e-]+)", TEXT)
+    assert len(rows) == 4
+    for visitors, (bits, missed) in zip((10**4, 10**6, 25 * 10**6, 250 * 10**6), rows, strict=True):
+        found = compact.odds(visitors)
+        assert f"{found.bits:.1f}" == bits
+        assert abs(found.missed / float(missed) - 1) < 0.02

@@ -57,9 +57,6 @@ def visitors(request: pytest.FixtureRequest, face: Face, component: str) -> Any:
     return counter(face.kit, request.param, component)
 
 
-# ---- what all precisions do
-
-
 @pytest.mark.parametrize("call", ["remove", "expire"])
 @pytest.mark.parametrize(
     ("precision", "damage"),
@@ -174,9 +171,6 @@ def test_recount_repairs_a_crash_between_adding_and_counting(kit: ShardKit) -> N
         assert visitors.count(DAY) == 50
         assert visitors.visit_many(known, DAY) == 0
         assert visitors.recount(DAY) == 100
-
-
-# ---- each precision's own
 
 
 def test_exact_lists_sessions(face: Face, component: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,9 +288,6 @@ def test_days_created_by_other_rules_keep_them(face: Face, kit: ShardKit) -> Non
     assert face.run(visitors.count_union([DAY, NEXT])) == 11
 
 
-# ---- how it is stored
-
-
 def encodings(client: Any, pattern: str) -> set[str]:
     return {
         client.object("encoding", key).decode()
@@ -356,9 +347,6 @@ def test_oversized_parts_are_logged(
                     face.run(visitors.visit_many([SESSION], NEXT))
                 assert len(caplog.messages) == 1
                 assert "set-max-intset-entries is 512" in caplog.messages[0]
-
-
-# ---- days together, against sets in Python
 
 
 BUDGET = settings(
@@ -483,9 +471,6 @@ def test_large_days_with_unrelated_plans_are_refused(
     with pytest.raises(ParameterMismatchError, match="have no large common divisor") as caught:
         face.run(visitors.count_union([DAY, NEXT]))
     assert "unique:2015-05-17: 509, unique:2015-05-18: 521" in str(caught.value)
-
-
-# ---- all 64 bits
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

@@ -36,9 +36,6 @@ def home(kit: ShardKit, component: str, key: str) -> Any:
     return kit.client(component) if kit.component(component).entry else holder(kit, component, key)
 
 
-# ---- counting
-
-
 def test_the_keys_are_those_of_the_published_layout(face: Face, kit: ShardKit) -> None:
     visitors = face.kit.unique_visitors(component="both", partition="redis-in-action")
     assert face.run(visitors.visit(SESSION, DAY)) is True
@@ -81,9 +78,6 @@ def test_a_days_visitors_can_be_read_and_combined(face: Face, visitors: Any) -> 
         face.run(one.sinter(small))
 
 
-# ---- ids
-
-
 INVALID_SESSIONS: list[Any] = [
     *("", "abc", "550e8400-e29b-41", "0x50e8400e29b41d4a716"),
     "x50e8400-e29b-41d4-a716-446655440000",
@@ -108,9 +102,6 @@ def test_an_invalid_session_is_refused_and_changes_nothing(face: Face, kit: Shar
             assert "give a UUID" in seen.value.remedy
             assert len(str(seen.value)) < 250
     assert keys_of(kit, "both") == set()
-
-
-# ---- days
 
 
 INVALID_DAYS = ["2015-05-17", 20150517, 0, "", 1.5, True, datetime(2015, 5, 17), timedelta(1), date]
@@ -182,9 +173,6 @@ def test_today_is_the_servers_day(face: Face, kit: ShardKit, monkeypatch: Any) -
     assert sum(found.values()) == 1  # (midnight may have passed in between)
 
 
-# ---- plans
-
-
 def test_a_day_expects_what_the_day_before_says(face: Face, visitors: Any, kit: ShardKit) -> None:
     for n, (came, expected) in enumerate([(0, 1), (1, 2), (10, 16), (85, 128), (86, 256)]):
         before, day = DAY + timedelta(days=3 * n), DAY + timedelta(days=3 * n + 1)
@@ -220,12 +208,6 @@ def test_only_so_many_days_are_remembered(face: Face) -> None:
     )
 
 
-# ---- parameters
-
-
-# ---- the end of a day
-
-
 @pytest.mark.parametrize("keep_count", [False, True])
 def test_a_day_is_removed_with_or_without_its_count(
     face: Face, visitors: Any, kit: ShardKit, keep_count: bool
@@ -258,9 +240,6 @@ def test_a_time_to_expire_is_at_least_a_second(face: Face, visitors: Any) -> Non
     for seconds in (0, -1, 1.5, None, "9", timedelta(0)):
         with pytest.raises(InvalidArgumentError, match="unique: time="):
             face.run(visitors.expire(DAY, seconds))
-
-
-# ---- at the same time
 
 
 def write_as_the_book_does(kit: ShardKit, sessions: Iterable[str], day: str = "2009-01-01") -> None:

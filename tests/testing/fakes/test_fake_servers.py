@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import map_of
+from arranged import ask, map_of
 from faces import faced
 from redis.exceptions import (
     AuthenticationError,
@@ -104,9 +104,6 @@ def to_all(*args: Any, idempotent: bool = False) -> list[Command]:
         )
         for n, key in enumerate(KEYS)
     ]
-
-
-# ---- what is where
 
 
 def test_every_address_is_a_server_with_databases(memory: MemoryConnector, kit: ShardKit) -> None:
@@ -230,9 +227,6 @@ def test_without_fakeredis_the_error_says_what_to_install(monkeypatch: pytest.Mo
         MemoryConnector()
 
 
-# ---- a server that is down
-
-
 async def test_a_server_that_is_down_costs_its_own_replies_only(
     memory: MemoryConnector, send: Send
 ) -> None:
@@ -343,9 +337,6 @@ async def test_a_cancelled_wait_takes_nothing_that_is_meant_for_others(
     assert await client.lrange("queue", 0, -1) == [b"x"]
 
 
-# ---- lost commands and lost answers
-
-
 @pytest.mark.parametrize("executed", [False, True])
 async def test_only_idempotent_commands_are_repeated_and_once(
     memory: MemoryConnector, send: Send, executed: bool
@@ -401,9 +392,6 @@ async def test_a_server_that_hangs_is_a_timeout_at_once_and_executes_late(
     with pytest.raises(redis.TimeoutError, match="Timeout reading from a:6379"):
         await call("incr", "n")
     assert await call("get", "n") == b"1"
-
-
-# ---- answers that are errors
 
 
 async def test_a_server_that_asks_for_a_password_breaks_the_connection_as_redis_py_does(
@@ -462,7 +450,6 @@ def test_a_refused_exec_leaves_no_transaction_open(memory: MemoryConnector, kit:
     assert kit.client("one").incr("n") == 1
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_a_redis_py_pipeline_has_the_error_in_its_place(memory: MemoryConnector, kind: str) -> None:
     memory.server("a").answer("OOM command not allowed", "SET")
     with faced(kind, MAP, connector=memory) as face:
@@ -471,9 +458,6 @@ def test_a_redis_py_pipeline_has_the_error_in_its_place(memory: MemoryConnector,
         first, error, last = face.run(pipe.execute(raise_on_error=False))
     assert (first, last) == (1, 2)
     assert isinstance(error, OutOfMemoryError)
-
-
-# ---- which commands are struck
 
 
 async def test_faults_strike_in_order_as_often_as_they_say(
@@ -533,8 +517,7 @@ def test_a_script_unpacks_as_on_a_real_server(
 ) -> None:
     script = "return {struct.size('<i4c3'), struct.unpack(ARGV[1], ARGV[2], tonumber(ARGV[3]))}"
     packed = b"ab\xffc\x01\x02\x03\0\x05\x06\x07\x08z\0\x11"
-    with own_server.client() as real:
-        expected = real.eval(script, 0, form, packed, position)
+    expected = ask(own_server, "eval", script, 0, form, packed, position)
     assert len(expected) > 3
     assert memory.server("a").client().eval(script, 0, form, packed, position) == expected
 

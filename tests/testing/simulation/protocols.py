@@ -1,6 +1,6 @@
 """What is simulated of shardkit itself: clients of each structure, and what must hold of it.
 
-`PROTOCOLS` names them all; test_protocols.py, test_mutations.py and ``make simulate`` run them.
+`PROTOCOLS` names them all; test_simulator.py and ``make simulate`` run them.
 """
 
 from __future__ import annotations

@@ -4,95 +4,60 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import hiredis
+import pytest
 from redis.exceptions import ResponseError
 
 from shardkit.local import LocalCluster
 from shardkit.routing.placement import slot_of
+from shardkit.testing.simulation.choices import Choices
 from shardkit.testing.simulation.cluster import NODES, SimulatedNode
-from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer
+from shardkit.testing.simulation.connections import SimulatedSocket
+from shardkit.testing.simulation.processes import SimulatedProcess
+from shardkit.testing.simulation.replication import LAGS, Replication, SimulatedSentinels, replicate
+from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer, pack_reply
+from shardkit.testing.simulation.world import STEP, World
 
 TAG = next(f"{{t{n}}}" for n in range(1000) if slot_of(f"{{t{n}}}") < 5000)  # of the first node
 SLOT = slot_of(TAG)
-# Which node is asked, and what; <0> is the first node's id, <port 0> its port.
+# Which node is asked, and what; <0> is the first node's id, <port 0> its port. Nobody listens at 9.
+# Real nodes tell each other sooner or later of which node a slot is, so both are told.
 STEPS: Sequence[tuple[int, str]] = [
-    (0, f"SET {TAG}1 one"),
-    (0, f"SET {TAG}2 two EX 1000"),
-    (0, f"HSET {TAG}3 field value"),
-    (0, f"SET {TAG}4 four"),
-    (1, f"GET {TAG}1"),
-    (1, "ASKING"),
-    (1, f"GET {TAG}1"),
-    (0, f"MGET {TAG}1 other"),
-    (1, f"CLUSTER SETSLOT {SLOT} MIGRATING <2>"),
-    (0, f"CLUSTER SETSLOT {SLOT} IMPORTING <1>"),
-    (1, f"CLUSTER SETSLOT {SLOT} IMPORTING <0>"),
-    (0, f"CLUSTER SETSLOT {SLOT} MIGRATING <1>"),
-    (0, f"GET {TAG}1"),
-    (0, f"GET {TAG}new"),
-    (0, f"MGET {TAG}1 {TAG}new"),
-    (0, f"MGET {TAG}new {TAG}newer"),
-    (0, f"EVAL redis.call('SET',KEYS[1],1) 1 {TAG}new"),
-    (1, f"GET {TAG}1"),
-    (1, "ASKING"),
-    (1, f"GET {TAG}1"),
-    (1, f"GET {TAG}1"),
-    (1, "ASKING"),
-    (1, f"MGET {TAG}1 {TAG}2"),
-    (1, "ASKING"),
-    (1, "MULTI"),
-    (1, f"INCR {TAG}n"),
-    (1, f"INCR {TAG}n"),
-    (1, "EXEC"),
-    (1, f"GET {TAG}n"),
-    (0, "MULTI"),
-    (0, f"GET {TAG}1"),
-    (0, f"GET {TAG}new"),
-    (0, "EXEC"),
-    (0, "MULTI"),
-    (0, f"INCR {TAG}new"),
-    (0, "EXEC"),
-    (0, "MULTI"),
-    (0, f"GET {TAG}1"),
-    (0, "DISCARD"),
-    (1, "MULTI"),
-    (1, f"GET {TAG}1"),
-    (1, "EXEC"),
-    (0, "MULTI"),
-    (0, f"GET {TAG}1"),
-    (0, "GET other"),
-    (0, "EXEC"),
-    (0, f"WATCH {TAG}new"),
-    (0, f"CLUSTER SETSLOT {SLOT} NODE <1>"),
-    (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
-    (0, f"MIGRATE 127.0.0.1 9 {TAG}1 0 5000"),  # where nobody listens
-    (1, "ASKING"),
-    (1, f"SET {TAG}4 other"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000"),
-    (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000 REPLACE"),
-    (1, "ASKING"),
-    (1, f"GET {TAG}4"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000"),
-    (0, f"GET {TAG}1"),
-    (0, f"MGET {TAG}1 {TAG}2"),
-    (0, f"MIGRATE 127.0.0.1 <port 1> '' 0 5000 KEYS {TAG}2 {TAG}3"),
-    (0, f"CLUSTER GETKEYSINSLOT {SLOT} 10"),
-    (1, f"CLUSTER SETSLOT {SLOT} NODE <1>"),  # of which real nodes tell each other, sooner or later
-    (0, f"CLUSTER SETSLOT {SLOT} NODE <1>"),
-    (0, f"GET {TAG}1"),
-    (1, f"GET {TAG}1"),
-    (1, f"HGETALL {TAG}3"),
-    (1, f"EXPIRE {TAG}2 1000 LT"),
-    (1, f"GET {TAG}n"),
-    (0, f"CLUSTER SETSLOT {SLOT} IMPORTING <1>"),
-    (0, f"CLUSTER SETSLOT {SLOT} STABLE"),
-    (0, "ASKING"),
-    (0, f"GET {TAG}1"),
-    (0, "CLUSTER NO-SUCH-THING"),
+    (int(line[0]), command)
+    for line in f"""\
+0 SET {TAG}1 one | SET {TAG}2 two EX 1000 | HSET {TAG}3 field value | SET {TAG}4 four
+1 GET {TAG}1 | ASKING | GET {TAG}1
+0 MGET {TAG}1 other
+1 CLUSTER SETSLOT {SLOT} MIGRATING <2>
+0 CLUSTER SETSLOT {SLOT} IMPORTING <1>
+1 CLUSTER SETSLOT {SLOT} IMPORTING <0>
+0 CLUSTER SETSLOT {SLOT} MIGRATING <1> | GET {TAG}1 | GET {TAG}new | MGET {TAG}1 {TAG}new
+0 MGET {TAG}new {TAG}newer | EVAL redis.call('SET',KEYS[1],1) 1 {TAG}new
+1 GET {TAG}1 | ASKING | GET {TAG}1 | GET {TAG}1 | ASKING | MGET {TAG}1 {TAG}2 | ASKING | MULTI
+1 INCR {TAG}n | INCR {TAG}n | EXEC | GET {TAG}n
+0 MULTI | GET {TAG}1 | GET {TAG}new | EXEC | MULTI | INCR {TAG}new | EXEC | MULTI | GET {TAG}1
+0 DISCARD
+1 MULTI | GET {TAG}1 | EXEC
+0 MULTI | GET {TAG}1 | GET other | EXEC | WATCH {TAG}new | CLUSTER SETSLOT {SLOT} NODE <1>
+0 CLUSTER GETKEYSINSLOT {SLOT} 10 | MIGRATE 127.0.0.1 9 {TAG}1 0 5000
+1 ASKING | SET {TAG}4 other
+0 MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000 | CLUSTER GETKEYSINSLOT {SLOT} 10
+0 MIGRATE 127.0.0.1 <port 1> {TAG}4 0 5000 REPLACE
+1 ASKING | GET {TAG}4
+0 MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000 | MIGRATE 127.0.0.1 <port 1> {TAG}1 0 5000
+0 GET {TAG}1 | MGET {TAG}1 {TAG}2 | MIGRATE 127.0.0.1 <port 1> '' 0 5000 KEYS {TAG}2 {TAG}3
+0 CLUSTER GETKEYSINSLOT {SLOT} 10
+1 CLUSTER SETSLOT {SLOT} NODE <1>
+0 CLUSTER SETSLOT {SLOT} NODE <1> | GET {TAG}1
+1 GET {TAG}1 | HGETALL {TAG}3 | EXPIRE {TAG}2 1000 LT | GET {TAG}n
+0 CLUSTER SETSLOT {SLOT} IMPORTING <1> | CLUSTER SETSLOT {SLOT} STABLE | ASKING | GET {TAG}1
+0 CLUSTER NO-SUCH-THING
+""".splitlines()
+    for command in line[2:].split(" | ")
 ]
 
 
@@ -177,3 +142,230 @@ def test_nodes_describe_commands_as_servers_did_before_version_7() -> None:
     assert {len(command) for command in said} == {6}
     [(arity, _, *keys)] = [command[1:] for command in said if command[0] == b"get"]
     assert (arity, keys) == (2, [1, 1, 1])
+
+
+@pytest.fixture
+def world() -> World:
+    return World(Choices(1, {}))
+
+
+def replicas_in(world: World, count: int) -> list[Replication]:
+    """A master, and servers that have all that it has."""
+    servers = replicate(world, *(f"10.0.0.{n}:6379" for n in range(count)))
+    for each in servers[1:]:
+        each.fill(servers[0])
+    return servers
+
+
+def write(master: Replication, value: bytes) -> None:
+    """Set a key, as a client does."""
+    replies: list[bytes] = []
+    master.server.execute(master.server.connect(0, replies.append), [b"SET", b"k", value])
+    assert replies == [b"+OK\r\n"]
+
+
+def held(server: Replication) -> bytes | None:
+    """What a server has of the key."""
+    return server.server.ask(b"GET", b"k")
+
+
+def pass_time(world: World, seconds: float) -> None:
+    """Have happen what is due by then."""
+    world.seconds += seconds
+    world._fire_timers()
+
+
+def test_a_replica_that_is_down_gets_nothing_until_it_is_up_again(world: World) -> None:
+    master, replica = replicas_in(world, 2)
+    write(master, b"1")
+    replica.crash(10)
+    pass_time(world, max(LAGS))
+    assert held(replica) is None
+    pass_time(world, 10)
+    pass_time(world, max(LAGS))
+    assert held(replica) == b"1"
+    assert replica.is_linked()
+
+
+def test_a_replica_is_told_again_when_its_master_is_up_again(world: World) -> None:
+    master, replica = replicas_in(world, 2)
+    write(master, b"1")
+    master.crash(10)
+    pass_time(world, max(LAGS))
+    assert held(replica) is None, "what had not been sent is not sent by a server that is down"
+    pass_time(world, 10)
+    pass_time(world, max(LAGS))
+    assert held(replica) == b"1"
+    assert replica.is_linked()
+
+
+def test_sentinels_choose_no_replica_that_is_down(world: World) -> None:
+    master, down, up = servers = replicas_in(world, 3)
+    sentinels = SimulatedSentinels(world, ("10.0.1.0:26379",), servers)
+    down.server.up = False
+    sentinels.fail_over()
+    assert sentinels.master is master, "until the leader promotes the replica"
+    pass_time(world, 0.1)
+    assert sentinels.master is up
+    assert (up.master, master.master) == (None, None), "the old one is told later"
+
+
+def test_connecting_waits_while_cut_off_and_fails_if_the_server_is_down(
+    world: World,
+) -> None:
+    server = world.server("10.0.0.1:6379")
+    process: Any = SimpleNamespace(immediate=False, cut_off={server.address: 7.0}, deaf_to={})
+    assert world.connect_delay(process, server.address) == 7.0 - world.seconds
+    world.seconds = 7.0
+    assert world.connect_delay(process, server.address) == 0.0
+    server.up = False
+    with pytest.raises(ConnectionRefusedError, match="refused"):
+        world.connect_delay(process, server.address)
+    process.immediate = True  # an observer is never cut off
+    assert world.connect_delay(process, server.address) == 0.0
+
+
+def asked(server: SimulatedServer, *args: str | int) -> Any:
+    """What a server answers."""
+    replies: list[bytes] = []
+    server.execute(server.connect(0, replies.append), [str(arg).encode() for arg in args])
+    reader = hiredis.Reader(replyError=ResponseError)
+    reader.feed(b"".join(replies))
+    return reader.gets()
+
+
+def test_a_failover_needs_a_replica_and_ends_when_its_time_is_over(
+    world: World,
+) -> None:
+    master, replica, other = replicas_in(world, 3)
+    to = ("FAILOVER", "TO", "10.0.0.1", 6379, "TIMEOUT", 5000)
+    assert "not a replica" in str(asked(other.server, *to))
+    write(master, b"0")
+    assert asked(master.server, *to) == b"OK"
+    assert "already in progress" in str(asked(master.server, *to))
+    replica.server.up = False  # it never has all
+    assert asked(master.server, "SET", "k", "1") is False, "writers are held meanwhile"
+    pass_time(world, 5)
+    assert (master.master, replica.master) == (None, master)
+    assert asked(master.server, "SET", "k", "2") == b"OK"
+
+
+def test_sentinels_say_who_is_who_of_their_service_alone(world: World) -> None:
+    servers = replicas_in(world, 2)
+    SimulatedSentinels(world, ("10.0.1.0:26379",), servers)
+    ask = partial(asked, world.server("10.0.1.0:26379"))
+    assert ask("SENTINEL", "get-master-addr-by-name", "main") == [b"10.0.0.0", b"6379"]
+    [replica] = ask("SENTINEL", "REPLICAS", "main")
+    assert replica[:6] == [b"name", b"10.0.0.1:6379", b"ip", b"10.0.0.1", b"port", b"6379"]
+    assert "No such master" in str(ask("SENTINEL", "REPLICAS", "another"))
+    assert "Unknown subcommand" in str(ask("SENTINEL", "RESET", "main"))
+    assert ask("SET", "k", "v") == b"OK"  # as any server
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (True, 1),
+        (1.5, b"1.5"),
+        ("é", "é".encode()),
+        ({"a": 1, "b": None}, [b"a", 1, b"b", None]),
+        ({7}, [7]),
+        ([1, (b"x", [])], [1, [b"x", []]]),
+    ],
+)
+def test_replies_are_packed_as_servers_do(value: Any, read: Any) -> None:
+    reader = hiredis.Reader()
+    reader.feed(pack_reply(value))
+    assert reader.gets() == read
+
+
+def test_a_replica_of_a_replica_gets_writes_after_it(world: World) -> None:
+    master, replica, last = replicate(world, *(f"10.0.0.{n}:6379" for n in range(3)))
+    replica.fill(master)
+    last.fill(replica)
+    pass_time(world, max(LAGS))
+    write(master, b"1")
+    pass_time(world, LAGS[0])
+    assert (held(replica), held(last)) == (b"1", None)
+    pass_time(world, LAGS[0])
+    assert held(last) == b"1"
+
+
+def test_a_held_writer_that_has_gone_writes_nothing_afterwards(world: World) -> None:
+    master, replica = replicas_in(world, 2)
+    write(master, b"0")
+    assert asked(master.server, "FAILOVER", "TO", "10.0.0.1", 6379, "TIMEOUT", 5000) == b"OK"
+    replica.server.up = False  # it never has all
+    replies: list[bytes] = []
+    gone, waiting = (master.server.connect(0, replies.append) for _ in range(2))
+    master.server.execute(gone, [b"SET", b"k", b"gone"])
+    master.server.execute(waiting, [b"APPEND", b"k", b"!"])
+    master.server.disconnect(gone)
+    pass_time(world, 5)
+    assert held(master) == b"0!"
+    assert replies == [b":2\r\n"]
+
+
+def test_a_script_that_a_server_does_not_know_is_no_write_of_its_log() -> None:
+    server = SimulatedServer("simulated", lambda: 1.0, log=True)
+    assert "NOSCRIPT" in str(asked(server, "EVALSHA", "f" * 40, 1, "k"))
+    assert server.log == []
+    assert asked(server, "SET", "k", "v") == b"OK"
+    assert server.log == [[b"SET", b"k", b"v"]]
+
+
+def test_requests_to_a_closed_connection_are_dropped(world: World) -> None:
+    process = SimulatedProcess("client", world.now)
+    received: list[bytes | None] = []
+    wire = world.open_wire(process, "10.0.0.1:6379", 0, received.append)
+    wire.held = []  # it hears nothing, of the end neither
+    wire.close_server()
+    wire.write(b"*1\r\n$4\r\nPING\r\n")
+    assert not wire.requests
+    assert received == []
+    wire.release()
+    assert received == [None]
+
+
+def test_a_request_is_lost_if_a_timer_closes_its_connection_at_that_moment(world: World) -> None:
+    process = SimulatedProcess("client", world.now, 0)
+    world.processes.append(process)
+    received: list[bytes | None] = []
+    wire = world.open_wire(process, "10.0.0.1:6379", 0, received.append)
+    wire.write(b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n")
+    world.after(STEP, wire.close_server)
+    delivered: list[bool] = []
+    world.run(lambda: True, delivered.append)
+    assert (received, delivered) == ([None], [])
+    assert asked(world.server("10.0.0.1:6379"), "GET", "k") is None
+
+
+def test_servers_with_equal_data_have_one_digest_in_whatever_order_it_came() -> None:
+    def digest(*commands: str) -> int:
+        server = SimulatedServer("simulated", lambda: 1.0, log=False)
+        for command in commands:
+            asked(server, *command.split())
+        return server.data.digest()
+
+    same = {
+        digest("SADD s a b", "HSET h x 1 y 2", "ZADD z 1 a"),
+        digest("HSET h y 2", "ZADD z 1 a", "HSET h x 1", "SADD s b", "SADD s a"),
+    }
+    assert len(same) == 1
+    others = (["SADD s a b"], ["SADD s a c"], ["SET s a"], ["SET s b"], [])
+    assert len({digest(*each) for each in others}) == len(others)
+
+
+def test_only_code_of_a_client_waits_for_answers(world: World) -> None:
+    process = SimulatedProcess("client", world.now)
+    sock = SimulatedSocket(process, None)
+    with pytest.raises(ConnectionRefusedError, match="the process is dead"):
+        sock.wait_for(1)
+    fiber = process.start_blocking(lambda: sock.wait_for(None))
+    fiber.resume()
+    assert fiber.wake_at == float("inf"), "nobody said how long"
+    assert not fiber.is_ready(world.now())
+    sock.receive(b"x")
+    assert process.runnable() is fiber
+    fiber.resume()
+    assert fiber.done

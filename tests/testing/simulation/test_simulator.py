@@ -9,12 +9,15 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from itertools import permutations
 from typing import Any
 
 import pytest
 from faces import drawn
 from hypothesis import given, settings, strategies as st
+from mutations import CHANGES, MUTATIONS, Mutation
+from protocols import PROTOCOLS
 from shared import alone
 
 from shardkit.errors import InvalidArgumentError
@@ -311,9 +314,6 @@ def test_choices_are_shrunk_to_the_fewest_and_smallest_that_fail() -> None:
     assert shrink({1: 1, 2: 1}, lambda taken: taken or None, most_runs=2) == {1: 1}
 
 
-# ---- linearizability, against trying every order
-
-
 def explained_by_brute_force(calls: list[RecordedCall], model: Register) -> bool:
     known = [call for call in calls if call.ended != float("inf")]
     for count in range(len(calls) + 1):
@@ -366,9 +366,6 @@ def test_the_search_agrees_with_trying_every_order(calls: list[RecordedCall]) ->
     except NotLinearizable:
         found = False
     assert found == explained_by_brute_force(calls, model)
-
-
-# ---- what is counted, preferred, shown and left alone
 
 
 def test_a_race_is_found_by_steps_that_were_seldom_taken_as_well() -> None:
@@ -431,3 +428,47 @@ def test_a_register_can_be_deleted_and_has_no_other_operations() -> None:
     assert list(register.apply(7, "delete", ())) == [(None, None)]
     with pytest.raises(ValueError, match="a register has no append"):
         list(register.apply(7, "append", ("x",)))
+
+
+def search(mutation: Mutation) -> None:
+    protocol = PROTOCOLS[mutation.protocol]
+    simulate(protocol(), 1, seed=mutation.schedule - 1, shrink_runs=0)
+    # The page is of an earlier state of the protocol.
+    simulate(protocol(), 1000, seconds=400, shrink_runs=0)
+
+
+@pytest.mark.long(12)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: f"{each.protocol}-{each.name}")
+def test_a_mistake_is_found(mutation: Mutation) -> None:
+    with mutation.made(), pytest.raises(SimulationFailure, match="fails under seed"):
+        search(mutation)
+
+
+def test_each_mistake_changes_code_that_is_there() -> None:
+    assert {mutation.name for mutation in MUTATIONS} == CHANGES.keys()
+    for mutation in MUTATIONS:
+        with mutation.made():
+            pass
+
+
+def test_each_protocol_has_two_mistakes_that_are_found() -> None:
+    count = Counter(mutation.protocol for mutation in MUTATIONS)
+    count["waiting lists"] += count.pop("cancelled consumers")  # what is simulated is one thing
+    count["pipelines"] += count.pop("one lost connection")
+    assert {name for name in PROTOCOLS if count[name] < 2} <= {
+        "cancelled consumers",
+        "one lost connection",
+    }
+
+
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "5"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_protocols_hold_under_every_schedule(name: str) -> None:
+    protocol = PROTOCOLS[name]()
+    report = simulate(protocol, SCHEDULES)
+    assert report.schedules == SCHEDULES
+    assert report.faults >= SCHEDULES / 5 or not protocol.faults
