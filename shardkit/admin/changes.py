@@ -167,6 +167,7 @@ def begin(
 
     Raises:
         GrowthError: there is such a change; the error names it, its age, its owner and the remedy.
+            Or the change that this is a step of is no longer open.
     """
     while True:
         with config.pipeline() as pipe, suppress(WatchError):
@@ -186,6 +187,9 @@ def begin(
                     and change.touches(other)
                 ):
                     raise refusal(change, other, now)
+            parents = [each.is_open(now) for each in known if each.id == change.within]
+            if not any(parents) and change.within and not change.started:
+                raise _lapsed(change)
             old = [each.id for each in known if each.ended and each.ended < now - KEPT]
             change.started = change.started or now
             pipe.multi()
@@ -304,13 +308,16 @@ def require_open(config: redis.Redis, change: Change) -> None:
     Raises:
         GrowthError: this process was stopped for so long that others may have begun.
     """
-    found = {each.id: each for each in open_changes(config)}
-    if change.id not in found:
-        raise GrowthError(
-            f"{change.name}: this process was stopped, or the config server was away, for longer "
-            f"than {LEASE:g} s. Another change may be at work",
-            "see: shardkit changes. Repeat the command if none has",
-        )
+    if all(each.id != change.id for each in open_changes(config)):
+        raise _lapsed(change)
+
+
+def _lapsed(change: Change) -> GrowthError:
+    return GrowthError(
+        f"{change.name}: this process was stopped, or the config server was away, for longer than "
+        f"{LEASE:g} s. Another change may be at work",
+        "see: shardkit changes. Repeat the command if none has",
+    )
 
 
 def numbered(identities: Iterable[tuple[object, ...]]) -> list[str]:

@@ -107,7 +107,8 @@ class _Copy:
     ) -> None:
         self._conversion, self._databases = conversion, databases
         self._pattern = conversion.pattern
-        self._form = form_of(conversion, kit, component, still)
+        self._form = form_of(conversion, kit, component)
+        self._form.still = still
         self._share, self._progress = check_share("convert", share), progress
         self._by_key = conversion.by_key
         self._captures: list[tuple[KeyCapture, dict[int, Database]]] = []

@@ -314,19 +314,12 @@ class Conversion:
 
 
 class StructureForm:
-    """Reads entries of the family as the structure has them, and writes these.
+    """Reads entries of the family as the structure has them, and writes these."""
 
-    ``still`` is called before a write; it raises if others may have taken over.
-    """
+    still: Callable[[], object] = staticmethod(lambda: None)
+    """Is called before a write; it raises if others may have taken over."""
 
-    def __init__(
-        self,
-        conversion: Conversion,
-        kit: ShardKit,
-        component: str,
-        still: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.still = still
+    def __init__(self, conversion: Conversion, kit: ShardKit, component: str) -> None:
         self.conversion = conversion
         self.kit, self.component = kit, component
         self.structure = conversion.open(kit, component)
@@ -543,15 +536,10 @@ class VisitorDays(StructureForm):
         return iter(())
 
 
-def form_of(
-    conversion: Conversion,
-    kit: ShardKit,
-    component: str,
-    still: Callable[[], object] = lambda: None,
-) -> StructureForm:
-    """Return the form of a conversion; ``still`` is that of `StructureForm`."""
+def form_of(conversion: Conversion, kit: ShardKit, component: str) -> StructureForm:
+    """Return the form of a conversion."""
     made = {"unique_visitors": VisitorDays, "list": ListForm}.get(conversion.into, StructureForm)
-    return made(conversion, kit, component, still)
+    return made(conversion, kit, component)
 
 
 def _packed(conversion: Conversion, raw: Any) -> dict[str, int]:

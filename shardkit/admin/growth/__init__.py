@@ -28,7 +28,6 @@ from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import Fence, apply_fences, fail_over, pending_fences
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import (
-    MoveOptions,
     abort_move,
     complete_move,
     moves,
@@ -41,6 +40,7 @@ from shardkit.admin.growth.move import (
     verify_move,
 )
 from shardkit.admin.growth.move_plan import MovePlan
+from shardkit.admin.growth.mover import MoveOptions
 from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
 from shardkit.admin.growth.repair import Repair, end_change, open_database, repair_changes
 from shardkit.admin.growth.servers import Takeover

@@ -33,7 +33,6 @@ from shardkit.admin.growth.attachment import attach_replica, detach_replica, obs
 from shardkit.admin.growth.exchange import free_databases
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.move import (
-    MoveOptions,
     Planned,
     planned_move,
     planned_split,
@@ -41,7 +40,7 @@ from shardkit.admin.growth.move import (
     started,
 )
 from shardkit.admin.growth.move_plan import Components, MovePlan, new_split
-from shardkit.admin.growth.mover import Expected, Progress, check_numbers, duration
+from shardkit.admin.growth.mover import Expected, MoveOptions, Progress, check_numbers, duration
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, touched

@@ -21,7 +21,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -459,19 +458,13 @@ def verify_replicas(
         if not any(same(master, one) and same(replica, other) for one, other in pairs):
             pairs[master, replica] = login
 
-    def verify(
-        pair: tuple[ServerAddress, ServerAddress], login: Stored
-    ) -> VerifiedReplica | Exception:
+    def verify(pair: tuple[ServerAddress, ServerAddress], login: Stored) -> VerifiedReplica:
         database = login.entry.resolved(login.where).get("db", 0)
-        try:
-            with (
-                servers.connected_to(pair[0], login, database=database) as master,
-                servers.connected_to(pair[1], login, database=database) as replica,
-            ):
-                return verify_replica(master, replica, timeout)
-        except (RedisError, OSError) as error:
-            return error
+        with (
+            servers.connected_to(pair[0], login, database=database) as master,
+            servers.connected_to(pair[1], login, database=database) as replica,
+        ):
+            return _verify(master, replica, timeout)
 
-    with ThreadPoolExecutor(max_workers=16) as threads:
-        asked = {pair: threads.submit(verify, pair, login) for pair, login in pairs.items()}
-        return {pair: answer.result() for pair, answer in asked.items()}
+    checks = {pair: partial(verify, pair, login) for pair, login in pairs.items()}
+    return query_all(checks, (timeout + _ANSWER) / STEPS)

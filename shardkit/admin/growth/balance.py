@@ -17,18 +17,23 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack, get_args
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from shardkit.admin.changes import Change, require_open, taking_part
-from shardkit.admin.growth.exchange import at_work, check_share, database_client, database_count
+from shardkit.admin.changes import Change, taking_part
+from shardkit.admin.growth.exchange import (
+    at_once,
+    at_work,
+    check_share,
+    database_client,
+    database_count,
+)
 from shardkit.admin.growth.journal import Move
-from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
-from shardkit.admin.growth.mover import Progress
+from shardkit.admin.growth.move import plan_move, start_move
+from shardkit.admin.growth.mover import MoveOptions, Progress
 from shardkit.admin.growth.relocation import ServerAddress, Stored, masters_in, place_of
 from shardkit.admin.growth.servers import KnownServers, config_databases, touched
 from shardkit.admin.heat import HotName
@@ -281,8 +286,7 @@ def measure_balance(
             why = f"{address} cannot be measured: {reason(error)}"
             raise GrowthError(why, remedy) from error
 
-    with ThreadPoolExecutor(max_workers=16) as threads:
-        found = list(threads.map(measure, servers))
+    found = at_once(measure, servers)
     return LoadReport(
         tuple(server for server, _, _ in found),
         tuple(database for _, own, _ in found for database in own),
@@ -429,7 +433,6 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
                 tell(f"move {n} of {len(plan.moves)}: {what}")
 
             own: MoveOptions = {**options, "progress": progress}
-            require_open(config, change)
             done.append(start_move(config, each.shards, each.target, within=change.id, **own))
     return done
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -23,7 +23,7 @@ from shardkit.admin.growth.failover import HOLD, repoint
 from shardkit.admin.growth.gate import proof_key, update_nodes
 from shardkit.admin.growth.journal import KEYS, LEAVE, REPLICATION, Lease, Move, push_relocation
 from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_split_of
-from shardkit.admin.growth.mover import COPIED, Mover, Progress, check_numbers
+from shardkit.admin.growth.mover import COPIED, MoveOptions, Mover, check_numbers
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.rule import like_of
 from shardkit.admin.growth.servers import ServerRole
@@ -348,34 +348,6 @@ class ServerMover(Mover):
 _SEE = "see: shardkit move status"
 _STEP = 0.05  # seconds between two looks at another process
 _MOVERS: Mapping[str, type[ServerMover | ShardMover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
-
-
-class MoveOptions(TypedDict, total=False):
-    """How a move works. Each option can be left out.
-
-    Attributes:
-        hold: how long writers may be held at a time, in seconds; 0.5 by default.
-        copy_timeout: how long the copy may take, in seconds; an hour by default.
-        kill: whether a move of shards closes connections that do not leave within two fifths of
-            the hold; False by default.
-        share: the share of the time in which the comparison works, and the copy of shards; they
-            pause for the rest. 1.0 by default. (Replication is the servers' own work.)
-        offline: whether writers are held for the whole copy of shards or of a split, which then
-            needs no keyspace notifications; False by default. Each write waits for ten seconds, and
-            then fails. Resume it with the same option.
-        keep: whether the old databases of shards or of a split are kept up to date afterwards, so
-            that `reverse_move` takes no longer than a cutover. The call then returns when another
-            process calls `complete_move` or `reverse_move`. False by default.
-        progress: a function that is called with a text about each step.
-    """
-
-    hold: Seconds
-    copy_timeout: Seconds
-    kill: bool
-    share: float
-    offline: bool
-    keep: bool
-    progress: Progress
 
 
 def plan_move(

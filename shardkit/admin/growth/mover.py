@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from statistics import stdev
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 from redis.exceptions import RedisError
 
@@ -31,6 +31,34 @@ COPY = 3600.0  # seconds
 Progress = Callable[[str], object]
 
 
+class MoveOptions(TypedDict, total=False):
+    """How a move works. Each option can be left out.
+
+    Attributes:
+        hold: how long writers may be held at a time, in seconds; 0.5 by default.
+        copy_timeout: how long the copy may take, in seconds; an hour by default.
+        kill: whether a move of shards closes connections that do not leave within two fifths of
+            the hold; False by default.
+        share: the share of the time in which the comparison works, and the copy of shards; they
+            pause for the rest. 1.0 by default. (Replication is the servers' own work.)
+        offline: whether writers are held for the whole copy of shards or of a split, which then
+            needs no keyspace notifications; False by default. Each write waits for ten seconds, and
+            then fails. Resume it with the same option.
+        keep: whether the old databases of shards or of a split are kept up to date afterwards, so
+            that `reverse_move` takes no longer than a cutover. The call then returns when another
+            process calls `complete_move` or `reverse_move`. False by default.
+        progress: a function that is called with a text about each step.
+    """
+
+    hold: Seconds
+    copy_timeout: Seconds
+    kill: bool
+    share: float
+    offline: bool
+    keep: bool
+    progress: Progress
+
+
 class Mover(ABC):
     """One attempt at a move; the arguments are those of `growth.start_move`."""
 
@@ -44,32 +72,18 @@ class Mover(ABC):
         lease: Lease,
         components: Mapping[str, Component],
         move: Move,
-        *,
-        hold: Seconds = HOLD,
-        copy_timeout: Seconds = COPY,
-        kill: bool = False,
-        share: float = 1.0,
-        offline: bool = False,
-        keep: bool = False,
-        progress: Progress = lambda what: None,
+        **options: Unpack[MoveOptions],
     ) -> None:
-        hold, copy_timeout, share = check_numbers(hold, copy_timeout, share)
         self._lease, self._config = lease, lease.config
         self._components = components
         self._move = move
-        self._hold, self._copy_timeout, self._kill, self._share = hold, copy_timeout, kill, share
-        self._offline = offline
-        if keep:
+        self._back: MoveOptions = {**options, "keep": False, "offline": False}
+        self._hold, self._copy_timeout, self._share = check_numbers(**options)
+        self._kill, self._offline = options.get("kill", False), options.get("offline", False)
+        if options.get("keep"):
             move.keep = True
-        self._options: dict[str, Any] = {
-            "hold": hold,
-            "copy_timeout": copy_timeout,
-            "kill": kill,
-            "share": share,
-        }
-        self._options["progress"] = progress
-        self._progress = progress
-        self._pace = Pace(move, lease, progress, share)
+        self._progress: Progress = options.get("progress", lambda what: None)
+        self._pace = Pace(move, lease, self._progress, self._share)
         servers = *servers_in(move.source), *servers_in(move.target)
         self._servers = KnownServers(components.values(), *servers)
         self._same = self._servers.same

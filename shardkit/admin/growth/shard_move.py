@@ -840,7 +840,7 @@ class ShardMover(Mover):
             str(at): client.get(gate.fence_key(client)).decode() for at, client in self._old.items()
         }
         with journal.lease(self._config) as lease:
-            mover = ShardMover(lease, read_components(self._config), back, **self._options)
+            mover = ShardMover(lease, read_components(self._config), back, **self._back)
             mover._watching = dict(captures)
             mover.begin()
             mover._old, mover._new, mover._stack = self._new, self._old, self._stack

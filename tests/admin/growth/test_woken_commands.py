@@ -236,10 +236,11 @@ class Balance(Case):
         return ["balance", "users", "--to", self.new, "--move", "--hold", "3"]
 
     def act(self) -> None:
-        """End its move, and move the shard back."""
+        """End its move, or move a shard, and move that back."""
         self.resume()
-        if moves(self.fleet.config):
-            self.ends("move", "reverse", moves(self.fleet.config)[0].name, "--hold", "3")
+        if not moves(self.fleet.config):
+            self.ends("move", "shards", "users:1", "--to", self.new, "--hold", "3")
+        self.ends("move", "reverse", moves(self.fleet.config)[0].name, "--hold", "3")
         self.epoch = self.fleet.config.get("config:epoch")
 
     def repair(self) -> None:
