@@ -446,6 +446,7 @@ def test_a_list_in_parts_does_what_a_list_does(
                 assert found == expected or name == "delete", (name, args)  # parameters are left
                 if name in ("linsert", "lrem"):
                     check_parts(kit, pair[0])
+    assert face.list(pairs[0][0].items()) == decoded(plain.lrange(first, 0, -1))
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {
