@@ -26,20 +26,20 @@ def makes(function: object) -> Unrun:
 
 def check_runs(owner: str, field: str, function: object) -> None:
     """Raise InvalidArgumentError if a call of a function only makes a coroutine or a generator."""
-    if made := makes(function):
+    if result := makes(function):
         raise InvalidArgumentError(
-            f"{owner}: {field} makes {made}, which would not run", "give a plain function"
+            f"{owner}: {field} makes {result}, which would not run", "give a plain function"
         )
 
 
 def check_ran(result: object) -> None:
     """Raise InvalidArgumentError if what a call returned must still be awaited or iterated over."""
-    made = "a generator" if inspect.isgenerator(result) or inspect.isasyncgen(result) else ""
+    kind = "a generator" if inspect.isgenerator(result) or inspect.isasyncgen(result) else ""
     if inspect.isawaitable(result):
-        made = "an awaitable"
-    if made:
+        kind = "an awaitable"
+    if kind:
         if inspect.iscoroutine(result):
             result.close()  # so that Python does not warn as well
         raise InvalidArgumentError(
-            f"the function returned {made}, which did not run", "run it inside the function"
+            f"the function returned {kind}, which did not run", "run it inside the function"
         )

@@ -20,7 +20,7 @@ from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
-FEW = 5  # items that a message lists; it counts the others
+MOST_LISTED = 5  # items that a message lists; it counts the others
 
 
 class ShardKitError(Exception):
@@ -295,9 +295,9 @@ class CommandRefused(ShardFailure, ResponseError):
 
 def few(texts: Sequence[str], separator: str) -> str:
     """Join texts for a message: if there are many, the first ones and the number of the others."""
-    if len(texts) <= FEW + 1:
+    if len(texts) <= MOST_LISTED + 1:
         return separator.join(texts)
-    return f"{separator.join(texts[:FEW])}{separator}and {len(texts) - FEW:,} more"
+    return f"{separator.join(texts[:MOST_LISTED])}{separator}and {len(texts) - MOST_LISTED:,} more"
 
 
 @contextmanager
@@ -334,7 +334,7 @@ def extra(name: str, what: str) -> Iterator[None]:
 
 def natural(text: str) -> list[str | int]:
     """Return a key that sorts texts as people count: ``users:2`` before ``users:10``."""
-    return [int(each) if each.isdecimal() else each for each in re.split("([0-9]+)", text)]
+    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", text)]
 
 
 def shortened(text: str, most: int = 300) -> str:
@@ -371,7 +371,7 @@ class ShardErrors(ShardKitError, RedisError, ExceptionGroup[Exception]):
     def __init__(self, message: str, failures: Sequence[Exception]) -> None:
         RedisError.__init__(self, message, failures)
         self.remedy = ""
-        self.maybe_executed = any(getattr(each, "maybe_executed", False) for each in failures)
+        self.maybe_executed = any(getattr(failure, "maybe_executed", False) for failure in failures)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the first failure, if the group is of its kind."""

@@ -33,6 +33,7 @@ from redis.exceptions import (
 
 from shardkit import log_records
 from shardkit.callbacks import check_runs
+from shardkit.errors import InvalidArgumentError
 from shardkit.recent import Recent
 
 logger = logging.getLogger("shardkit")
@@ -237,6 +238,8 @@ def emit(event: Event) -> None:
 
 def log(level: int = logging.DEBUG) -> Callable[[], None]:
     """Log every event by ``shardkit``, failures as warnings; return a function to stop."""
+    if not isinstance(level, int) or not 0 <= level < 2**31:
+        raise InvalidArgumentError("log: level is no level", "give one of `logging`")
 
     def write(event: Event) -> None:
         failed = isinstance(event, CommandsFailed) or (
@@ -250,13 +253,13 @@ def log(level: int = logging.DEBUG) -> Callable[[], None]:
 
 def _fields_of(event: Event) -> dict[str, Any]:
     """Return the fields of a log record about an event."""
-    found: dict[str, Any] = {"kind": type(event).__name__}
+    fields: dict[str, Any] = {"kind": type(event).__name__}
     for part in (getattr(event, "sent", None), event):
         for attribute, name in _LOGGED.items():
             value = getattr(part, attribute, None)
             if value is not None:
-                found[name] = str(value) if attribute == "error" else value
-    return found
+                fields[name] = str(value) if attribute == "error" else value
+    return fields
 
 
 _LOGGED = {"address": "server", "error": "cause"} | {

@@ -41,9 +41,9 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     def owners() -> dict[str, str]:
         """The module of each name."""
         source = getsource(sys.modules[package])
-        [block] = [each for each in ast.parse(source).body if isinstance(each, ast.If)]
-        imports = [each for each in block.body if isinstance(each, ast.ImportFrom)]
-        return {alias.name: str(each.module) for each in imports for alias in each.names}
+        [block] = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+        imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+        return {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def find(name: str) -> Any:
         if name == "__all__":
@@ -53,8 +53,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
                 return import_module(f"{package}.{name}")  # `shardkit.errors`, as if imported
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         import_module(_COMMON)
-        found = getattr(import_module(owners()[name]), name)
-        setattr(sys.modules[package], name, found)  # the next use finds it there
-        return found
+        value = getattr(import_module(owners()[name]), name)
+        setattr(sys.modules[package], name, value)  # the next use finds it there
+        return value
 
     return find, lambda: sorted({*vars(sys.modules[package]), *owners()})

@@ -26,8 +26,8 @@ class Once:
 
     def first(self, *key: object) -> bool:
         """Whether this is the first call with this key. Atomic."""
-        mine = object()
-        return self._seen.setdefault(key, mine) is mine
+        token = object()
+        return self._seen.setdefault(key, token) is token
 
     def __contains__(self, key: tuple[object, ...]) -> bool:
         return key in self._seen

@@ -20,7 +20,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ import redis
 from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
 from shardkit.admin.changes import RESTLESS, open_changes, working_on
-from shardkit.admin.growth.exchange import OWN_KEYS
+from shardkit.admin.growth.exchange import OWN_KEYS, Slices
 from shardkit.admin.growth.gate import move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.admin.servers import entries_of, identify_databases
@@ -55,7 +55,7 @@ from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.rules import closed, refused_copy
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.survey import CONFIG_KEYS, data_keys, query_entries, reads_later
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.operation import pages
 from shardkit.operations.server_errors import failed_command, meaning
 
@@ -67,10 +67,12 @@ _READ = 1 << 20
 _ATTEMPTS = 20  # cuts, while entries change
 _AGAIN = 0.5  # seconds between two of them
 _DATABASES = 1 << 16  # of a server that is started to load a snapshot
-_PAGE = 200  # keys copied in one exchange
+_PAGE = 200  # keys read in one exchange
+_AT_ONCE = 100_000  # bytes that are written in one, or a single value
 _MARK = f"{FENCE_KEY}{{}}:restored"  # in a database: the backup that is being restored there
 _MARKED = 7 * 86400  # seconds
 _AGAIN_THEN = "and restore again, which continues"
+_MORE_MEMORY = "give it more memory or maxmemory-policy noeviction"
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def backup(
             PAUSE, INFO), or did not fork in time; the config server cannot be read; or the fleet
             kept changing. Nothing is left behind.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("backup", "timeout", timeout)
     components = list(components)
     target = Path(directory)
     if target.exists() and any(target.iterdir()):
@@ -504,15 +506,16 @@ def restore(
             shards and the same placements; a database is not empty, is closed by a move, is that of
             two shards, or came from the backup; or the counts differ afterwards.
     """
-    timeout, directory = in_seconds(timeout), Path(directory)
+    timeout, directory = check_seconds("restore", "timeout", timeout), Path(directory)
     manifest = verify(directory)
     origin = ShardMap.load(directory / MAP)
     targets = _targets(manifest, origin, shard_map, to_origin, timeout)
     with working_on(
         shard_map.config_server, "restore", directory.name, shard_map.components.values()
-    ):
-        mark = hashlib.sha256("".join(each.sha256 for each in manifest.servers).encode())
-        _require_empty(targets, mark.hexdigest(), timeout)
+    ) as still:
+        name = hashlib.sha256("".join(each.sha256 for each in manifest.servers).encode())
+        _require_empty(targets, name.hexdigest(), timeout)
+        mark = f"{name.hexdigest()} {secrets.token_hex(8)}".encode()  # of this attempt
         ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
         tasks = 0
         for each in manifest.servers:
@@ -532,8 +535,10 @@ def restore(
                     ):
                         there, own = origin_client.dbsize(), origin_client.exists(*OWN_KEYS)
                         try:
-                            target.set(_MARK, mark.hexdigest(), ex=_MARKED)
-                            copied = _copy(origin_client, target, shard, report)
+                            under = partial(_under, target, shard, mark, still)
+                            with under(first=True) as pipe:
+                                pipe.set(_MARK, mark, ex=_MARKED)
+                            copied = _copy(origin_client, target, shard, under, report)
                         except (RedisError, OSError) as error:
                             text = f"{shard} cannot be restored: {error}"
                             raise ConfigError(text, f"correct that, {_AGAIN_THEN}") from None
@@ -550,8 +555,11 @@ def restore(
             shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()
         }
         for shard in found:
-            with client_of(targets[shard], timeout) as target:
-                target.delete(_MARK)
+            with (
+                client_of(targets[shard], timeout) as target,
+                _under(target, shard, mark, still) as pipe,
+            ):
+                pipe.delete(_MARK)
         return found
 
 
@@ -701,7 +709,8 @@ def _require_empty(targets: Mapping[str, dict[str, Any]], mark: str, timeout: fl
             if fence := client.get(FENCE_KEY):
                 problem = closed(shard, fence)
                 raise ConfigError(problem.text, problem.remedy)
-            return client.get(_MARK) == mark.encode() or not any(True for _ in data_keys(client))
+            marked = (client.get(_MARK) or b"").startswith(mark.encode())
+            return marked or not any(True for _ in data_keys(client))
 
     queries = {shard: partial(is_empty, fields, shard) for shard, fields in targets.items()}
     for shard, answer in query_all(queries, timeout).items():
@@ -713,8 +722,45 @@ def _require_empty(targets: Mapping[str, dict[str, Any]], mark: str, timeout: fl
             raise ConfigError(f"the database of {shard} is not empty", "restore into an empty one")
 
 
+@contextmanager
+def _under(
+    target: Any, shard: str, mark: bytes, still: Callable[[], None], first: bool = False
+) -> Iterator[Any]:
+    """Execute what a block adds to a pipeline, if a database has the mark of this attempt then.
+
+    At ``first`` it may have none, or that of an attempt before. So a process that was stopped
+    writes nothing once another one has restored, and clients write.
+    A cluster has no such transaction; there the mark is looked at before.
+    """
+    is_one = not isinstance(target, redis.RedisCluster)
+    with target.pipeline(transaction=is_one) as pipe:
+        if is_one:
+            pipe.watch(_MARK)
+        still()
+        found = (pipe if is_one else target).get(_MARK)
+        has_mark = found == mark or (first and (found or mark).split()[:1] == mark.split()[:1])
+        if is_one:
+            pipe.multi()
+        try:
+            if has_mark:
+                yield pipe
+                pipe.execute()
+        except redis.WatchError:
+            has_mark = False
+        if not has_mark:
+            raise ConfigError(
+                f"{shard} has lost the mark of this process: another one has restored the backup, "
+                "or its server evicted it",
+                f"see whether another one has. If none, {_MORE_MEMORY}, {_AGAIN_THEN}",
+            )
+
+
 def _copy(
-    source: Any, target: Any, shard: str, progress: Callable[[int], object]
+    source: Any,
+    target: Any,
+    shard: str,
+    under: Callable[[], AbstractContextManager[Any]],
+    progress: Callable[[int], object],
 ) -> Counter[float]:
     """Copy all keys that are not configuration; return how many end in which minute since 1970."""
     ends: Counter[float] = Counter()
@@ -727,6 +773,7 @@ def _copy(
     except GrowthError as error:
         remedy = f"FUNCTION DELETE it there, if nothing uses it, {_AGAIN_THEN}"
         raise ConfigError(f"{shard}: {error.message}", remedy) from error
+    slices = Slices(_AT_ONCE)
     for page in pages(data_keys(source), _PAGE):
         asked = source.pipeline(transaction=False)
         for key in page:
@@ -738,20 +785,21 @@ def _copy(
             for key, value, expires in zip(page, replies[::2], replies[1::2], strict=True)
             if value is not None and expires != -2  # it has not expired
         ]
-        sent = target.pipeline(transaction=False)
-        for key, value, expires in found:
-            ttl = max(0, expires)
-            sent.restore(key, ttl, value, replace=True, absttl=ttl > 0)
-            ends[ttl // 60_000 if ttl else math.inf] += 1
-        try:
-            sent.execute()
-        except ResponseError as error:
-            number, text = failed_command(error)
-            refused = found[max(0, number - 1)][0].decode(errors="backslashreplace")
-            raise ConfigError(
-                f"{shard}: its server refuses key {refused}: {text}",
-                f"correct that, {_AGAIN_THEN}",
-            ) from None  # redis-py's error shows the value
+        for part in slices.of(found):
+            try:
+                with under() as sent:
+                    for key, value, expires in part:
+                        ttl = max(0, expires)
+                        sent.restore(key, ttl, value, replace=True, absttl=ttl > 0)
+                        ends[ttl // 60_000 if ttl else math.inf] += 1
+            except ResponseError as error:
+                number, text = failed_command(error)
+                refused = part[max(0, number - 1)][0].decode(errors="backslashreplace")
+                raise ConfigError(
+                    f"{shard}: its server refuses key {refused}: {text}",
+                    f"correct that, {_AGAIN_THEN}",
+                ) from None  # redis-py's error shows the value
+            slices.note(len(part), sum(len(value) for _, value, _ in part))
         progress(ends.total())
     return ends
 
@@ -778,6 +826,6 @@ def _recount(shard: str, fields: Mapping[str, Any], ends: Counter[float], timeou
         raise ConfigError(
             f"{shard} has only {counted(there, 'key')} of {ends.total():,}: its server evicted or "
             "lost the others",
-            f"give it more memory or maxmemory-policy noeviction, {_AGAIN_THEN}",
+            f"{_MORE_MEMORY}, {_AGAIN_THEN}",
         )
     return there

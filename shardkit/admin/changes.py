@@ -12,12 +12,14 @@ changes are open for as long as their process renews them.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from socket import gethostname
 from typing import Any
 
@@ -151,8 +153,9 @@ def _read(stored: Any) -> list[Change]:
 
 def open_changes(config: redis.Redis) -> list[Change]:
     """Return the changes that are not over."""
-    now = now_of(config)
-    return [each for each in read_changes(config) if each.is_open(now)]
+    found = read_changes(config)
+    now = now_of(config)  # afterwards: this process may be stopped in between
+    return [each for each in found if each.is_open(now)]
 
 
 def begin(
@@ -171,11 +174,14 @@ def begin(
             watch(pipe)
             now = now_of(pipe)
             known = _read(pipe.hgetall(CHANGES_KEY))
+            # A record that has ended is not renewed if another change has begun since.
+            ends = [each.until for each in known if each.id == change.id and each.until]
+            lapsed = min(ends, default=math.inf)
             for other in known:
                 if (
                     other.id not in (change.id, change.undoes, change.within)
                     and other.within != change.id  # its own steps
-                    and other.is_open(now)
+                    and (other.is_open(now) or lapsed < other.started)
                     and other.kind in APART.get(change.kind, ())
                     and change.touches(other)
                 ):
@@ -238,7 +244,8 @@ def renewing(renew: Callable[[], object], ended: threading.Event) -> Iterator[No
 def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
     """Record a change for as long as this process works on it.
 
-    A process that was stopped for longer does not get it back if another change has begun.
+    A process that was stopped for longer does not get it back if another change has begun, even if
+    that is over; `require_open` tells.
 
     Raises:
         GrowthError: as `begin`.
@@ -265,10 +272,11 @@ def working_on(
     name: str,
     components: Iterable[Component],
     within: str = "",
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Record work on the databases of components, if there is a config server that answers.
 
-    ``within`` is the id of the change that it is a step of.
+    ``within`` is the id of the change that it is a step of. Yield a function that checks before a
+    step that the record is still open; see `require_open`.
 
     Raises:
         GrowthError: as `begin`.
@@ -285,7 +293,9 @@ def working_on(
             places = numbered(sorted(found))
             change = Change(kind=kind, name=name, databases=places, within=within)
             stack.enter_context(taking_part(config, change))
-        yield
+            yield partial(require_open, config, change)
+        else:
+            yield lambda: None
 
 
 def require_open(config: redis.Redis, change: Change) -> None:

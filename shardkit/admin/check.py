@@ -49,7 +49,7 @@ from shardkit.network.rules import (
 )
 from shardkit.network.server_queries import TIMEOUT, ServerErrors
 from shardkit.network.survey import survey, targets_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 from shardkit.search.schema import analyzer_of, parameters_of
@@ -380,7 +380,7 @@ def check(
     Raises:
         ConfigServerError: the config server cannot be read.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("check", "timeout", timeout)
     rows = survey(targets_of(components), timeout, thorough=True)
     judgement = judge(rows, ConfigFacts() if config is None else config_facts(config))
     report = CheckReport(list(judgement.findings))

@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 
 from shardkit.kit.heat import COVERED, KINDS, SLOTS, slot_key
 from shardkit.network.survey import CONFIG_KEYS
+from shardkit.operations.arguments import check_integer
 
 _NOW = 5  # minutes
 _DAY = 24  # hours
@@ -62,6 +63,7 @@ def read_heat(config: Any, limit: int = 100) -> Heat:
 
     Cost: two exchanges; the server reads 200 names of each kind in each slot.
     """
+    check_integer("read_heat", "limit", limit, 1, 2**31)
     at, micros = config.time()
     now = at + micros / 1e6
     sums: dict[tuple[str, str], Counter[bytes]] = {}

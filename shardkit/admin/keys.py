@@ -12,7 +12,7 @@ import redis
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import InvalidArgumentError
 from shardkit.network.server_queries import TIMEOUT, client_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_integer, check_seconds
 from shardkit.operations.commands import Shard
 
 _PAGE = 500  # keys of one SCAN, and of one exchange about them
@@ -67,9 +67,8 @@ def biggest_keys(
     Raises:
         InvalidArgumentError: limit or by cannot be used.
     """
-    timeout = in_seconds(timeout)
-    if type(limit) is not int or limit < 1:
-        raise InvalidArgumentError(f"limit={limit!r} is not a number of keys", "specify 1 or more")
+    timeout = check_seconds("biggest_keys", "timeout", timeout)
+    check_integer("biggest_keys", "limit", limit, 1, 2**31)
     if by not in ("memory", "elements"):
         raise InvalidArgumentError(f"by={by!r} is not a way to rank", "specify memory or elements")
     best: list[BigKey] = []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardkit.admin.pushes import preflight
+from shardkit.config.entry import read_regular
 from shardkit.config.problem import Problem
 from shardkit.config.shard_map import LinedMapping, ShardMap, load_yaml
 from shardkit.config.url import read_url
@@ -52,7 +53,7 @@ def examine(path: Path) -> tuple[ShardMap | None, list[FileProblem]]:
 def _with_lines(path: Path, problems: tuple[Problem, ...]) -> Iterator[FileProblem]:
     if not problems:
         return
-    text = load_yaml(path.read_text(encoding="utf-8"), str(path))
+    text = load_yaml(read_regular(path).decode(), str(path))
     for problem in problems:
         field = problem.where.removeprefix(str(path)).lstrip(":0123456789 ")
         field = ".".join(filter(None, [field, problem.field]))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import redis
 
 from shardkit.errors import InvalidArgumentError, PersistenceError
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_number, check_seconds
 
 SETTINGS: Final = (
     *("save", "stop-writes-on-bgsave-error", "rdbcompression", "dbfilename", "dir"),
@@ -70,8 +70,8 @@ def estimate_disk_rate(
 
     Example: 100,000 commands a second of 1 KB are 100 MB/s of AOF, and as much again for rewrites.
     """
-    if commands < 0 or size < 0 or data < 0:
-        raise InvalidArgumentError("a rate or size is negative", "give numbers of 0 or more")
+    for name, number in {"commands": commands, "size": size, "data": data}.items():
+        check_number("estimate_disk_rate", name, number, 0, 2**63)
     has_aof = settings.get("appendonly") == "yes"
     append = commands * size if has_aof else 0.0
     percentage = int(settings.get("auto-aof-rewrite-percentage", "100"))
@@ -98,7 +98,7 @@ def measure_disk_rate(client: Any, seconds: Seconds = 1.0, profile: str | None =
     Raises:
         InvalidArgumentError: there is no such profile.
     """
-    seconds = in_seconds(seconds)
+    seconds = check_seconds("measure_disk_rate", "seconds", seconds)
     settings = {**persistence_of(client).settings, **(_profile(profile) if profile else {})}
     before: Any = client.info()
     began = time.monotonic()
@@ -235,13 +235,13 @@ def save_snapshot(client: Any, timeout: Seconds = WAIT) -> float:
     Raises:
         PersistenceError: the snapshot failed or took longer.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("save_snapshot", "timeout", timeout)
     return _wait(client, "snapshot", timeout, "BGSAVE", ("rdb_bgsave_in_progress",))
 
 
 def rewrite_aof(client: Any, timeout: Seconds = WAIT) -> float:
     """Rewrite the AOF in the background, and wait for it; see `save_snapshot`."""
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("rewrite_aof", "timeout", timeout)
     state: Any = client.info("persistence")
     if not state["aof_enabled"]:
         raise PersistenceError(

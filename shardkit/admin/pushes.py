@@ -68,7 +68,7 @@ from shardkit.network.survey import (
     targets_of,
 )
 from shardkit.network.topology.witness import read_witness, witnesses, write_witness
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.commands import Key, Shard
 from shardkit.routing.placement import DEFAULT, placement
 
@@ -546,7 +546,7 @@ def push(
         ConfigError: the map cannot be pushed.
         ConfigServerError: the config server cannot be read or written.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("push", "timeout", timeout)
     # Include the old components: clients that have not read the push yet still use them.
     known = [*_components(config, shard_map).values(), *shard_map.components.values()]
 

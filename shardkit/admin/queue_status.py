@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardkit.kit.kit import ShardKit
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.queues import QueueCounts, QueueRates, TaskQueues
 from shardkit.queues.commands import PARTS
 
@@ -67,7 +67,7 @@ def queue_status(
 
     Cost: six exchanges for each queue, one more if they are watched.
     """
-    watch = in_seconds(watch)
+    watch = check_seconds("queue_status", "watch", watch)
     names = list(names)
     before = {queue: queues.counts(queue) for queue in names} if watch else {}
     began = time.monotonic()

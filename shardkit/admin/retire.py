@@ -29,7 +29,7 @@ from shardkit.errors import ConfigError, GrowthError, MissingEntryError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.server_queries import TIMEOUT, client_of
 from shardkit.network.survey import data_keys
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.operation import pages
 
 QUIET = 60  # seconds without use before a component's data is deleted
@@ -114,8 +114,8 @@ def still_used(
         By process, ``web1/4711``, seconds since it last sent a command; and the servers that could
         not be asked. Programs that do not name their connections are not seen.
     """
-    quiet = in_seconds(quiet)
-    timeout = in_seconds(timeout)
+    quiet = check_seconds("still_used", "quiet", quiet)
+    timeout = check_seconds("still_used", "timeout", timeout)
     processes, failed = connected_clients([component], timeout=timeout)
     idle = {
         f"{process.host}/{process.pid}": process.components[component.name]
@@ -146,8 +146,8 @@ def delete_data(
     Cost: two exchanges for 500 keys to see when they were used, and five to delete them; none holds
     a server for more than about a millisecond.
     """
-    quiet = in_seconds(quiet)
-    timeout = in_seconds(timeout)
+    quiet = check_seconds("delete_data", "quiet", quiet)
+    timeout = check_seconds("delete_data", "timeout", timeout)
     component = retirement.component
     name = component.name
     if not retirement.removed:

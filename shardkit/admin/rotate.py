@@ -48,7 +48,8 @@ from shardkit.errors import ConfigError, ConfigServerError, counted, few
 from shardkit.network.connections.databases import connection_name
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import server_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.network.topology.saved import replacing
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.server_errors import meaning
 
 WAIT = 60.0  # seconds for processes to change over
@@ -150,9 +151,9 @@ def rotate(
             not done, and can be done again.
         ConfigServerError: the config server cannot be read or written.
     """
-    client_timeout = in_seconds(client_timeout)
-    settled = in_seconds(settled)
-    timeout = in_seconds(timeout)
+    client_timeout = check_seconds("rotate", "client_timeout", client_timeout)
+    settled = check_seconds("rotate", "settled", settled)
+    timeout = check_seconds("rotate", "timeout", timeout)
     run = _OngoingRotation(config, config_server, user, password, timeout, login or {}, progress)
     run.distributed, run.ignore_others = distributed, ignore_others
     if dry_run:
@@ -186,7 +187,7 @@ def abort_rotation(
         ConfigError: none has started, it was published, or a server cannot be reached.
         ConfigServerError: the config server cannot be read or written.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("abort_rotation", "timeout", timeout)
     run = _OngoingRotation(config, config_server, user, None, timeout, login or {})
     with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
         state = run.read_state(True, "--abort")
@@ -632,23 +633,11 @@ def _files(places: Iterable[tuple[str, Entry]]) -> set[str]:
 
 
 def _write_file(path: str, password: str) -> None:
-    """Replace a password file atomically, by one of the same owner, group and mode."""
-    target = Path(path).resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    """Replace a password file by one that the same users can read, as the application must."""
     try:
-        before = target.stat()
-        temporary.unlink(missing_ok=True)  # of a process that was killed
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            written = os.fstat(descriptor)
-            if (written.st_uid, written.st_gid) != (before.st_uid, before.st_gid):
-                os.fchown(descriptor, before.st_uid, before.st_gid)  # the application reads it
-            os.fchmod(descriptor, before.st_mode & 0o777)
-            file.write(f"{password}\n")
-        temporary.replace(target)
+        with replacing(Path(path).resolve(strict=True), keeps=True) as file:
+            file.write(f"{password}\n".encode())
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise ConfigError(
             f"password_file {path} cannot be written, so nothing was published: {error.strerror}",
             "write it yourself, and continue: --resume",

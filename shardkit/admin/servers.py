@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import redis
 from redis.client import NEVER_DECODE
 
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import MAX_SHARDS, Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError
 from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.network.survey import Login, logins_of, server_of, targets_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_integer, check_seconds
 from shardkit.operations.commands import Shard
 
 T = TypeVar("T")
@@ -156,7 +156,8 @@ def execute(
         By server or shard, the reply as redis-py returns it, or the exception. All servers are
         queried in parallel. Nothing is sent twice.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("execute", "timeout", timeout)
+    check_integer("execute", "shard", shard or 0, 0, MAX_SHARDS - 1)
 
     def run(client: Any) -> Any:
         return client.execute_command(*command, **{NEVER_DECODE: True})
@@ -268,7 +269,7 @@ def connected_clients(
         The processes, by host and process id, and the servers that did not answer. This call's own
         connections are left out. Cost: one CLIENT LIST for each server.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("connected_clients", "timeout", timeout)
     answers = query_servers(entries_of(components, replicas=True), _listed, timeout, **login)
     answers |= query_servers(entries_of((), config_server), _listed, timeout)
     found: dict[tuple[str, int, str], ClientProcess] = {}

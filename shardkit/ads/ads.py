@@ -45,17 +45,19 @@ from shardkit.search.documents import (
     write_arguments,
 )
 from shardkit.search.parts import (
+    PRIMARY,
     WORK_PER_CALL,
     DocumentForm,
     DocumentStructure,
     IndexPart,
     IndexParts,
+    next_word_of,
 )
 from shardkit.search.schema import CHUNK, Schema
 from shardkit.search.text import Analyzer
 from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.damage import damage, stored_text
 from shardkit.structures.base.server_clock import ServerClock
 
 TYPES: Final = ("cpm", "cpc", "cpa")
@@ -245,11 +247,13 @@ def ad_of(
 ) -> Ad:
     """Return an ad from what the script ``ads/get`` replied."""
     value, kind, locations = read_ad(stored, f"{tag}d:{ad_id}")
-    counts = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
+    key = f"{tag}ad:{ad_id}"
     try:
+        counts = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
+        key = f"{tag}bonus"
         worth = {w.decode(): float(b) for w, b in zip(bonuses[::2], bonuses[1::2], strict=True)}
     except ValueError as error:
-        raise DamagedDataError(f"{tag}bonus", str(error), f"those of {shown(ad_id)}") from None
+        raise DamagedDataError(key, str(error), f"those of {shown(ad_id)}") from None
     seen = sorted(field[2:] for field in counts if field.startswith("v:"))
     words = {
         word: WordCounts(
@@ -395,11 +399,11 @@ class Ads(DocumentStructure[Face]):
     def get(self, ad_id: str) -> Operation[Ad | None]:
         """Return an ad as it is now; None if there is none. Cost: one exchange."""
         part = self._parts.of(check_id(self.schema, ad_id))
-        [found] = yield from self._parts.send([part.call("ads/get", [ad_id])])
-        if found is None:
+        [fields] = yield from self._parts.send([part.call("ads/get", [ad_id])])
+        if fields is None:
             return None
         with self._parts.naming_place(ad_id):
-            return ad_of(ad_id, part.tag, *found)
+            return ad_of(ad_id, part.tag, *fields)
 
     @operation
     def averages(self) -> Operation[dict[str, float]]:
@@ -428,18 +432,19 @@ class Ads(DocumentStructure[Face]):
         """
         yield from check_parts(
             self._parts,
-            lambda ad_id, stored, key: read_ad(attributes_in(stored), key),
+            lambda ad_id, stored, key: (
+                read_ad(attributes_in(stored), key),
+                recovered_ad(self.schema, ad_id, stored, key, {}, True),
+            ),
             _check_counts,
         )
         for part in self._parts.primary:
             yield from confirmed(_check_types, part)
-            [[words]] = yield [part.read_state("words")]
-            # An invalid number of words was reported before.
-            known = words is not None and words.isdigit() and len(words) <= len(f"{_MOST_WORDS}")
-            most = int(words) if known and int(words) <= _MOST_WORDS else 1
+            [state] = yield [part.read_state("words")]
+            most = next_word_of(state)  # an invalid one was reported before
             for chunk in (yield from chunks_with_documents(part)):
-                for some in pages(range(1, most), _WORDS_AT_ONCE):
-                    yield from confirmed(_check_bonuses, part, chunk, some)
+                for page in pages(range(1, most), _WORDS_AT_ONCE):
+                    yield from confirmed(_check_bonuses, part, chunk, page)
 
     # ---- serving
 
@@ -490,11 +495,20 @@ class Ads(DocumentStructure[Face]):
             return parts[number].call("ads/target", [WORK_PER_CALL, *place, *arguments])
 
         for _ in range(MAX_ATTEMPTS if wanted else 0):
-            slices, _, _ = yield from self._parts.query(call, end=0, version=2, partial=partial)
-            best = [reply[3:] for of_part in slices for reply in of_part if len(reply) > 3]
+            slices, missing, _ = yield from self._parts.query(
+                call, end=0, version=2, partial=partial
+            )
+            best = [
+                (-float(reply[4]), stored_text(part.to, part.state, reply[3]))
+                for part, of_part in zip(
+                    self._parts.answering(PRIMARY, missing), slices, strict=True
+                )
+                for reply in of_part
+                if len(reply) > 3
+            ]
             if not best:
                 return None
-            _, ad_id = min((-float(ecpm), ad.decode()) for ad, ecpm in best)
+            _, ad_id = min(best)
             target = target or self._clock.new_id(16)
             view = self._record("ads/serve", target, ad_id, [TARGET_SECONDS, *words])
             # The script recognises a target that was recorded before.
@@ -566,7 +580,6 @@ def _refresh(part: IndexPart, ids: Sequence[str]) -> Command:
     return part.call("ads/refresh", ids)
 
 
-_MOST_WORDS = 16_777_216  # more than a part of an index can have
 _WORDS_AT_ONCE = 1_000
 _AGAIN = "remove the ad, and index it again"
 _LOSES = "its counts"
@@ -575,15 +588,15 @@ _LOSES = "its counts"
 def _check_counts(part: IndexPart, ads: Documents) -> Operation[Suspicions]:
     notes: Suspicions = []
     keys = [f"{part.tag}ad:".encode() + ad_id for _, ad_id in ads]
-    held = yield from contents(part.to, "HASH", keys, notes, _AGAIN, _LOSES)
+    all_entries = yield from contents(part.to, "HASH", keys, notes, _AGAIN, _LOSES)
     numbered = {(b"%d" % number, ad_id) for number, ad_id in ads}
-    for (number, ad_id), key, entries in zip(ads, keys, held, strict=True):
+    for (number, ad_id), key, entries in zip(ads, keys, all_entries, strict=True):
         if not entries:
             continue
         unread = _check_numbers(part, key, entries, _AGAIN, _LOSES)
-        its = dict(entries).get(b"number", b"none")
-        if not unread and (its, ad_id) not in numbered:  # two numbers of an ad are reported before
-            other = damage(part.to, key, f"the counts of number {its!r}", f"those of {number}")
+        own = dict(entries).get(b"number", b"none")
+        if not unread and (own, ad_id) not in numbered:  # two numbers of an ad are reported before
+            other = damage(part.to, key, f"the counts of number {own!r}", f"those of {number}")
             unread.append(Suspicion(other, _AGAIN, _LOSES))
         notes += unread
     return notes
@@ -609,8 +622,8 @@ def _check_numbers(
 def _check_bonuses(part: IndexPart, chunk: int, words: Sequence[int]) -> Operation[Suspicions]:
     notes: Suspicions = []
     keys = [f"{part.tag}bonus:{chunk}:{word}" for word in words]
-    held = yield from contents(part.to, "HASH", keys, notes, "delete the key", "bonuses")
-    for key, entries in zip(keys, held, strict=True):
+    all_entries = yield from contents(part.to, "HASH", keys, notes, "delete the key", "bonuses")
+    for key, entries in zip(keys, all_entries, strict=True):
         for place, text in entries:
             finite = False
             with suppress(ValueError):

@@ -11,5 +11,6 @@ if TYPE_CHECKING:
         Caching as Caching,
         CachingOptions as CachingOptions,
     )
+    from shardkit.caching.near import near_copies as near_copies
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -27,7 +27,15 @@ from typing import (
 )
 from uuid import UUID
 
-from shardkit.caching.near import LONGEST_AGE, SHORTEST_AGE, TAGS, VALUES, NearCopies, NearCopy
+from shardkit.caching.near import (
+    LONGEST_AGE,
+    SHORTEST_AGE,
+    TAGS,
+    VALUES,
+    NearCopies,
+    NearCopy,
+    near_copies,
+)
 from shardkit.caching.values import CachedValues, ComputingLease
 from shardkit.errors import (
     InvalidArgumentError,
@@ -180,7 +188,7 @@ class Caching:
             raise InvalidArgumentError(
                 f"{self.owner}: {_name(function)} is a generator", "return a list instead"
             )
-        call = _Function(self, function).made()
+        call = _Function(self, function).wrapped()
         in_class = _name(function).split(".")[-2:-1] not in ([], ["<locals>"])
         return _CachedMethod(call, kind) if in_class and not inspect.ismethod(function) else call
 
@@ -195,11 +203,7 @@ class Caching:
         values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale)
         near = None
         if self.near:
-            near = kit.near_copies.get(self.component)
-            if near is None:
-                made = NearCopies(kit.plane.link(), self.component)
-                near = kit.near_copies.setdefault(self.component, made)
-            near.configure(self.near, self.max_age)
+            near = near_copies(kit, self.component, self.near, self.max_age, (VALUES, TAGS))
         return values, renewals, near
 
 
@@ -228,8 +232,8 @@ class _Function:
             self._used = kit, self.options.values(kit, self.awaits)
             near = self._used[1][2]
             self.copies = {} if near is None else near.copies  # empty once its kit is closed
-        found: tuple[Any, Any, NearCopies | None] = self._used[1]
-        return found
+        used: tuple[Any, Any, NearCopies | None] = self._used[1]
+        return used
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls, and whether they end a lease."""
@@ -237,7 +241,7 @@ class _Function:
             self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals, near = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
-        reading = near.note(key, tags) if near is not None and near.warm else None
+        reading = near.note(key, tags, (key, *tags)) if near is not None and near.warm else None
         try:
             stored, lease, fresh = yield partial(values.take, key, tags, anew), False
         except BaseException as error:
@@ -252,7 +256,7 @@ class _Function:
                 if near is not None:
                     near.warm = True
                     if reading is not None:
-                        near.keep(reading, value, len(stored), fresh)
+                        near.keep(reading, value, len(key) + len(stored), fresh)
                 return value
             except StructureError:  # damaged, or of another codec
                 _, lease, _ = yield partial(values.take, key, tags, True), False
@@ -260,8 +264,8 @@ class _Function:
         compute = partial(self.function, *args, **kwargs)
         try:
             ends = computation(values, lease, compute, self.dump, self.dump_error)
-            value, kept, _ = yield from ends
-            return value if kept is None else self.load(kept)
+            value, data, _ = yield from ends
+            return value if data is None else self.load(data)
         finally:
             if near is not None:
                 near.forget([key])
@@ -299,13 +303,13 @@ class _Function:
         if kind == _ERROR:
             try:
                 name, args = json.loads(content)
-                found = self._by_name[name](*args)
+                outcome = self._by_name[name](*args)
             except (ValueError, TypeError, KeyError):
                 raise StructureError(f"{self.owner}: no exception", "call its refresh") from None
-            raise found
+            raise outcome
         return self.options.codec.decode(content)
 
-    def made(self) -> Any:
+    def wrapped(self) -> Any:
         """Return the function that users call."""
         call: Any = functools.wraps(self.function)(self.caller())
         call.refresh = self.caller(anew=True)
@@ -346,24 +350,24 @@ def computation(
     dump_error: Callable[[Exception], bytes | None] = lambda error: None,
 ) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
     """Return a computed value, as it is stored, and whether it was; yields what `steps` do."""
-    kept, began = None, time.monotonic()
+    dumped, began = None, time.monotonic()
     try:
         with lease.computing():
             value = yield compute, False
     except Exception as error:
-        kept = dump_error(error)
+        dumped = dump_error(error)
         raise
     except GeneratorExit:  # the event loop has ended: the lease expires
         lease.released = True
         raise
     else:
-        kept = dump(value)
+        dumped = dump(value)
     finally:
         if not lease.released:
             lease.released = True
-            put = partial(values.put, lease, kept, time.monotonic() - began)
-            stored = yield (partial(values.fail, lease) if kept is None else put), True
-    return value, kept, stored
+            put = partial(values.put, lease, dumped, time.monotonic() - began)
+            stored = yield (partial(values.fail, lease) if dumped is None else put), True
+    return value, dumped, stored
 
 
 def provide(step: tuple[Callable[[], Any], bool]) -> Any:
@@ -417,9 +421,9 @@ class _CachedMethod:
 
 class _Bound(partial[Any]):
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.func, name)
+        attribute = getattr(self.func, name)
         takes = name in ("refresh", "invalidate", "key", "__wrapped__")
-        return partial(found, *self.args) if takes else found
+        return partial(attribute, *self.args) if takes else attribute
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -461,14 +465,14 @@ class _KeyTemplate:
             if name is None:
                 continue
             first, _, path = name.partition(".")
-            taken = parameters.get(first)
-            if taken is None or taken.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+            param = parameters.get(first)
+            if param is None or param.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
                 known = ", ".join(parameters) or "none"
                 raise self._refused(f"names {first!r}", f"name a parameter: {known}")
             if form or conversion:
                 raise self._refused("has a format", "write the plain name: {" + name + "}")
-            at = list(parameters).index(first) if taken.kind is not kinds.KEYWORD_ONLY else 1 << 30
-            self._parts.append((literal, at, first, taken.default, path and attrgetter(path)))
+            at = list(parameters).index(first) if param.kind is not kinds.KEYWORD_ONLY else 1 << 30
+            self._parts.append((literal, at, first, param.default, path and attrgetter(path)))
             literal = ""
         if field == "key" and parameters and not self._parts:
             raise self._refused("names no argument", 'write it like "user:{id}"')

@@ -11,7 +11,9 @@ A copy is used as long as its server has answered on that connection to somethin
 most ``max_age`` seconds ago. So however slow or cut off the connection is, a copy is never older,
 and a process that was stopped uses none when it wakes. All copies of a server are dropped when its
 connection is lost, it flushes a database, it is no master any more, or a fence closes one of its
-databases because they move: others write elsewhere only after that.
+databases because they move: others write elsewhere only after that. Slots of clusters move without
+a fence, and a server may refuse or lack tracking: there a copy is used for ``max_age`` after its
+reading began.
 
 A value that changes while it is being read is not kept: its key is noted before the read is sent,
 and an invalidation removes the note. One connection for each server and one thread for each kit and
@@ -24,19 +26,26 @@ import socket
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from math import inf
 from multiprocessing.connection import wait
 from time import monotonic
 from typing import Any, NamedTuple
 
 import hiredis
 
-from shardkit.errors import ShardKitError
+from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.listening import FAILURES, ListeningConnection
+from shardkit.network.links.grouping import place
+from shardkit.network.links.order import keys_in
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import Command, Key, To
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
+from shardkit.structures.base.arguments import check_integer, check_seconds
 
 VALUES, TAGS = "cached:{", "cached:tag:{"
 SHORTEST_AGE, LONGEST_AGE = 0.01, 60.0  # seconds
@@ -45,10 +54,31 @@ _OVERHEAD = 400  # bytes of a copy beside its value
 _PAUSE = 1.0  # seconds before a server is connected to again
 
 
+def text_of(key: Any) -> str:
+    """Return a key's bytes as text."""
+    return str(key, "utf-8", "surrogateescape")
+
+
+def name_of(raw: bool, row: tuple[Any, ...]) -> Any:
+    """Return what is the same for equal commands only: 1 is another argument than 1.0."""
+    try:
+        hash(row)
+    except TypeError:  # a bytearray
+        return None
+    return raw, row, tuple(map(type, row))
+
+
+def own(value: Any) -> Any:
+    """Return a reply that its caller may change."""
+    if type(value) in (list, set):
+        return type(value)(map(own, value))
+    return {key: own(each) for key, each in value.items()} if type(value) is dict else value
+
+
 class NearCopy(NamedTuple):
     """A value in the process."""
 
-    key: str
+    key: Any  # what reads it
     value: Any
     until: float  # when it is no longer fresh
     feeds: tuple[_Tracker, ...]  # of the servers of its key and its tags
@@ -69,21 +99,29 @@ class NearCopy(NamedTuple):
 class PendingRead(NamedTuple):
     """A value that is being read."""
 
-    key: str
+    key: Any
     tags: tuple[str, ...]
     feeds: tuple[_Tracker, ...]
+    since: float
+    until: float  # it may be used
+
+
+class _Refused(OSError):
+    """The server does not tell of changes."""
 
 
 class _Tracker(ListeningConnection):
-    def __init__(self, pool: Any) -> None:
+    fields_expire = False  # by themselves, which it does not tell at once
+
+    def __init__(self, pool: Any, prefixes: Sequence[str]) -> None:
         super().__init__(pool)
         self.confirmed = float("-inf")  # when what it has answered was sent
         self._asked: float | None = None
-        prefixes = [word for prefix in (VALUES, TAGS, FENCE_KEY) for word in ("PREFIX", prefix)]
+        words = [word for prefix in (*prefixes, FENCE_KEY) for word in ("PREFIX", prefix)]
         self._answers = 2  # before those to its questions
         try:
             self.send("HELLO", "3")
-            self.send("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
+            self.send("CLIENT", "TRACKING", "ON", "BCAST", *(words if prefixes else ()))
             self.ask(monotonic(), 0)
         except BaseException:
             self.close()
@@ -109,13 +147,16 @@ class _Tracker(ListeningConnection):
                 if said[0] == b"invalidate":
                     changed = None if said[1] is None or changed is None else changed + said[1]
             elif isinstance(said, Exception):
-                raise OSError(str(said))
+                raise _Refused(str(said))
             elif self._answers:
                 self._answers -= 1
             elif said[b"role"] != b"master":
                 raise OSError("no master")
             elif self._asked is not None:
                 confirmed, self._asked = self._asked, None
+                since = (9, 0) if said[b"server"] == b"valkey" else (7, 4)
+                version = said[b"version"].split(b".")
+                self.fields_expire = tuple(map(int, version[:2])) >= since
         return changed, confirmed
 
     def close(self) -> None:
@@ -126,21 +167,22 @@ class _Tracker(ListeningConnection):
 class NearCopies:
     """The near copies of a component's values in this process; for threads and for tasks."""
 
-    def __init__(self, link: Any, component: str) -> None:
-        self._link, self._component = link, component
+    def __init__(self, link: Any, component: str, prefixes: Sequence[str]) -> None:
+        self._link, self._component, self._prefixes = link, component, prefixes
         self.most = 0  # bytes
         self.max_age = LONGEST_AGE
         self.warm = False  # whether the component's entries were read
-        self.copies: OrderedDict[str, NearCopy] = OrderedDict()
+        self.copies: OrderedDict[Any, NearCopy] = OrderedDict()
         self._reset()
         renewed_in_children(self)
 
     def _reset(self) -> None:
         self.copies.clear()  # functions refer to it
         self._size = 0
-        self._notes: dict[str, PendingRead] = {}
-        self._by_tag: dict[str, set[str]] = {}
-        self._feeds: dict[Hashable, _Tracker | float] = {}  # or when it may be connected to again
+        self._notes: dict[Any, PendingRead] = {}
+        self._by_tag: dict[str, set[Any]] = {}
+        # Or when it may be connected to again: never, where changes are not told.
+        self._feeds: dict[Hashable, _Tracker | float] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
@@ -155,14 +197,44 @@ class NearCopies:
         """Take the larger size and the shorter age of all functions."""
         self.most, self.max_age = max(self.most, most), min(self.max_age, max_age)
 
-    def note(self, key: str, tags: Sequence[str]) -> PendingRead | None:
-        """Note that a value is read from now on; None if it cannot be kept."""
-        found = [self._feed(each) for each in (key, *tags)]
-        if None in found:
+    def reads_master(self) -> bool:
+        """Whether the component was read, and replicas, which lag, answer none of its reads."""
+        component: Any = self._link.version_of(self._component) if self.warm else None
+        return component is not None and not component.splits_reads
+
+    def value(self, client: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Return the copy of a client's read as its callbacks convert it; None for none."""
+        copy = self.copies.get(name_of(False, args)) if self.reads_master() else None
+        callbacks = getattr(client, "response_callbacks", None)  # not of a cluster
+        if copy is None or callbacks is None or not copy.usable(self.max_age):
             return None
-        note = PendingRead(
-            key, tuple(tags), tuple({id(each): each for each in found if each}.values())
-        )
+        callback = None if options.keys() - {"keys"} else callbacks.get(args[0], own)
+        return callback and callback(own(copy.value))
+
+    def covers(self, keys: Set[bytes | None]) -> bool:
+        """Whether changes of these keys are told."""
+        prefixes = tuple(prefix.encode() for prefix in self._prefixes) or (b"",)
+        return all(key is not None and key.startswith(prefixes) for key in keys)
+
+    def longest_of_fields(self, note: PendingRead) -> float:
+        """Return for how long a HASH may be used, whose fields may expire without being told."""
+        return self.max_age if any(feed.fields_expire for feed in note.feeds) else inf
+
+    def note(
+        self, key: Any, tags: Sequence[str], keys: Iterable[Key], to: To | None = None
+    ) -> PendingRead | None:
+        """Note that a value is read from now on, of keys; None if it cannot be kept yet."""
+        since, until = monotonic(), inf
+        trackers = []
+        for each in keys:
+            feed = self._feed(to or self._component, each)
+            if isinstance(feed, _Tracker):
+                trackers.append(feed)
+            elif feed == inf:
+                until = since + self.max_age
+            else:
+                return None
+        note = PendingRead(key, tuple(tags), tuple(dict.fromkeys(trackers)), since, until)
         with self._lock:
             self._notes[key] = note
             for tag in tags:
@@ -171,7 +243,7 @@ class NearCopies:
 
     def keep(self, note: PendingRead, value: Any, size: int, fresh: float) -> None:
         """Keep a value of ``size`` bytes for ``fresh`` seconds, unless it has changed since."""
-        size += len(note.key) + _OVERHEAD
+        size += _OVERHEAD
         with self._lock:
             if self._notes.get(note.key) is not note:
                 return
@@ -180,7 +252,7 @@ class NearCopies:
                 return
             for tag in note.tags:
                 self._by_tag.setdefault(tag, set()).add(note.key)
-            until = monotonic() + fresh
+            until = min(note.since + fresh, note.until)
             self.copies[note.key] = NearCopy(note.key, value, until, note.feeds, note.tags, size)
             self._size += size
             while self._size > self.most:
@@ -193,7 +265,24 @@ class NearCopies:
                 for each in (key, *self._by_tag.pop(key, ())):
                     self._drop(each)
 
-    def _drop(self, key: str) -> None:
+    def forget_keys(self, keys: Set[bytes | None]) -> None:
+        """Drop the copies of what was read of keys; None among them stands for all."""
+        if None in keys:
+            with self._lock:
+                for key in [*self.copies, *self._notes]:
+                    self._drop(key)
+        else:
+            self.forget(list(map(text_of, keys)))
+
+    @contextmanager
+    def writing(self, key: Key, args: tuple[Any, ...]) -> Iterator[None]:
+        """Drop the copies of a command's keys when it has been executed, or may have been."""
+        try:
+            yield
+        finally:
+            self.forget_keys(keys_in(Command(self._component, key, args)))
+
+    def _drop(self, key: Any) -> None:
         for dropped in (self._notes.pop(key, None), self.copies.pop(key, None)):
             for tag in dropped.tags if dropped else ():
                 if tagged := self._by_tag.get(tag):
@@ -211,16 +300,22 @@ class NearCopies:
 
     # ---- connections
 
-    def _feed(self, key: str) -> _Tracker | None:
-        """Return the connection of a key's server; connect to it if there is none."""
-        server = self._link.server_of(self._component, key)
+    def _feed(self, to: To, key: Key) -> _Tracker | float:
+        """Return the connection of a key's server, or what `_feeds` has; connect to it if needed.
+
+        Nothing is sent by the caller, who may be an event loop.
+        """
+        component: Any = self._link.version_of(self._component)
+        if component.entry_of(place(to, key, {component.name: component})).is_cluster:
+            return inf
+        server = self._link.server_of(to, key)
         feed = self._feeds.get(server)
         if isinstance(feed, _Tracker):  # changes before its first answer are not told
-            return feed if feed.confirmed > 0 else None
+            return feed if feed.confirmed > 0 else 0.0
         now = monotonic()
         with self._lock:
             if self._closed or (feed is not None and now < feed):
-                return None
+                return 0.0 if feed is None else feed
             self._feeds[server] = now + _PAUSE
             if self._thread is None:
                 self._version = self._link.version_of(self._component)
@@ -230,16 +325,18 @@ class NearCopies:
                     target=_watch, args=args, name="shardkit-near", daemon=True
                 )
                 start_thread(self._thread)
-        start_thread(threading.Thread(target=self._connect, args=(server, key), daemon=True))
-        return None  # a later value is kept
+        start_thread(threading.Thread(target=self._connect, args=(server, to, key), daemon=True))
+        return 0.0  # a later value is kept
 
-    def _connect(self, server: Hashable, key: str) -> None:
+    def _connect(self, server: Hashable, to: To, key: Key) -> None:
         """Connect to the server of a key, in a thread, as it may hang."""
-        with suppress(*FAILURES):
-            pool = self._link.pool_of(self._component, key)
-            if pool is None:  # slots of clusters move without a fence
-                return
-            made = _Tracker(pool)
+        try:
+            made = _Tracker(self._link.pool_of(to, key), self._prefixes)
+        except InvalidArgumentError:  # in memory
+            self._feeds[server] = inf
+        except FAILURES:
+            pass
+        else:
             with self._lock:
                 if self._wake is not None:
                     self._feeds[server] = made
@@ -274,12 +371,12 @@ class NearCopies:
                     elif FENCE_KEY.encode() in changed:
                         raise OSError("a database is closed: its shards move")  # leave, too
                     else:
-                        self.forget([key.decode("utf-8", "replace") for key in changed])
+                        self.forget(list(map(text_of, changed)))
                     feed.confirmed = confirmed
                 if now - feed.confirmed >= self.max_age / _BEATS:
                     feed.ask(now, max(1.0, 2 * self.max_age))
-            except FAILURES:
-                self._leave(server, now + _PAUSE)
+            except FAILURES as error:
+                self._leave(server, inf if isinstance(error, _Refused) else now + _PAUSE)
 
     def _leave(self, server: Hashable, until: float) -> None:
         """Close the connection to a server, and drop its copies; connect to it later, if needed."""
@@ -306,6 +403,29 @@ class NearCopies:
 
     def __del__(self) -> None:
         self.close()
+
+
+def near_copies(
+    kit: Any, component: str, size: int, max_age: Any, prefixes: Iterable[str] = ()
+) -> NearCopies:
+    """Return a kit's near copies of a component's keys with certain beginnings."""
+    owner = f"near copies of {shown(component)}"
+    check_integer(owner, "size", size, 1, 2**40)
+    max_age = check_seconds(owner, "max_age", max_age, SHORTEST_AGE, LONGEST_AGE)
+    if isinstance(prefixes, str) or not all(isinstance(each, str) and each for each in prefixes):
+        raise InvalidArgumentError(f"{owner}: prefixes={shown(prefixes)}", "give texts in a tuple")
+    wanted = tuple(sorted(set(prefixes)))
+    for first, second in pairwise(sorted({*wanted, FENCE_KEY} if wanted else ())):
+        if second.startswith(first):
+            raise InvalidArgumentError(
+                f"{owner}: prefix {first!r} is the beginning of {second!r}", "give the shorter one"
+            )
+    near: NearCopies | None = kit.near_copies.get((component, wanted))
+    if near is None:
+        made = NearCopies(kit.plane.link(), component, wanted)
+        near = kit.near_copies.setdefault((component, wanted), made)
+    near.configure(size, max_age)
+    return near
 
 
 def _watch(near: weakref.ref[NearCopies], woken: socket.socket) -> None:

@@ -74,8 +74,8 @@ class ComputingLease:
         try:
             if not self.released:
                 milliseconds = round(1000 * self.ttl)
-                [kept] = yield [self._values.settle(self.key, self.id, "extend", milliseconds)]
-                return self.ttl * _RENEWED_AFTER if kept else None
+                [extended] = yield [self._values.update(self.key, self.id, "extend", milliseconds)]
+                return self.ttl * _RENEWED_AFTER if extended else None
         except ClosedError:
             pass
         except ShardKitError:
@@ -94,15 +94,15 @@ class ComputingLease:
 
     def computes(self, values: CachedValues[Any], key: str) -> bool:
         """Whether it is the lease of a value, and not released."""
-        mine = (self._values._driver, self.place) == (values._driver, (values.component, key))
-        return mine and not self.released
+        same = (self._values._driver, self.place) == (values._driver, (values.component, key))
+        return same and not self.released
 
     def patience(self) -> float:
         """Return the seconds that a renewal may take."""
         return self.ttl * _PATIENCE
 
 
-class Taken(NamedTuple):
+class CacheRead(NamedTuple):
     """A stored value, or the lease to compute it.
 
     Attributes:
@@ -128,10 +128,10 @@ class CachedValues(Structure[Face]):
     ) -> None:
         super().__init__(driver, component, name)
         self._fresh = max(1, round(1000 * ttl))
-        self._kept = self._fresh + round(1000 * stale)
+        self._lifetime = self._fresh + round(1000 * stale)
 
     @operation
-    def take(self, key: str, tags: Sequence[str], anew: bool = False) -> Operation[Taken]:
+    def take(self, key: str, tags: Sequence[str], anew: bool = False) -> Operation[CacheRead]:
         """Return a value, or the lease to compute it; wait while somebody else has that.
 
         ``anew`` says to compute it whatever is stored, and whoever else does.
@@ -150,13 +150,13 @@ class CachedValues(Structure[Face]):
             while True:
                 args = (caller, round(1000 * LEASE), channel, f"{early:.6f}", *use)
                 call = self._call("caching/take", key, args)
-                (reply, *found) = yield [call, *map(self._version, tags)]
-                versions = b" ".join(found)
+                (reply, *tag_versions) = yield [call, *map(self._version, tags)]
+                versions = b" ".join(tag_versions)
                 if reply[0] == b"yours":
-                    return Taken(b"", ComputingLease(self, key, caller, versions), 0)
+                    return CacheRead(b"", ComputingLease(self, key, caller, versions), 0)
                 if reply[0] == b"hit":
                     if reply[2] == versions:
-                        return Taken(reply[1], None, reply[3] / 1000)
+                        return CacheRead(reply[1], None, reply[3] / 1000)
                     use = ("of", versions)
                     continue
                 if any(lease.computes(self, key) for lease in _computing.get()):
@@ -173,33 +173,33 @@ class CachedValues(Structure[Face]):
                 yield AwaitWakeup(self.component, key, caller, longest)
                 channel = yield Subscribe(self.component, key)
         except (ShardErrors, DamagedDataError, Interrupted):
-            yield Abandon(self.settle(key, caller, "fail"))
+            yield Abandon(self.update(key, caller, "fail"))
             raise
 
     @operation
     def put(self, lease: ComputingLease, value: bytes, took: float) -> Operation[bool]:
         """Store a value and wake who waits; False if it was removed meanwhile. One exchange."""
-        times = (self._fresh, self._kept, round(1000 * took))
-        put = self.settle(lease.key, lease.id, "put", value, lease.tags, *times)
+        times = (self._fresh, self._lifetime, round(1000 * took))
+        put = self.update(lease.key, lease.id, "put", value, lease.tags, *times)
         [stored] = yield from surely([put])
         return bool(stored)
 
     @operation
     def fail(self, lease: ComputingLease) -> Operation[None]:
         """Give a lease back without a value; a waiter gets it. Cost: one exchange."""
-        yield from surely([self.settle(lease.key, lease.id, "fail")])
+        yield from surely([self.update(lease.key, lease.id, "fail")])
 
     @operation
     def remove(self, keys: Sequence[str]) -> Operation[None]:
         """Remove values, and keep what is being computed from being stored. Cost: one exchange."""
-        yield from surely([self.settle(key, "", "remove") for key in keys])
+        yield from surely([self.update(key, "", "remove") for key in keys])
 
     @operation
     def remove_tags(self, tags: Sequence[str]) -> Operation[None]:
         """Invalidate all values that have one of some tags. Cost: one exchange."""
         yield from surely([self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags])
 
-    def settle(self, key: str, lease: str, *args: Argument) -> Command:
+    def update(self, key: str, lease: str, *args: Argument) -> Command:
         """Return the command that ends or extends a lease."""
         return self._call("caching/settle", key, (lease, *args))
 
@@ -208,7 +208,7 @@ class CachedValues(Structure[Face]):
         read = self._at(key, "HMGET", key, *fields, idempotent=True)
         return [read, self._at(key, "PTTL", key, idempotent=True)]
 
-    def _hit(self, replies: Sequence[Any], early: float) -> Taken | None:
+    def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
         """Return a fresh value that nobody computes; of all others, a script decides."""
         [[form, lease, value, tags, stale, took], left, *versions] = replies
         if form != b"1" or lease is not None or None in (value, tags, *versions):
@@ -219,14 +219,14 @@ class CachedValues(Structure[Face]):
             return None
         if tags != b" ".join(versions) or left <= took * early:
             return None
-        return Taken(value, None, max(0, left - 5 * took) / 1000)
+        return CacheRead(value, None, max(0, left - 5 * took) / 1000)
 
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         keys = (key, f"{key}:waiters")
         return lua_call(self.component, name, keys, args, idempotent=True)
 
     def _version(self, tag: str) -> Command:
-        args = (secrets.token_hex(8), self._kept + 60_000)
+        args = (secrets.token_hex(8), self._lifetime + 60_000)
         return lua_call(self.component, "caching/tag", (tag,), args, idempotent=True)
 
 
@@ -239,13 +239,13 @@ class PlainValues(CachedValues[Face]):
     def __init__(self, driver: Driver, component: str, name: str, ttl: float | None) -> None:
         super().__init__(driver, component, name, ttl or 0, 0)
         if ttl is None:
-            self._kept = 0
+            self._lifetime = 0
 
     def _reads(self, key: str) -> list[Command]:
         return [self._at(key, "GET", key, idempotent=True)]
 
-    def _hit(self, replies: Sequence[Any], early: float) -> Taken | None:
-        return None if replies[0] is None else Taken(replies[0], None, 0)
+    def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
+        return None if replies[0] is None else CacheRead(replies[0], None, 0)
 
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         lease = lease_beside(key)

@@ -32,7 +32,7 @@ from shardkit.cli.groups import INTERRUPTED, CommandGroup, Session, examples, ti
 from shardkit.cli.output import PROGRAM, Output, write_error
 
 FAILED, MISUSED = 1, 2
-READER_GONE = 141  # as of a program that a SIGPIPE ended
+BROKEN_PIPE = 141  # as of a program that a SIGPIPE ended
 _MOST_SHOWN = 3  # errors of one run
 
 # Each command's place in this package and short help, so that a list of commands imports none.
@@ -173,27 +173,27 @@ class Application(CommandGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
-            ctx.exit(READER_GONE)
+            ctx.exit(BROKEN_PIPE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first commands by task, or with ``--help-all`` the groups of all."""
-        there = set(self.list_commands(ctx))
-        texts = {n: text for each in self._sections.values() for n, (_, text) in each.items()}
+        known = set(self.list_commands(ctx))
+        texts = {n: text for section in self._sections.values() for n, (_, text) in section.items()}
         shown: Mapping[str, Iterable[str]] = self._sections if _EVERY in ctx.meta else FIRST
         for title, names in shown.items():
-            rows = [(name, texts[name]) for name in names if name in there]
+            rows = [(name, texts[name]) for name in names if name in known]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return what completes a word: without importing the commands."""
-        there = set(self.list_commands(ctx))
+        known = set(self.list_commands(ctx))
         return [
             CompletionItem(name, help=text)
             for commands in self._sections.values()
             for name, (_, text) in commands.items()
-            if name in there and name.startswith(incomplete)
+            if name in known and name.startswith(incomplete)
         ] or click.Command.shell_complete(self, ctx, incomplete)
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
@@ -213,7 +213,7 @@ class Application(CommandGroup):
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of the output has gone
             sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
-            sys.exit(READER_GONE)
+            sys.exit(BROKEN_PIPE)
         except (Exception, KeyboardInterrupt) as error:
             if session.debug:
                 traceback.print_exc()
@@ -272,8 +272,8 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
     elif isinstance(error, ShardKitError):
         write_error(error.message, error.remedy)
     elif isinstance(error, ExceptionGroup):  # of operations that ran together
-        for each in error.exceptions[:_MOST_SHOWN]:
-            _explain(each)
+        for cause in error.exceptions[:_MOST_SHOWN]:
+            _explain(cause)
     elif isinstance(error, OSError):
         full = "standard output" if error.errno == errno.ENOSPC else ""
         named = f"{mask('', error.filename) or full}: ".removeprefix(": ")

@@ -32,6 +32,7 @@ from shardkit.errors import ConfigError, ConfigServerError, counted
 from shardkit.kit.config_client import first_master
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.network.server_queries import ServerErrors
+from shardkit.operations.arguments import LONGEST_WAIT
 from shardkit.routing.placement import DEFAULT
 
 S = TypeVar("S")
@@ -94,7 +95,15 @@ def number(
     kind: Any = click.IntRange if isinstance(least, int) else click.FloatRange
     if default is not None:
         more["default"] = default
+    more["callback"] = _usable
     return option(more.pop("unit", "N"), about, type=kind(least, most), **more)
+
+
+def _usable(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    most = LONGEST_WAIT if parameter.metavar == "SECONDS" else 2**53
+    if value is not None and not abs(value) <= most:  # NaN neither
+        raise click.BadParameter("it is no number that can be used")
+    return value
 
 
 def seconds(default: float | None, about: str, least: float = 0.0, **more: Any) -> Any:
@@ -127,26 +136,26 @@ def command(
 
     def make(function: Callable[..., Any]) -> click.Command:
         defaults = {n: p.default for n, p in signature(function).parameters.items()}
-        every = {n: each for n, each in defaults.items() if isinstance(each, Given)} | given
-        composed = {n: each for n, each in every.items() if each.parts}
+        every = {n: option for n, option in defaults.items() if isinstance(option, Given)} | given
+        composed = {n: option for n, option in every.items() if option.parts}
 
         @functools.wraps(function)
         def run(*args: Any, **values: Any) -> Any:
-            for into, each in composed.items():
-                values[into] = each.gather(**{part: values.pop(part) for part in each.parts})
+            for into, option in composed.items():
+                values[into] = option.gather(**{part: values.pop(part) for part in option.parts})
             return function(*args, **values)
 
         params = [
-            each.make(parameter)
+            option.make(parameter)
             for into, several in every.items()
-            for parameter, each in (several.parts or {into: several}).items()
+            for parameter, option in (several.parts or {into: several}).items()
         ]
-        made = click.command(name, kind, epilog=examples(*lines), params=params, **more)(run)
-        json_option(made)  # the last in its help
-        debug_option(made)
+        built = click.command(name, kind, epilog=examples(*lines), params=params, **more)(run)
+        json_option(built)  # the last in its help
+        debug_option(built)
         if group is not None:
-            group.add_command(made)
-        return made
+            group.add_command(built)
+        return built
 
     return make
 

@@ -100,13 +100,13 @@ class Table:
 
     def without_empty(self) -> Table:
         """Return the table without its empty columns."""
-        kept = [
+        filled = [
             n
             for n in range(len(self.columns))
             if any(row[n] not in (None, "", []) for row in self.rows)
         ]
-        rows = [[row[n] for n in kept] for row in self.rows]
-        return Table([self.columns[n] for n in kept], rows)
+        rows = [[row[n] for n in filled] for row in self.rows]
+        return Table([self.columns[n] for n in filled], rows)
 
 
 class Output:
@@ -255,10 +255,10 @@ def _rendered(table: Table, width: int) -> RichTable:
     """Return rich's table for a width, with wide gaps if there is room for them."""
     rows = [list(map(_cell, row, table.columns)) for row in table.rows]
     texts = [[c.title, *(row[n].plain for row in rows)] for n, c in enumerate(table.columns)]
-    widths = [_longest("\n".join(each).split("\n")) for each in texts]
+    widths = [_longest("\n".join(lines).split("\n")) for lines in texts]
     least = [
-        min(most, _WORD, _longest(" ".join(each).split())) if column.folds else most
-        for column, each, most in zip(table.columns, texts, widths, strict=True)
+        min(most, _WORD, _longest(" ".join(cells).split())) if column.folds else most
+        for column, cells, most in zip(table.columns, texts, widths, strict=True)
     ]
     shown = list(range(len(table.columns)))
     left_out: list[str] = []
@@ -267,8 +267,8 @@ def _rendered(table: Table, width: int) -> RichTable:
     while numbers and sum(least[n] + gap for n in shown) - gap > width:
         shown.remove(numbers[-1])
         left_out.append(table.columns[numbers.pop()].title)
-    widths = [min(most, max(width, few)) for most, few in zip(widths, least, strict=True)]
-    words = [_longest(" ".join(each).split()) for each in texts]
+    widths = [min(most, max(width, word)) for most, word in zip(widths, least, strict=True)]
+    words = [_longest(" ".join(cells).split()) for cells in texts]
     for _ in range(sum(widths[n] + gap for n in shown) - gap - width):
         # Where there is room elsewhere, no word is broken.
         whole = [n for n in shown if widths[n] > max(words[n], least[n])]

@@ -142,9 +142,9 @@ class AddressBook(Structure[Face]):
             begin = max(begin, after, key=lambda bound: (bound[1:], bound is after))
         keys = self._keys(group)
         members: list[bytes] = []
-        each = min(limit, self._max_per_part)
+        most = min(limit, self._max_per_part)
         while True:
-            page, begin = yield from self._read(keys, begin, end, each)
+            page, begin = yield from self._read(keys, begin, end, most)
             members += page
             if not begin or len(members) >= limit:
                 return [self._name(keys, member) for member in members[:limit]]
@@ -187,9 +187,9 @@ class AddressBook(Structure[Face]):
         """
         begin, end = self._bounds(prefix)
         keys = self._keys(group)
-        each = min(1000, self._max_per_part)
+        most = min(1000, self._max_per_part)
         while begin:
-            members, begin = yield from self._read(keys, begin, end, each)
+            members, begin = yield from self._read(keys, begin, end, most)
             yield Page(self._name(keys, member) for member in members)
 
     @operation
@@ -213,8 +213,8 @@ class AddressBook(Structure[Face]):
         self._seek(group)
         self._meta.data_ruled_out = False
         yield from check_parameters(self._meta)
-        for some in pages(enumerate(self._keys(group)), KEYS_CHECKED):
-            yield from confirmed(self._check_parts, some)
+        for page in pages(enumerate(self._keys(group)), KEYS_CHECKED):
+            yield from confirmed(self._check_parts, page)
 
     @operation
     def rebuild(self, group: str | int) -> Operation[int]:
@@ -272,7 +272,7 @@ class AddressBook(Structure[Face]):
         return max(10, BATCH_SIZE // self.parts)
 
     def _read(
-        self, keys: list[str], begin: bytes, end: bytes, each: int
+        self, keys: list[str], begin: bytes, end: bytes, most: int
     ) -> Operation[tuple[list[bytes], bytes]]:
         """Return at least the first ``each`` members of a range, in order, and the next bound.
 
@@ -280,10 +280,10 @@ class AddressBook(Structure[Face]):
         """
         replies = yield from send_opened(
             self._meta,
-            [self._at(key, "ZRANGE", key, begin, end, "BYLEX", "LIMIT", 0, each) for key in keys],
+            [self._at(key, "ZRANGE", key, begin, end, "BYLEX", "LIMIT", 0, most) for key in keys],
         )
         # A part that returned ``each`` may have more members behind its last one.
-        last = min((reply[-1] for reply in replies if len(reply) == each), default=None)
+        last = min((reply[-1] for reply in replies if len(reply) == most), default=None)
         members = sorted(member for reply in replies for member in reply)
         if last is None:
             return members, b""

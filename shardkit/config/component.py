@@ -137,18 +137,18 @@ class Component:
     splits_tags: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        made = vars(self)  # frozen for all others
+        fields = vars(self)  # frozen for all others
         if self.problem is None:
             count = max(1, len(self.shards))
-            made["place"] = placement(self.placement, count)
-            made["number_of"] = self.place if self.shards else self._unsharded
-            made["place_all"] = placement_of_all(self.placement, count)
+            fields["place"] = placement(self.placement, count)
+            fields["number_of"] = self.place if self.shards else self._unsharded
+            fields["place_all"] = placement_of_all(self.placement, count)
         else:
-            made |= dict.fromkeys(("place", "number_of", "place_all"), self._raise_problem)
+            fields |= dict.fromkeys(("place", "number_of", "place_all"), self._raise_problem)
         tagged = [f"{{tag}}:{n}" for n in range(_TAGGED)] if len(self.shards) > 1 else []
-        made["splits_tags"] = self.problem is None and len(set(map(self.place, tagged))) > 1
-        made["held"] = any(entry.held for _, entry in self.entries())
-        made["splits_reads"] = self.held or any(entry.read_from for _, entry in self.entries())
+        fields["splits_tags"] = self.problem is None and len(set(map(self.place, tagged))) > 1
+        fields["held"] = any(entry.held for _, entry in self.entries())
+        fields["splits_reads"] = self.held or any(entry.read_from for _, entry in self.entries())
         if self.splits_reads:
             in_use.note(self)
 
@@ -230,8 +230,8 @@ class Component:
         A cluster's entry serves callers with any count: the cluster routes by itself. ``count`` and
         ``rule`` are the caller's ``shards=`` and ``placement=``; None for any.
         """
-        there = len(self.shards)
-        remedy = f"use shards={there}, or leave it out" if there else "leave shards= out"
+        count_now = len(self.shards)
+        remedy = f"use shards={count_now}, or leave it out" if count_now else "leave shards= out"
         if self.entry is not None and self.entry.is_cluster:
             return
         if count is not None and self.by_hand is not None:
@@ -243,45 +243,45 @@ class Component:
                 remedy = f"use shards={stored} in each call, or {self.problem.remedy}"
                 raise MissingEntryError(self.problem.message, remedy)
         self.without_problem()
-        if count is not None and count != there:
-            if not there:
+        if count is not None and count != count_now:
+            if not count_now:
                 raise ShardCountError(
                     f"component {self.name!r} has no shards ({entry_key(self.name, 0)} is "
                     f"missing), but this call says {count}",
                     remedy,
                 )
             raise ShardCountError(
-                f"component {self.name!r} has {counted(there, 'shard')}, but this call says "
+                f"component {self.name!r} has {counted(count_now, 'shard')}, but this call says "
                 f"{count}: it would look up keys on the wrong shards",
                 remedy,
             )
-        if rule is not None and there and rule != self.placement:
-            whose = "entries say" if self.by_hand is None else "another call says"
+        if rule is not None and count_now and rule != self.placement:
+            source = "entries say" if self.by_hand is None else "another call says"
             raise InvalidArgumentError(
                 f"component {self.name!r}: this call says placement={mask('host', rule)!r}, but "
-                f"{whose} {self.placement!r}",
+                f"{source} {self.placement!r}",
                 "use one placement for all calls",
             )
 
     def _require_by_hand(self, count: int, by_hand: ByHand) -> None:
-        there = by_hand.length()
+        length = by_hand.length()
         stored = counted(len(by_hand.numbers), "entry is stored", "entries are stored")
         if self.problem is None and self.shards:
             stored += f" and another call says {len(self.shards)}"
         says = f"this call says {counted(count, 'shard')}"
-        if there < count:
+        if length < count:
             remedy = "write the missing entries"
-            if by_hand.is_exactly(there) and there:
-                remedy = f"use shards={there}, or {remedy}"
+            if by_hand.is_exactly(length) and length:
+                remedy = f"use shards={length}, or {remedy}"
             raise MissingEntryError(
-                f"{entry_key(self.name, there)} is missing{by_hand.server}: {says}, but {stored}",
+                f"{entry_key(self.name, length)} is missing{by_hand.server}: {says}, but {stored}",
                 remedy,
             )
         if not by_hand.is_exactly(count):
             more = next(n for n in by_hand.numbers if n >= count)
             remedy = "delete what does not belong there"
-            if by_hand.is_exactly(there):
-                remedy = f"use shards={there}, or {remedy}"
+            if by_hand.is_exactly(length):
+                remedy = f"use shards={length}, or {remedy}"
             raise ShardCountError(
                 f"{entry_key(self.name, more)} is one too many{by_hand.server}: {says}, but "
                 f"{stored}",
@@ -415,13 +415,13 @@ def read_shards(name: str, stored: Stored, server: str = "") -> tuple[int, str, 
     if not numbers:
         return 0, DEFAULT, 0
     # Without the count, calls would use the unsharded entry for a shard's data.
-    there = counted(len(numbers), "entry is", "entries are")
+    entries = counted(len(numbers), "entry is", "entries are")
     remedy = PUSH_AGAIN
     by_hand = by_hand_of(name, stored, server)
     if by_hand is not None and by_hand.is_exactly(len(numbers)):
         remedy = f"push a shard map: {PUSH}"
     raise MissingEntryError(
-        f"{key} is missing{server}, but {there} stored, from {entry_key(name, numbers[0])} on",
+        f"{key} is missing{server}, but {entries} stored, from {entry_key(name, numbers[0])} on",
         remedy,
     )
 
@@ -429,8 +429,8 @@ def read_shards(name: str, stored: Stored, server: str = "") -> tuple[int, str, 
 def _numbers(name: str, stored: Stored) -> tuple[int, ...]:
     """Return the numbers of the shards whose entries are stored, in order."""
     shard = re.compile(re.escape(entry_key(name)) + ":(0|[1-9][0-9]{0,8})")
-    there = (shard.fullmatch(key) for key, value in stored.items() if value is not None)
-    return tuple(sorted(int(match[1]) for match in there if match is not None))
+    matches = (shard.fullmatch(key) for key, value in stored.items() if value is not None)
+    return tuple(sorted(int(match[1]) for match in matches if match is not None))
 
 
 def by_hand_of(name: str, stored: Stored, server: str = "") -> ByHand | None:

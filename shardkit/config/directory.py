@@ -133,8 +133,8 @@ def _check_keys(key: str, value: object) -> None:
         inner = value.values()
     elif isinstance(value, list | tuple):
         inner = value
-    for each in inner:
-        _check_keys(key, each)
+    for entry in inner:
+        _check_keys(key, entry)
 
 
 def _prefix(kind: str) -> str:

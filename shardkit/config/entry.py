@@ -38,7 +38,7 @@ from shardkit.config.url import (
     REFERENCE,
     BadUrlError,
     cluster_of,
-    each_url,
+    node_urls,
     resolve_url,
     server_of,
     url_fields,
@@ -315,7 +315,7 @@ def entries_of_url(url: str) -> list[Entry]:
     """Return an entry for each address of a config server's URL, such as ``redis+cluster://a,b``."""
     plain = cluster_of(url)
     cluster = {} if plain is None else {"cluster": True}
-    return [Entry({"url": each, **cluster}, WHERE) for each in each_url(plain or url)]
+    return [Entry({"url": node, **cluster}, WHERE) for node in node_urls(plain or url)]
 
 
 def as_one_server(entry: Entry) -> Entry:

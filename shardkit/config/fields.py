@@ -282,8 +282,8 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
             continue
         if name == "replicas" and isinstance(value, list) and with_replicas:
             value = [
-                normalized(each, with_replicas=False) if isinstance(each, Mapping) else each
-                for each in value
+                normalized(item, with_replicas=False) if isinstance(item, Mapping) else item
+                for item in value
             ]
         result[name] = whole(value) if int in types and float not in types else value
     nodes = result.get("startup_nodes")
@@ -300,7 +300,7 @@ def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[P
         yield Problem(where, "", "", f"is a {type(fields).__name__}, not an object", remedy)
         return
     fields = normalized(fields)
-    problems = [each for name, value in fields.items() for each in _check_field(name, value, where)]
+    problems = [p for name, value in fields.items() for p in _check_field(name, value, where)]
     problems += [
         Problem(where, other, "", f"contradicts {one}", remedy)
         for one, others, remedy in _CLASHES
@@ -385,7 +385,7 @@ def known_fields(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             for n, replica in enumerate(value):
                 if isinstance(replica, Mapping):
                     replica, more = known_fields(replica)
-                    unknown += [f"replicas[{n}].{each}" for each in more]
+                    unknown += [f"replicas[{n}].{name}" for name in more]
                 replicas.append(replica)
             known[name] = replicas
         else:

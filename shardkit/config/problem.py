@@ -70,7 +70,7 @@ def mask(name: str, value: Any) -> Any:
     """Return a field's value with every secret, and text that may hold one, as ``***``."""
     if isinstance(value, Mapping):
         known = () if name == "options" else NAMES  # those of a function may be anything
-        return {key: mask(key, each) if key in known else MASK for key, each in value.items()}
+        return {key: mask(key, item) if key in known else MASK for key, item in value.items()}
     if isinstance(value, list):
         return [mask("", inner) for inner in value]
     if name in SECRETS and value is not None:

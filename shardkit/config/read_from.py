@@ -75,9 +75,9 @@ class _ReplicaReads:
     def __init__(self) -> None:
         self.any: set[object] = set()
 
-    def note(self, apart: object) -> None:
+    def note(self, reader: object) -> None:
         """Note a component or client whose reads may go to other servers than its writes."""
-        self.any.add(weakref.ref(apart, self.any.discard))
+        self.any.add(weakref.ref(reader, self.any.discard))
 
 
 in_use = _ReplicaReads()

@@ -117,12 +117,12 @@ if _Libyaml is not None:  # libyaml, where PyYAML was built with it: a tenth of 
 
     _FastLoader = _LibyamlLoader
 
-for _each in {_Loader, _FastLoader}:
-    _each.yaml_implicit_resolvers = {
+for _loader in {_Loader, _FastLoader}:
+    _loader.yaml_implicit_resolvers = {
         first: [(tag, regexp) for tag, regexp in rules if tag != _TAG + "timestamp"]
         for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    _each.yaml_constructors = {
+    _loader.yaml_constructors = {
         tag: yaml.SafeLoader.yaml_constructors[tag]
         for tag in [*(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq")), None]
     }
@@ -147,8 +147,8 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> Iterator[LinedMapping]:
         mapping.lines[key] = line
 
 
-for _each in {_Loader, _FastLoader}:
-    _each.add_constructor(_TAG + "map", _mapping)
+for _loader in {_Loader, _FastLoader}:
+    _loader.add_constructor(_TAG + "map", _mapping)
 
 
 def _values(node: yaml.Node, known: dict[int, int]) -> int:
@@ -157,10 +157,10 @@ def _values(node: yaml.Node, known: dict[int, int]) -> int:
         known[id(node)] = 0
         inner: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
-            inner = [each for pair in node.value for each in pair]
+            inner = [child for pair in node.value for child in pair]
         elif isinstance(node, yaml.SequenceNode):
             inner = node.value
-        known[id(node)] = 1 + sum(_values(each, known) for each in inner)
+        known[id(node)] = 1 + sum(_values(child, known) for child in inner)
     elif not known[id(node)]:
         raise ValueError("an anchor contains itself")
     return known[id(node)]
@@ -415,14 +415,14 @@ class _Reader:
             remedy = f"give {' or '.join(_SPREADS)}"
             self._problem(f"{path}.spread", shown("", spread), "cannot be used", remedy)
         servers = []
-        for n, each in enumerate(over):
+        for n, server_text in enumerate(over):
             where = f"{path}.over[{n}]"
-            server = self._shard(each, where, defaults)
+            server = self._shard(server_text, where, defaults)
             if server is None:
                 continue
             fields = server.fields
             servers.append(fields)
-            located = {*fields, *(key for each in fields.get("replicas", ()) for key in each)}
+            located = {*fields, *(key for replica in fields.get("replicas", ()) for key in replica)}
             if spread == "ports" and LOCATION - {"host", "port"} & located:
                 self._problem(where, "", "has no port to spread from", "give host: and port:")
             if spread == "databases" and database_of(fields) is None:

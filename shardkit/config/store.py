@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias
 
 import redis
 from redis.client import NEVER_DECODE
-from redis.exceptions import RedisError, WatchError
+from redis.exceptions import InvalidResponse, RedisError, WatchError
 
 from shardkit.config.component import (
     EPOCH_KEY,
@@ -179,7 +179,7 @@ def _field_changes(
 ) -> Iterator[FieldChange]:
     routes = before.routes if before else (), after.routes if after else ()
     if routes[0] != routes[1]:
-        texts = [", ".join(each) or None for each in routes]
+        texts = [", ".join(route) or None for route in routes]
         yield FieldChange(shards_key(name), "routes", *texts)
     old, new = entries_of(name, before), entries_of(name, after)
     for key in {**old, **new}:
@@ -252,7 +252,7 @@ class PushRecord:
             fields.get("format") != _FORMAT
             or not fits
             or not all(isinstance(own, dict) for own in owned)
-            or not all(isinstance(each, str) for own in owned for each in own.values())
+            or not all(isinstance(name, str) for own in owned for name in own.values())
         ):
             raise InvalidEntryError(
                 f"{HISTORY_KEY} holds a record that this release cannot read",
@@ -539,30 +539,30 @@ def _push(
         others = [change for change in changes if change.component not in forced]
         _refuse(others, current, broken, has_data, stored.keys() - wanted.keys())
 
-    epochs = {name: each[2] if each else 0 for name, each in described.items()}
+    epochs = {name: row[2] if row else 0 for name, row in described.items()}
     newest = max([epoch, above or 0, *epochs.values()]) + 1
     texts: dict[str, str] = {EPOCH_KEY: str(newest), PUSHED_KEY: "1"}
     texts |= {pushed_key(name): "1" for name in counted}
-    gone: set[str] = set()
+    removed: set[str] = set()
     for n, change in enumerate(changes):
         if above is None and change.kind == "unchanged":
             continue
         name = change.component
-        gone |= stored.get(name, {}).keys()
+        removed |= stored.get(name, {}).keys()
         if name in wanted:
-            gone.add(removed_key(name))
+            removed.add(removed_key(name))
             number = epochs[name] + 1 if epochs.get(name) and above is None else newest
             texts |= _texts(wanted[name], number)
             if wanted[name].shards:
                 texts[pushed_key(name)] = "1"
             else:
-                gone.add(pushed_key(name))
+                removed.add(pushed_key(name))
                 texts.pop(pushed_key(name), None)
             changes[n] = replace(change, epoch=number if wanted[name].shards else 0)
         else:
             texts[removed_key(name)] = tombstone(newest, record.message)
             texts.pop(pushed_key(name), None)
-            gone.add(pushed_key(name))
+            removed.add(pushed_key(name))
     seconds, microseconds = pipe.time()
     record = replace(
         record,
@@ -583,8 +583,8 @@ def _push(
     pipe.lpush(HISTORY_KEY, record.to_json())
     pipe.ltrim(HISTORY_KEY, 0, MOST_PUSHES - 1)
     pipe.mset(texts)
-    if gone - texts.keys():
-        pipe.delete(*sorted(gone - texts.keys()))
+    if removed - texts.keys():
+        pipe.delete(*sorted(removed - texts.keys()))
     pipe.execute()
     return changes
 
@@ -701,18 +701,18 @@ def _count_by_hand(
     names = [name for name in names if shards_key(name) not in stored[name]]
     marks = _get(client, [EPOCH_KEY, PUSHED_KEY, *map(pushed_key, names)]) if names else {}
     checked = ((name, by_hand_of(name, {**stored[name], **marks})) for name in names)
-    by_hand = {name: each for name, each in checked if each is not None}
-    for name, each in by_hand.items():
-        stored[name].update(_count_texts({name: each}, like))
+    by_hand = {name: entries for name, entries in checked if entries is not None}
+    for name, entries in by_hand.items():
+        stored[name].update(_count_texts({name: entries}, like))
     return by_hand
 
 
 def _count_texts(by_hand: Mapping[str, ByHand], like: Mapping[str, Component]) -> dict[str, str]:
     """Return the counts of entries by hand without a gap, as a push would store them."""
     texts = {}
-    for name, each in by_hand.items():
-        count, other = len(each.numbers), like.get(name)
-        if each.is_exactly(count):
+    for name, own in by_hand.items():
+        count, other = len(own.numbers), like.get(name)
+        if own.is_exactly(count):
             same = other is not None and len(other.shards) == count
             rule = other.placement if other is not None and same else DEFAULT
             described = {"shards": count, "placement": rule, "epoch": 0}
@@ -741,8 +741,18 @@ def _get(client: Any, keys: Sequence[str]) -> dict[str, bytes | None]:
 
 
 def _mget(client: Any, keys: Sequence[str]) -> list[bytes | None]:
-    values: list[bytes | None] = _raw(client, "MGET", *keys)
-    return values
+    return values_of(keys, _raw(client, "MGET", *keys))
+
+
+def values_of(keys: Sequence[str], reply: Any) -> list[bytes | None]:
+    """Return MGET's reply; raise redis-py's InvalidResponse for one of another kind."""
+    if (
+        not isinstance(reply, list)
+        or len(reply) != len(keys)
+        or not all(value is None or isinstance(value, bytes | str) for value in reply)
+    ):
+        raise InvalidResponse(f"the reply to MGET cannot be used: {reply!r:.60}")
+    return reply
 
 
 def _raw(client: Any, *command: Any) -> Any:

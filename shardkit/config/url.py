@@ -85,7 +85,7 @@ def url_fields(url: str) -> dict[str, Any]:
         schemes = ", ".join(f"{known}://" for known in SCHEMES)
         raise BadUrlError("has an unknown scheme", f"use one of {schemes}")
     read: dict[str, Any] | None
-    if len(each_url(url)) > 1:
+    if len(node_urls(url)) > 1:
         raise BadUrlError("names several servers", "name one: only a config server may have more")
     try:
         parts = urlsplit(head)
@@ -118,13 +118,13 @@ def url_fields(url: str) -> dict[str, Any]:
     return read
 
 
-def each_url(url: str) -> list[str]:
+def node_urls(url: str) -> list[str]:
     """Return the URLs of the servers that a URL names: ``redis://a,b:6380/0`` names two."""
     scheme, userinfo, hostport, path, query = _split(url)
     if scheme not in SCHEMES or "," not in hostport:
         return [url]
     rest = f"{path}?{query}" if query else path
-    return [f"{scheme}://{userinfo}{each}{rest}" for each in hostport.split(",")]
+    return [f"{scheme}://{userinfo}{host}{rest}" for host in hostport.split(",")]
 
 
 def cluster_of(url: str) -> str | None:
@@ -149,20 +149,20 @@ def sentinel_fields(url: str) -> dict[str, Any] | None:
         remedy = f"write {pieces.scheme}://host1,host2:{_SENTINEL_PORT}/service/db"
         raise BadUrlError("names no service, or no database number behind it", remedy)
     sentinels = []
-    for each in pieces.hostport.split(","):
-        host, port = _split_port(each)
+    for address in pieces.hostport.split(","):
+        host, port = _split_port(address)
         if not host or not re.fullmatch("[0-9]{0,5}", port):
             raise BadUrlError("names a Sentinel that cannot be one", "write host:port")
         sentinels.append([host.strip("[]"), int(port or _SENTINEL_PORT)])
-    asked: dict[str, Any] = {"service": path[1], "sentinels": sentinels}
+    sentinel: dict[str, Any] = {"service": path[1], "sentinels": sentinels}
     query, own = [], dict(parse_qsl(pieces.query, keep_blank_values=True))
     for piece in pieces.query.split("&") if pieces.query else ():
         name = piece.partition("=")[0]
         if name in ("sentinel_username", "sentinel_password"):
-            asked[name.removeprefix("sentinel_")] = own[name]
+            sentinel[name.removeprefix("sentinel_")] = own[name]
         else:
             query.append(piece)
-    fields: dict[str, Any] = {"sentinel": asked, **_query_fields("&".join(query))}
+    fields: dict[str, Any] = {"sentinel": sentinel, **_query_fields("&".join(query))}
     username, _, password = pieces.userinfo.removesuffix("@").partition(":")
     fields |= {"username": unquote(username)} if username else {}
     fields |= {"password": unquote(password)} if password else {}

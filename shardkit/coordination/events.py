@@ -41,7 +41,7 @@ from shardkit.structures.base.server_clock import ServerClock
 
 MOST_PARTIES = 1000
 MOST_COUNT = 2**40
-KEPT = 8 * 86_400_000  # milliseconds after the latest use
+LIFETIME = 8 * 86_400_000  # milliseconds after the latest use
 
 
 class _Awaited(Structure[Face]):
@@ -142,7 +142,7 @@ class CountdownLatch(_Awaited[Face]):
     def _call(self, *args: Argument, idempotent: bool = False) -> Command:
         keys = (self.key, f"{self.key}:waiters")
         lua = "coordination/latch"
-        return lua_call(self.component, lua, keys, (*args, KEPT), idempotent=idempotent)
+        return lua_call(self.component, lua, keys, (*args, LIFETIME), idempotent=idempotent)
 
 
 class Barrier(_Awaited[Face]):
@@ -218,7 +218,7 @@ class Barrier(_Awaited[Face]):
 
     def _call(self, what: str, waiter: str, channel: str, in_round: int) -> Command:
         keys = (self.key, f"{self.key}:arrived")
-        args = (what, waiter, self.parties, channel, in_round, KEPT)
+        args = (what, waiter, self.parties, channel, in_round, LIFETIME)
         # A repeated first arrival could count in the next round, if it completed this one. A
         # repeated withdrawal could report a round that opened without it.
         repeatable = in_round > 0 and what != "withdraw"

@@ -33,7 +33,7 @@ from shardkit.errors import (
     StaleTokenError,
 )
 from shardkit.network.links.server_request import may_repeat
-from shardkit.operations.arguments import Seconds, check_calls, shown
+from shardkit.operations.arguments import Seconds, check_calls, check_integer, shown
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
@@ -75,10 +75,11 @@ class Guard(Structure[Face]):
     ) -> None:
         super().__init__(driver, component, name)
         self._fence = f"{kind}:{name}:fence"
+        check_integer(name, "token", token, 0, 2**53)
         self.token = token
-        self._kept = 0
+        self._ttl = 0
         if remember is not None:
-            self._kept = round(1000 * check_seconds(name, "remember", remember, 1, LONGEST_MEMORY))
+            self._ttl = round(1000 * check_seconds(name, "remember", remember, 1, LONGEST_MEMORY))
 
     @operation
     def execute(self, *commands: Sequence[Argument]) -> Operation[list[Any]]:
@@ -219,7 +220,7 @@ class Guard(Structure[Face]):
                     "give the key a hash tag",
                 )
             fence = b"%b:{%b}" % (self._fence.encode(), tag)
-        sent = ("EVALSHA", text.sha, len(keys) + 1, *keys, fence, *args, self.token, self._kept)
+        sent = ("EVALSHA", text.sha, len(keys) + 1, *keys, fence, *args, self.token, self._ttl)
         return Command(to or self.component, key, sent, text, idempotent)
 
     def _guarded(self, batch: Sequence[Command | Transaction]) -> Operation[list[Any]]:

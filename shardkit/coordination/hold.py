@@ -71,7 +71,7 @@ class Hold(Generic[Face]):
         self.pid = process.pid
         self._until = until
         self._reason = ""
-        self._told = False
+        self._reported = False
 
     @property
     def remaining(self) -> float:
@@ -89,7 +89,7 @@ class Hold(Generic[Face]):
     def check(self) -> None:
         """Raise LockLostError if the hold was lost. Costs no exchange."""
         if self.lost:
-            self.tell_lost()
+            self.report_lost()
             raise LockLostError(
                 f"{self._owner.key}: the hold with token {self.token} was lost: "
                 f"{self._reason or 'it expired'}",
@@ -121,13 +121,13 @@ class Hold(Generic[Face]):
         """Record that it is lost, and tell its holder."""
         if not self.released and not self._reason:
             self._reason = reason
-            self.tell_lost()
+            self.report_lost()
 
-    def tell_lost(self) -> None:
+    def report_lost(self) -> None:
         """Call the holder's callback, once."""
         self._reason = self._reason or "it expired"  # even if a late answer extends it
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             key, token, reason = self._owner.key, self.token, self._reason
             about = log_records.fields("lock-lost", lock=str(key), token=token, cause=reason)
             logger.warning("%s: token %d was lost: %s", key, token, reason, extra=about)
@@ -172,13 +172,13 @@ class OwnHolds(list[tuple[tuple[int, int], T]]):
 
     def latest(self, *, of_others: bool = False) -> T | None:
         """Return the latest hold of the running thread or task, or if wanted of another one."""
-        me, found = running(), None
+        me, latest = running(), None
         for holder, hold in reversed(self.copy()):
             if holder == me:
                 return hold
-            if of_others and found is None and holder[0] == me[0]:
-                found = hold
-        return found
+            if of_others and latest is None and holder[0] == me[0]:
+                latest = hold
+        return latest
 
     def forget(self, hold: T) -> None:
         """Drop a hold."""
@@ -306,11 +306,11 @@ class AsyncRenewals(_Renewing):
     def _add(self, hold: Hold[Any], wait: float) -> None:
         # Without the caller's deadline.
         loop, context = asyncio.get_running_loop(), Context()
-        found = weakref.ref(hold, lambda _: timer.cancel())  # or the loop keeps it until then
-        timer = loop.call_later(wait, self._start, found, context=context)
+        ref = weakref.ref(hold, lambda _: timer.cancel())  # or the loop keeps it until then
+        timer = loop.call_later(wait, self._start, ref, context=context)
 
-    def _start(self, found: weakref.ref[Hold[Any]]) -> None:
-        hold = found()
+    def _start(self, ref: weakref.ref[Hold[Any]]) -> None:
+        hold = ref()
         if hold is not None and not hold.released and not self._closed:
             self._lanes.start([self._job(hold)])
 

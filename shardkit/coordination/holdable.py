@@ -83,7 +83,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, wait_seconds
-from shardkit.structures.base.check import Damage, Suspicions, confirmed, found_by_script
+from shardkit.structures.base.check import Damage, Suspicions, confirmed, script_damage
 from shardkit.structures.base.server_clock import ServerClock
 
 T = TypeVar("T")
@@ -179,28 +179,28 @@ class HeldInBlocks(Structure[Face], Generic[Face, T]):
         return self._entered(self._driver.run(type(self).acquire.steps(self)))
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        held = self._holds.latest()
-        if kind is None or held is not None:  # else it was released, or this is a forked child
-            self._left(held, self._driver.run(type(self).release.steps(self)), kind)
+        hold = self._holds.latest()
+        if kind is None or hold is not None:  # else it was released, or this is a forked child
+            self._left(hold, self._driver.run(type(self).release.steps(self)), kind)
 
     async def __aenter__(self) -> T:
         """Acquire it; see `__enter__`."""
         return self._entered(await self._driver.run(type(self).acquire.steps(self)))
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        held = self._holds.latest()
-        if kind is None or held is not None:
-            self._left(held, await self._driver.run(type(self).release.steps(self)), kind)
+        hold = self._holds.latest()
+        if kind is None or hold is not None:
+            self._left(hold, await self._driver.run(type(self).release.steps(self)), kind)
 
-    def _entered(self, held: T | None) -> T:
-        if held is None:
+    def _entered(self, hold: T | None) -> T:
+        if hold is None:
             raise LockTimeoutError(
                 f"{self.key}: timed out after {self._blocking_timeout:g} s",
                 f"wait longer, or {self._suspects}",
             )
-        return held
+        return hold
 
-    def _left(self, held: Any, kept: bool, error: object) -> None:
+    def _left(self, hold: Any, kept: bool, error: object) -> None:
         """Take note of a release at the end of a block."""
 
 
@@ -351,14 +351,14 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         # It may be an old channel, or the parent process's; `Subscribe` checks it before a wait.
         channel = (self._channel or "") if seconds > 0 else ""
         arrival, pause = 0, FIRST_PAUSE
-        patient, told = 0.0, False
-        asked = False
+        patient, is_woken = 0.0, False
+        has_asked = False
         while True:
             sent = self.monotonic()
             # A polling waiter asks at least ten times a second, another one every two seconds.
-            kept = 0 if seconds <= 0 else (5 * ASKS_AGAIN if channel else ASKS_AGAIN)
+            keeps = 0 if seconds <= 0 else (5 * ASKS_AGAIN if channel else ASKS_AGAIN)
             args = (id_, self._mode, lasts, self.limit, label, channel or "-")
-            place = round(kept * MICROSECONDS), arrival
+            place = round(keeps * MICROSECONDS), arrival
             [reply] = yield [self._call("acquire", *args, *place, number, self._patience)]
             token, now = reply[:2]
             if token < 0:
@@ -368,9 +368,9 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
                 )
             ends = reply[2]
             if token:
-                return self._held(id_, number, token, sent, now, ends, ttl)
-            if not asked:
-                asked, patient = True, self.monotonic() + self._patience / MICROSECONDS
+                return self._granted(id_, number, token, sent, now, ends, ttl)
+            if not has_asked:
+                has_asked, patient = True, self.monotonic() + self._patience / MICROSECONDS
             arrival = reply[3]
             left = until - self.monotonic()
             if left <= 0:
@@ -382,25 +382,25 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
                 was_granted, _, token, now, ends = reply
                 if not was_granted:
                     return None
-                return self._held(id_, number, token, sent, now, ends, ttl)
+                return self._granted(id_, number, token, sent, now, ends, ttl)
             given = channel
             channel = self._channel = yield Subscribe(self.component, self.key)
             if channel != given:
                 continue  # the server must know the new channel
             ended = max(0.0, (ends - now) / MICROSECONDS) + LATER
             longest = min(left, ended, ASKS_AGAIN if channel else pause)
-            if told and sent < patient:  # it was told to ask, which happens once
+            if is_woken and sent < patient:  # it was told to ask, which happens once
                 longest, pause = min(longest, pause), 2 * pause
             pause = pause if channel else min(LONGEST_POLL, 1.5 * pause)
             text = yield AwaitWakeup(self.component, self.key, id_, longest)
             if text is not None:
                 woken_token, _, woken_until = text.partition(b" ")
-                told = woken_token == b"0"  # it may be free: ask again
-                if not told:
+                is_woken = woken_token == b"0"  # it may be free: ask again
+                if not is_woken:
                     ends = int(woken_until)
-                    return self._held(id_, number, int(woken_token), sent, now, ends, ttl)
+                    return self._granted(id_, number, int(woken_token), sent, now, ends, ttl)
 
-    def _held(
+    def _granted(
         self, id_: str, number: str, token: int, sent: float, now: int, ends: int, ttl: float
     ) -> Hold[Face]:
         owner = self._owner
@@ -532,9 +532,9 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         """Return the first 1,000 holders and waiters. Cost: one exchange, O(n) for n of them."""
         [reply] = yield [self._call("inspect")]
         now, limit, holders, waiters = reply
-        held = [_holder(now, *row, waits=False) for row in pages(holders, 3)]
+        active = [_holder(now, *row, waits=False) for row in pages(holders, 3)]
         waiting = [_holder(now, *row, waits=True) for row in pages(waiters, 3)]
-        return HoldState([each for each in held if each.ends_in > 0], waiting, limit)
+        return HoldState([row for row in active if row.ends_in > 0], waiting, limit)
 
     @operation
     def locked(self) -> Operation[bool]:
@@ -552,8 +552,8 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
                 return
 
     def _check_page(self, first: int) -> Operation[Suspicions]:
-        [[found, _]] = yield [self._call("check", first)]
-        return found_by_script(self.component, found)
+        [[damages, _]] = yield [self._call("check", first)]
+        return script_damage(self.component, damages)
 
     @operation
     def break_holds(self, reason: str, token: int | None = None) -> Operation[int]:
@@ -572,11 +572,11 @@ class Holdable(HeldInBlocks[Face, Hold[Face]]):
         [ended] = yield [self._call("break", token or 0, words, secrets.token_hex(8))]
         return int(ended)
 
-    def _left(self, held: Any, kept: bool, error: object) -> None:
+    def _left(self, hold: Any, kept: bool, error: object) -> None:
         if not kept and error is None:
-            held.released = False
-            held.lose("it ended before it was released")
-            held.check()
+            hold.released = False
+            hold.lose("it ended before it was released")
+            hold.check()
 
     def _own(self, hold: Hold[Any] | None) -> Hold[Any]:
         """Return the given hold, or the latest of the running thread or task."""

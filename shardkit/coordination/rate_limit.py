@@ -46,7 +46,7 @@ ALGORITHMS = (GCRA, SLIDING_WINDOW)
 MOST = 1_000_000
 MOST_IN_WINDOW = 100_000  # entries that one script may have to remove
 LONGEST = 31 * 86_400.0
-SHORTEST_EACH = 10.0  # microseconds
+SHORTEST_INTERVAL = 10.0  # microseconds
 AT_ONCE = 1000
 
 
@@ -111,7 +111,7 @@ class RateLimit(Structure[Face]):
                     f"{name}: burst={burst} with a sliding window",
                     "leave the burst out",
                 )
-        if algorithm == GCRA and window / limit < SHORTEST_EACH:
+        if algorithm == GCRA and window / limit < SHORTEST_INTERVAL:
             raise InvalidArgumentError(
                 f"{name}: {limit:,} in {per} seconds",
                 "give at most 100,000 a second for one key, or spread it over several keys",
@@ -121,7 +121,7 @@ class RateLimit(Structure[Face]):
         self.burst = burst or limit
         self.algorithm = algorithm
         self._script = script(f"coordination/{algorithm}")
-        self._each = f"{window / limit:.6f}" if algorithm == GCRA else f"{window}"
+        self._interval = f"{window / limit:.6f}" if algorithm == GCRA else f"{window}"
         self._monotonic = (clock or ServerClock()).monotonic
 
     @operation
@@ -148,7 +148,7 @@ class RateLimit(Structure[Face]):
         """
         decisions: list[RateDecision] = []
         for page in pages(keys, AT_ONCE):
-            pairs = [each if isinstance(each, tuple) else (each, 1) for each in page]
+            pairs = [entry if isinstance(entry, tuple) else (entry, 1) for entry in page]
             for pair in pairs:
                 if len(pair) != 2:
                     raise InvalidArgumentError(
@@ -169,8 +169,8 @@ class RateLimit(Structure[Face]):
         if hits <= now.remaining:
             return now
         if self.algorithm == GCRA and hits <= self.burst:
-            each = float(self._each) / MICROSECONDS
-            wait = max(0.0, now.reset_after - (self.burst - hits) * each)
+            per_hit = float(self._interval) / MICROSECONDS
+            wait = max(0.0, now.reset_after - (self.burst - hits) * per_hit)
         else:  # an upper bound: when the window is empty
             wait = now.reset_after if hits <= self.burst else float("inf")
         return now._replace(allowed=False, retry_after=wait)
@@ -228,7 +228,7 @@ class RateLimit(Structure[Face]):
         return self._call(key, hits)
 
     def _call(self, key: Key, hits: int = 0, *start: int) -> Command:
-        args: list[Argument] = [self._each, self.burst, hits, *start]
+        args: list[Argument] = [self._interval, self.burst, hits, *start]
         return script_call(
             self.component, self._script, [self._key(key)], args, idempotent=not hits
         )

@@ -72,12 +72,12 @@ class _Several(HeldInBlocks[Face, T]):
         self.monotonic = (clock or ServerClock()).monotonic
         self._holds = OwnHolds()
 
-    def _own(self, held: T | None) -> T:
+    def _own(self, hold: T | None) -> T:
         """Return what is given, or what this process has acquired last."""
-        held = self._holds.latest(of_others=True) if held is None else held
-        if held is None:
+        hold = self._holds.latest(of_others=True) if hold is None else hold
+        if hold is None:
             raise NotHolderError(f"{self.key}: not held", "acquire it first")
-        return held
+        return hold
 
     def _check_own(self, holds: Iterable[Any]) -> None:
         """Refuse holds of other locks, or of the process that forked this one."""
@@ -170,7 +170,7 @@ class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
         for hold in self._holds.latest(of_others=True) or ():
             hold.check()
 
-    def _left(self, held: Any, kept: bool, error: object) -> None:
+    def _left(self, hold: Any, kept: bool, error: object) -> None:
         if not kept and error is None:
             raise LockLostError(
                 f"{self.name}: a lock was lost before it was released",
@@ -248,7 +248,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         blocking_timeout: Seconds | None = BLOCKING_TIMEOUT,
     ) -> None:
         key = base_key("quorum", name)
-        texts = all(isinstance(each, str) for each in components)
+        texts = all(isinstance(name, str) for name in components)
         if not texts or len(set(components)) != len(components) or len(components) < 3:
             raise InvalidArgumentError(
                 f"{key}: components={shown(list(components))}",
@@ -258,7 +258,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         if timeout is not UNSET:
             ttl = timeout
         self._locks: list[Holdable[Any]] = [
-            Holdable(driver, each, name, None, clock, kind="quorum", ttl=ttl) for each in components
+            Holdable(driver, c, name, None, clock, kind="quorum", ttl=ttl) for c in components
         ]
         self._needed = len(components) // 2 + 1
         self._renewals = renewals
@@ -295,14 +295,14 @@ class QuorumLock(_Several[Face, QuorumHold]):
 
     def _attempt(self) -> Operation[tuple[QuorumHold | None, list[ShardFailure]]]:
         """Ask all servers once; return the hold, or what leaves no majority as long as it lasts."""
-        asked = [lock.new_attempt(self._ttl) for lock in self._locks]
+        tries = [lock.new_attempt(self._ttl) for lock in self._locks]
         # Even where no answer comes: it may be acquired there.
         undo = Partial(
-            [lock.abandon_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)],
+            [lock.abandon_call(id_) for lock, (id_, _, _) in zip(self._locks, tries, strict=True)],
             self._patience,
         )
         try:
-            majority, refusals = yield from self._ask(asked)
+            majority, refusals = yield from self._request(tries)
         except Interrupted:
             yield undo
             raise
@@ -310,18 +310,18 @@ class QuorumLock(_Several[Face, QuorumHold]):
             yield undo
         return majority, refusals
 
-    def _ask(
-        self, asked: Sequence[tuple[str, Command, float]]
+    def _request(
+        self, tries: Sequence[tuple[str, Command, float]]
     ) -> Operation[tuple[QuorumHold | None, list[ShardFailure]]]:
-        replies = yield Partial([command for _, command, _ in asked], self._patience)
+        replies = yield Partial([command for _, command, _ in tries], self._patience)
         holds: list[Hold[Any]] = []
         failures: list[ShardFailure] = []
-        for lock, (id_, _, sent), reply in zip(self._locks, asked, replies, strict=True):
+        for lock, (id_, _, sent), reply in zip(self._locks, tries, replies, strict=True):
             if isinstance(reply, ShardFailure):
                 failures.append(reply)
             elif reply[0] > 0:
                 token, now, ends = reply[:3]
-                holds.append(lock._held(id_, "0", token, sent, now, ends, self._ttl))
+                holds.append(lock._granted(id_, "0", token, sent, now, ends, self._ttl))
         if len(holds) >= self._needed:
             token = max(hold.token for hold in holds)
             claims = [hold._owner.extend_call(hold, hold.ttl, token) for hold in holds]
@@ -359,5 +359,5 @@ class QuorumLock(_Several[Face, QuorumHold]):
         self._holds.forget(hold)
         lost = hold.lost
         replies = yield from _release_all(self._locks, hold.holds, self._patience)
-        kept = sum(not isinstance(reply, ShardFailure) and bool(reply[0]) for reply in replies)
-        return not lost and kept >= self._needed
+        released = sum(not isinstance(reply, ShardFailure) and bool(reply[0]) for reply in replies)
+        return not lost and released >= self._needed

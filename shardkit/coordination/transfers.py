@@ -59,7 +59,7 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.structures.base.arguments import check_name, check_seconds, check_tag
+from shardkit.structures.base.arguments import check_name, check_seconds, check_tag, distinct
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
@@ -236,7 +236,7 @@ class Transfers(Structure[Face]):
         Cost: at least two exchanges with each shard concerned, and one for each transfer in flight;
         more while accounts change.
         """
-        names = list(dict.fromkeys(accounts))
+        names = distinct(self.name, "accounts", accounts)
         before = None
         for attempt in range(ROUNDS):
             read = yield from Transfers.read.steps(self, *names)
@@ -321,10 +321,10 @@ class Transfers(Structure[Face]):
 
     def _undo_unlogged(self, account: str, ids: Iterable[str]) -> Operation[int]:
         """Undo the notes of transfers that are in no log; return how many."""
-        asked = list(ids)
-        records = yield [self._log("read", id_) for id_ in asked]
-        gone = [id_ for id_, record in zip(asked, records, strict=True) if not record]
-        done = yield [self._account_call("transfer_resolve", account, id_, 0) for id_ in gone]
+        ids_read = list(ids)
+        records = yield [self._log("read", id_) for id_ in ids_read]
+        unlogged = [id_ for id_, record in zip(ids_read, records, strict=True) if not record]
+        done = yield [self._account_call("transfer_resolve", account, id_, 0) for id_ in unlogged]
         return sum(done)
 
     def _in_steps(self, id_: str, texts: Mapping[str, str]) -> Operation[TransferResult]:

@@ -118,12 +118,12 @@ def application(
                 return JSONResponse({"error": "asked by the page of another site"}, 403)
             given = {name: request.query_params.get(name, "") for name in queries}
             if queries:
-                who = request.client.host if request.client else ""
+                client = request.client.host if request.client else ""
                 name = request.path_params["component"]
                 about = log_records.fields(
-                    "dashboard-keys-read", component=name, query=given, who=who
+                    "dashboard-keys-read", component=name, query=given, who=client
                 )
-                logger.warning("%s looked at keys of %s: %s", who, name, given, extra=about)
+                logger.warning("%s looked at keys of %s: %s", client, name, given, extra=about)
             try:
                 answer = await run_in_threadpool(partial(ask, **request.path_params, **given))
             except MissingEntryError as error:
@@ -185,7 +185,7 @@ def application(
 
     async def file(request: Request) -> Response:
         name = request.path_params.get("file", "dashboard.html")
-        if name not in {each.name for each in PAGE.iterdir()}:
+        if name not in {path.name for path in PAGE.iterdir()}:
             return Response("not found", 404)
         kind = _TYPES.get(name[name.rindex(".") :], "text/plain")
         return Response((PAGE / name).read_bytes(), media_type=kind)

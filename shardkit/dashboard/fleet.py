@@ -53,7 +53,7 @@ INTERVAL = 2.0  # seconds between two samples
 TIMEOUT = 1.0  # seconds for an answer
 _ENTRIES = 5.0  # seconds between two readings of the entries, and of a cluster's nodes
 _CHECK = 30.0  # seconds between two checks of the whole fleet, and readings of slow logs
-_KEPT = 1800  # samples of a server: an hour at the usual interval
+_MOST_SAMPLES = 1800  # samples of a server: an hour at the usual interval
 _EVENTS = 200
 _SLOW = 5000  # entries of slow logs
 _DAY = 86_400
@@ -91,7 +91,7 @@ class ServerWatch:
     since: float = 0.0  # when it began to answer, or ceased to, in seconds since 1970
     own: int = 0  # commands of the dashboard that are not in a sample yet
     # The samples of the last hour, the oldest first.
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES), repr=False)
     databases: dict[int, list[str]] = field(default_factory=dict)  # the shards in each
     nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)  # of a cluster, for JSON
     stopped: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -183,7 +183,7 @@ class FleetWatch:
         self._epoch = 0  # the highest that the config server had
         self.summary = b"{}"
         self._homes: dict[str, tuple[Component, list[tuple[str, str, int, Any]]]] = {}
-        self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
+        self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_MOST_SAMPLES)
         self._closed, self._changed = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._start(self._repeat, self._read_entries, _ENTRIES, self._closed)
@@ -201,7 +201,7 @@ class FleetWatch:
 
     def _start(self, work: Any, *args: Any) -> None:
         thread = threading.Thread(target=work, args=args, daemon=True, name="shardkit-dashboard")
-        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+        self._threads = [other for other in self._threads if other.is_alive()] + [thread]
         thread.start()
 
     def _repeat(self, work: Any, pause: float, sooner: threading.Event) -> None:
@@ -256,7 +256,7 @@ class FleetWatch:
         self._epoch = epoch
 
     def _follow(self, targets: list[Target]) -> None:
-        logins, failed = logins_of((n, each.where, each.entry) for n, each in enumerate(targets))
+        logins, failed = logins_of((n, t.where, t.entry) for n, t in enumerate(targets))
         unresolved = {str(targets[n].shard): str(error) for n, error in failed.items()}
         self.broken = self.broken | unresolved
         wanted: dict[str, Login[int]] = {}
@@ -335,7 +335,7 @@ class FleetWatch:
         # Its own commands may be counted a sample later: what is left is subtracted then.
         commands = round(rate("total_commands_processed") * seconds) - 1 - server.own
         server.own = max(0, -commands)
-        found, missed = rate("keyspace_hits"), rate("keyspace_misses")
+        hits, missed = rate("keyspace_hits"), rate("keyspace_misses")
         server.samples.append(
             Sample(
                 now,
@@ -347,7 +347,7 @@ class FleetWatch:
                 ServerFacts(info=info).replication_lag,
                 rate("total_net_input_bytes"),
                 rate("total_net_output_bytes"),
-                found / (found + missed) if found + missed else None,
+                hits / (hits + missed) if hits + missed else None,
                 rate("evicted_keys"),
             )
         )
@@ -364,8 +364,8 @@ class FleetWatch:
             if server := self.servers.get(address):
                 server.own += 1
             try:
-                asked = command, "GET", 128, *kind  # as words, so redis-py leaves the reply alone
-                entries = client.execute_command(*asked)  # type: ignore[no-untyped-call]
+                query = command, "GET", 128, *kind  # as words, so redis-py leaves the reply alone
+                entries = client.execute_command(*query)  # type: ignore[no-untyped-call]
             except ResponseError:  # not of this server, or not for this user
                 continue
             for number, at, amount, words, *_ in entries:
@@ -406,26 +406,26 @@ class FleetWatch:
         problems: dict[tuple[str, str], dict[str, Any]] = {}
 
         def note(where: str, text: str, remedy: str, severity: int, *shards: str) -> None:
-            found = {"where": where, "text": text, "remedy": remedy, "severity": severity}
-            problems.setdefault((where, text), {**found, "shards": []})["shards"] += shards
+            problem = {"where": where, "text": text, "remedy": remedy, "severity": severity}
+            problems.setdefault((where, text), {**problem, "shards": []})["shards"] += shards
 
         for entry in judgement.entries:
             shard = str(entry.row.target.shard or "config server")
-            for each in entry.problems:
-                note(entry.server.address, each.text, each.remedy, int(each.severity), shard)
+            for fault in entry.problems:
+                note(entry.server.address, fault.text, fault.remedy, int(fault.severity), shard)
         for finding in (*judgement.findings, *stale):
             note(finding.where, finding.problem, finding.remedy, 1 if finding.warning else 2)
-        self.problems = sorted(problems.values(), key=lambda each: -each["severity"])
+        self.problems = sorted(problems.values(), key=lambda problem: -problem["severity"])
 
     def _summarize(self) -> None:
         servers = self.servers.copy()
-        last = [each for server in servers.values() if (each := server.last)]
+        last = [sample for server in servers.values() if (sample := server.last)]
         if last:
-            ops, memory, clients = (sum(getattr(each, name) for each in last) for name in _TOTALS)
+            ops, memory, clients = (sum(getattr(s, name) for s in last) for name in _TOTALS)
             self._totals.append((time.time(), ops, memory, clients))
         self.summary = json.dumps(self._state(), separators=(",", ":")).encode()
         try:
-            self.history.note({name: list(each.samples) for name, each in servers.items()})
+            self.history.note({name: list(server.samples) for name, server in servers.items()})
         except OSError as error:
             self._note(str(error.filename), f"the history is not kept: {error.strerror}")
 
@@ -441,8 +441,8 @@ class FleetWatch:
             "interval": self.interval,
             "banner": self.banner,
             "servers": [
-                each.summary()
-                for _, each in sorted(self.servers.items(), key=lambda each: natural(each[0]))
+                server.summary()
+                for _, server in sorted(self.servers.items(), key=lambda item: natural(item[0]))
             ],
             "components": [
                 {
@@ -455,7 +455,7 @@ class FleetWatch:
                     "down": sum(row["state"] == "down" for row in rows),
                 }
                 for name, component in sorted(
-                    self.components.items(), key=lambda each: natural(each[0])
+                    self.components.items(), key=lambda item: natural(item[0])
                 )
                 for rows in [self.shards_of(component)]
             ],
@@ -468,9 +468,9 @@ class FleetWatch:
 
     def unusable(self) -> int:
         """Count the shards that cannot be used; a component without usable entries is one."""
-        worst = [each for each in self.problems if each["severity"] > Severity.PROBLEM]
-        found = {shard for each in worst for shard in each["shards"] if shard != "config server"}
-        return len(found | self.broken.keys())
+        worst = [problem for problem in self.problems if problem["severity"] > Severity.PROBLEM]
+        shards = {shard for row in worst for shard in row["shards"] if shard != "config server"}
+        return len(shards | self.broken.keys())
 
     def shards_of(self, component: Component) -> list[dict[str, Any]]:
         """Return where each shard of a component lives, its state and its keys, for JSON."""
@@ -513,12 +513,12 @@ def changes_at_work(config: Any) -> Iterator[dict[str, Any]]:
     """
     try:
         progress = {move.id: move.progress for move in moves(config, [])}
-        found = open_changes(config)
+        changes = open_changes(config)
     except NoPermissionError:
         return
-    for each in found:
-        done, known = progress.get(each.id) or {}, ("kind", "name", "phase", "owner", "started")
-        yield {name: getattr(each, name) for name in known} | {
+    for change in changes:
+        done, known = progress.get(change.id) or {}, ("kind", "name", "phase", "owner", "started")
+        yield {name: getattr(change, name) for name in known} | {
             name: done.get(name) for name in ("text", "rate", "left")
         }
 
@@ -529,7 +529,7 @@ def _shown_command(words: list[bytes]) -> tuple[str, str]:
     if name.upper() == "EVALSHA" and words[1:]:
         name = _scripts().get(words[1].decode(errors="replace").lower(), name)
     try:
-        positions = [each for each in key_positions(words) if each < len(words)]
+        positions = [position for position in key_positions(words) if position < len(words)]
     except (RoutingError, ValueError):  # of a module, or cut off
         positions = []
     return name, words[positions[0]].decode(errors="replace")[:80] if positions else ""
@@ -555,11 +555,11 @@ def _of_nodes(
     slots = Counter(owners[0].name for owners in slot_owners(cluster).values())
     failure: Exception | None = None
     nodes_before |= {node.name: node for node in cluster.get_nodes()}
-    found = sorted(nodes_before.values(), key=lambda each: (each.server_type, each.name))
+    nodes_now = sorted(nodes_before.values(), key=lambda node: (node.server_type, node.name))
     answers = query_all(
-        {node.name: partial(cluster.info, target_nodes=node) for node in found}, TIMEOUT
+        {node.name: partial(cluster.info, target_nodes=node) for node in nodes_now}, TIMEOUT
     )
-    for node in found:
+    for node in nodes_now:
         row = {"address": node.name, "role": _ROLES.get(node.server_type, node.server_type)}
         row["slots"] = slots[node.name] or None
         nodes.append(row)

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from shardkit.config.entry import read_regular
-from shardkit.network.topology.saved import replace_file
+from shardkit.network.topology.saved import replacing
 
 STEP = 300.0  # seconds between two points
 _DAY = 86_400
@@ -35,17 +35,17 @@ class History:
                 stored = json.loads(read_regular(self._path))
                 if (stored["format"], stored["fields"]) == (_FORMAT, self._fields):
                     self._points = {
-                        str(name): self._kept(filter(self._is_point, rows))
+                        str(name): self._bounded(filter(self._is_point, rows))
                         for name, rows in stored["servers"].items()
                     }
 
     def _is_point(self, row: Sequence[Any]) -> bool:
         return len(row) == len(self._fields) and all(
-            (each is None and n > 0) or (type(each) in (int, float) and abs(each) < _LARGEST)
-            for n, each in enumerate(row)
+            (value is None and n > 0) or (type(value) in (int, float) and abs(value) < _LARGEST)
+            for n, value in enumerate(row)
         )
 
-    def _kept(self, rows: Iterable[list[float | None]] = ()) -> deque[list[float | None]]:
+    def _bounded(self, rows: Iterable[list[float | None]] = ()) -> deque[list[float | None]]:
         return deque(rows, maxlen=int(_DAY / STEP))
 
     def note(self, samples: Mapping[str, Iterable[Any]]) -> None:
@@ -60,14 +60,14 @@ class History:
         at = now // STEP * STEP
         first, self._due = not self._due, at + STEP
         for server, rows in samples.items() if not first else ():
-            recent = [each for each in rows if at - STEP <= each.at < at]
+            recent = [sample for sample in rows if at - STEP <= sample.at < at]
             if recent:
                 means = (
-                    [value for each in recent if (value := getattr(each, name)) is not None]
+                    [value for sample in recent if (value := getattr(sample, name)) is not None]
                     for name in self._fields[1:]
                 )
-                point = [at, *(round(fmean(each), 6) if each else None for each in means)]
-                self._points.setdefault(server, self._kept()).append(point)
+                point = [at, *(round(fmean(values), 6) if values else None for values in means)]
+                self._points.setdefault(server, self._bounded()).append(point)
         for server, points in list(self._points.items()):
             while points and (points[0][0] or 0) < now - _DAY:
                 points.popleft()
@@ -77,19 +77,20 @@ class History:
             servers = {name: [*points] for name, points in self._points.items()}
             stored = {"format": _FORMAT, "fields": self._fields, "servers": servers}
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, json.dumps(stored, separators=(",", ":")).encode())
+            with replacing(self._path, keeps=True) as file:
+                file.write(json.dumps(stored, separators=(",", ":")).encode())
 
     def columns(self, server: str, since: float = 0.0, until: float = 1e12) -> dict[str, list[Any]]:
         """Return a server's points of a time, by field."""
-        rows = [each for each in self._points.get(server, ()) if since <= (each[0] or 0) < until]
+        rows = [point for point in self._points.get(server, ()) if since <= (point[0] or 0) < until]
         return {name: [row[n] for row in rows] for n, name in enumerate(self._fields)}
 
     def totals(self, fields: Sequence[str], since: float = 0.0) -> dict[str, list[Any]]:
         """Return the sums of all servers' points, by field."""
         sums: dict[float, list[float]] = {}
         for server in list(self._points):
-            found = self.columns(server, since)
-            for at, *values in zip(found["at"], *(found[name] for name in fields), strict=True):
+            points = self.columns(server, since)
+            for at, *values in zip(points["at"], *(points[name] for name in fields), strict=True):
                 known = sums.setdefault(at, [0.0] * len(fields))
                 sums[at] = [a + (b or 0) for a, b in zip(known, values, strict=True)]
         return {

@@ -40,15 +40,15 @@ def keys_of(kit: ShardKit, component: str, pattern: str, cursor: str) -> dict[st
     """
     databases = _databases(kit, component)
     at, number = _numbers(cursor or "0:0", len(databases))
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for _ in range(_SCANS):
         database = databases[at]
         number, keys = database.client.scan(number, match=pattern or "*", count=_PAGE)
-        found += _described(database, at, keys)
+        rows += _described(database, at, keys)
         at += number == 0
-        if at == len(databases) or len(found) >= _SHOWN:
+        if at == len(databases) or len(rows) >= _SHOWN:
             break
-    return {"keys": found, "cursor": "" if at == len(databases) else f"{at}:{number}"}
+    return {"keys": rows, "cursor": "" if at == len(databases) else f"{at}:{number}"}
 
 
 def value_of(kit: ShardKit, component: str, place: str, key: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def value_of(kit: ShardKit, component: str, place: str, key: str) -> dict[str, A
 def _databases(kit: ShardKit, name: str) -> list[Database]:
     component = kit.component(name)
     return [
-        each for shard in distinct_shards(component) for each in databases_of(kit, component, shard)
+        db for shard in distinct_shards(component) for db in databases_of(kit, component, shard)
     ]
 
 
@@ -120,8 +120,8 @@ def _structure_of(kit: ShardKit, component: str, key: bytes) -> tuple[str, dict[
     """Return the structure that a key is of, and its parameters; empty for none."""
     ends = [n for n, byte in enumerate(key[:1024]) if byte == ord(":")][-_NAMES:]
     names = [key[:end].decode(errors="replace") for end in reversed(ends)]
-    asked = [Command(component, meta_key(name), ("HGETALL", meta_key(name))) for name in names]
-    replies: list[Any] = kit.plane.link().send(Partial(asked)) if asked else []
+    reads = [Command(component, meta_key(name), ("HGETALL", meta_key(name))) for name in names]
+    replies: list[Any] = kit.plane.link().send(Partial(reads)) if reads else []
     for name, words in zip(names, replies, strict=True):
         if isinstance(words, list) and words:
             texts = [bytes(word).decode(errors="replace") for word in words]
@@ -132,9 +132,9 @@ def _structure_of(kit: ShardKit, component: str, key: bytes) -> tuple[str, dict[
 def _decoded(value: Any, decode: Callable[[bytes], Any] | None) -> Any:
     """Return a value for JSON, a hash's values decoded."""
     if isinstance(value, dict):
-        return [[_decoded(name, None), _decoded(each, decode)] for name, each in value.items()]
+        return [[_decoded(name, None), _decoded(item, decode)] for name, item in value.items()]
     if isinstance(value, list | tuple | set):
-        return [_decoded(each, None) for each in value]
+        return [_decoded(item, None) for item in value]
     if decode is not None:
         with suppress(ShardKitError, ValueError):
             value = decode(value)

@@ -57,21 +57,21 @@ class RecordedNames:
 
 def recorded_names(kit: ShardKit, component: str) -> RecordedNames:
     """Find what a component has. Cost: a SCAN, of at most 200,000 keys of each shard."""
-    found = RecordedNames()
+    recorded = RecordedNames()
     for shard in kit.component(component).all_shards():
         client: Any = kit.client(component, shard.number)
         for n, key in enumerate(client.scan_iter(match="*:{*}:*", count=_PAGE)):
             if n >= _PAGE * _PAGES:
-                found.whole = False
+                recorded.whole = False
                 break
             text = key if isinstance(key, str) else key.decode(errors="replace")
             if match := _KNOWN.fullmatch(text):
-                found.counters.add(match[1])
+                recorded.counters.add(match[1])
             elif match := _STATISTIC.fullmatch(text):
-                found.statistics.add((match[1], match[2], match[3]))
+                recorded.statistics.add((match[1], match[2], match[3]))
             elif match := _LOG.fullmatch(text):
-                found.logs.add((match[1], match[2]))
-    return found
+                recorded.logs.add((match[1], match[2]))
+    return recorded
 
 
 class Recorded:
@@ -95,11 +95,11 @@ class Recorded:
         for structure in sorted(names.counters):
             counters = self._kit.counters(structure, component=component)
             known = sorted(counters.known())[:_COUNTERS]
-            asked = [counters.deferred.get(name, 60) for name in known]
-            slices = self._kit.together(*asked) if asked else []
+            queries = [counters.deferred.get(name, 60) for name in known]
+            slices = self._kit.together(*queries) if queries else []
             busiest = sorted(
                 zip(known, slices, strict=True),
-                key=lambda each: -sum(count for _, count in each[1]),
+                key=lambda row: -sum(count for _, count in row[1]),
             )
             for n, (name, rows) in enumerate(busiest):
                 at = [start for start, _ in rows]
@@ -117,14 +117,14 @@ class Recorded:
         self, component: str, names: RecordedNames, now: float
     ) -> Iterator[dict[str, Any]]:
         wanted = sorted(names.statistics)[:_STATISTICS]
-        asked = [
+        queries = [
             self._kit.statistics(structure, component=component).deferred.get(context, kind)
             for structure, context, kind in wanted
         ]
-        found = self._kit.together(*asked) if asked else []
-        for each, statistics in zip(wanted, found, strict=True):
+        replies = self._kit.together(*queries) if queries else []
+        for names_of, statistics in zip(wanted, replies, strict=True):
             if statistics is not None:
-                structure, context, kind = each
+                structure, context, kind = names_of
                 yield {
                     "component": component,
                     "structure": structure,
@@ -133,7 +133,7 @@ class Recorded:
                     "hour": statistics.hour.timestamp(),
                     **{name: getattr(statistics, name) for name in ("count", "min", "max", "mean")},
                     **_quantiles(statistics),
-                    "recent": self._recent((component, *each), statistics, now),
+                    "recent": self._recent((component, *names_of), statistics, now),
                 }
 
     def _recent(self, key: tuple[str, ...], statistics: Statistics, now: float) -> dict[str, Any]:
@@ -148,18 +148,18 @@ class Recorded:
         return {"at": at, "mean": means}
 
     def _messages(self, component: str, names: RecordedNames) -> Iterator[dict[str, Any]]:
-        wanted = [(*each, level) for each in sorted(names.logs)[:_LOGS] for level in SEVERITIES]
-        asked = [
+        wanted = [(*name, level) for name in sorted(names.logs)[:_LOGS] for level in SEVERITIES]
+        queries = [
             self._kit.logs(structure, component=component).deferred.recent(log, level, 20)
             for structure, log, level in wanted
         ]
-        found = self._kit.together(*asked) if asked else []
+        replies = self._kit.together(*queries) if queries else []
         entries = [
             (entry.time or datetime.fromtimestamp(0, UTC), log, entry)
-            for (_, log, _), some in zip(wanted, found, strict=True)
-            for entry in some
+            for (_, log, _), messages in zip(wanted, replies, strict=True)
+            for entry in messages
         ]
-        for at, log, entry in sorted(entries, key=lambda each: each[0], reverse=True)[:_ENTRIES]:
+        for at, log, entry in sorted(entries, key=lambda row: row[0], reverse=True)[:_ENTRIES]:
             yield {
                 "component": component,
                 "log": log,
@@ -247,9 +247,9 @@ class Views:
                 for node in server.nodes
             ],
             "problems": [
-                each
-                for each in self._fleet.problems
-                if any(shard.partition(":")[0] == name for shard in each["shards"])
+                problem
+                for problem in self._fleet.problems
+                if any(shard.partition(":")[0] == name for shard in problem["shards"])
             ],
         }
 
@@ -297,7 +297,7 @@ class Views:
                 for n, shards in sorted(server.databases.items())
             ],
             "samples": {
-                name: known + [getattr(each, name) for each in samples]
+                name: known + [getattr(sample, name) for sample in samples]
                 for name, known in older.items()
             },
             "day": history.columns(address),
@@ -315,25 +315,25 @@ class Views:
                 if name in ("master_link_status", "master_host", "master_port")
                 or (name.startswith("slave") and isinstance(value, dict))
             },
-            "slow": [each for each in self._fleet.slow if each["server"] == address][:100],
+            "slow": [row for row in self._fleet.slow if row["server"] == address][:100],
         }
 
     def slow(self) -> dict[str, Any]:
         """Return the slow and large commands of all servers, the latest first."""
-        return {"slow": sorted(self._fleet.slow, key=lambda each: -each["at"])[:500]}
+        return {"slow": sorted(self._fleet.slow, key=lambda row: -row["at"])[:500]}
 
     @_remembered(_MOMENT)
     def queues(self) -> dict[str, Any]:
         """Return the task queues of all components."""
 
-        def ask(name: str) -> list[Any]:
+        def read(name: str) -> list[Any]:
             names = self.remembered(
                 ("queues", name), _NAMES, partial(admin.queue_names, self._kit, name)
             )
             states = admin.queue_status(self._kit.queues(component=name), names)
-            return [{"component": name, **_plain(each)} for each in states]
+            return [{"component": name, **_plain(state)} for state in states]
 
-        queues, failed = _side_by_side(ask, self._fleet.components)
+        queues, failed = _side_by_side(read, self._fleet.components)
         return {"queues": queues, "failed": failed}
 
     def dead_tasks(self, component: str, queue: str) -> dict[str, Any]:
@@ -350,20 +350,20 @@ class Views:
     def metrics(self) -> dict[str, Any]:
         """Return what applications record: counters, statistics and messages of all components."""
 
-        def ask(name: str) -> list[Any]:
+        def read(name: str) -> list[Any]:
             find = partial(recorded_names, self._kit, name)
             names = self.remembered(("metrics", name), _NAMES, find)
-            found = self._recorded.read(name, names, time.time())
+            answers = self._recorded.read(name, names, time.time())
             if not names.whole:
                 cut[name] = "it has more keys than were looked at for names"
-            return list(found.items())
+            return list(answers.items())
 
         cut: dict[str, str] = {}
-        found, failed = _side_by_side(ask, self._fleet.components)
+        answers, failed = _side_by_side(read, self._fleet.components)
         answer: dict[str, Any] = {"counters": [], "statistics": [], "messages": []}
-        for kind, rows in found:
+        for kind, rows in answers:
             answer[kind] += rows
-        answer["messages"].sort(key=lambda each: -each["at"])
+        answer["messages"].sort(key=lambda row: -row["at"])
         return {**answer, "failed": failed | cut}
 
     @_remembered(_MOMENT, config=True)
@@ -376,20 +376,20 @@ class Views:
             for row in self._fleet.shards_of(component)
         }
         shards = [
-            {**_plain(each), "server": homes.get(each.name, "")} for each in heat.kinds["shard"]
+            {**_plain(shard), "server": homes.get(shard.name, "")} for shard in heat.kinds["shard"]
         ]
         servers: dict[str, dict[str, Any]] = {}
-        for each in shards:
+        for shard in shards:
             row = servers.setdefault(
-                each["server"], {"server": each["server"], "now": 0.0, "share": 0.0, "shards": 0}
+                shard["server"], {"server": shard["server"], "now": 0.0, "share": 0.0, "shards": 0}
             )
-            row["now"] += each["now"]
-            row["share"] += each["share"]
+            row["now"] += shard["now"]
+            row["share"] += shard["share"]
             row["shards"] += 1
         return {
             **{name: _plain(rows) for name, rows in heat.kinds.items()},
             "shard": shards,
-            "servers": sorted(servers.values(), key=lambda each: -each["now"]),
+            "servers": sorted(servers.values(), key=lambda row: -row["now"]),
             "seconds": heat.seconds,
             "day_seconds": heat.day_seconds,
         }
@@ -398,20 +398,20 @@ class Views:
     def heat_of_servers(self) -> dict[str, Any]:
         """Return the hot keys that servers themselves report: HOTKEYS, and OBJECT FREQ with LFU."""
 
-        def ask(address: str) -> list[Any]:
+        def read(address: str) -> list[Any]:
             with client_of(up[address].fields, TIMEOUT) as client:
                 rows = hot_keys_of(client, sorted(up[address].databases))
-            return [{"server": address, **_plain(each)} for each in rows]
+            return [{"server": address, **_plain(row)} for row in rows]
 
-        up = {at: each for at, each in self._fleet.servers.copy().items() if each.state == "up"}
-        keys, failed = _side_by_side(ask, up)
+        up = {at: known for at, known in self._fleet.servers.copy().items() if known.state == "up"}
+        keys, failed = _side_by_side(read, up)
         return {"keys": keys, "failed": failed}
 
     @_remembered(_NAMES, config=True)
     def heat_moves(self, config: Any) -> dict[str, Any]:
         """Return the moves that would even out what is hot now, and each server's share then."""
         hot = admin.read_heat(config, 10_000).kinds
-        rates = {each.name: each.now for each in hot["shard"]}
+        rates = {shard.name: shard.now for shard in hot["shard"]}
         if not sum(rates.values()):
             return {"banner": "no process has reported heat in the last five minutes"}
         report = growth.measure_balance(config, sample=_MEASURED, seconds=0.1)
@@ -423,11 +423,11 @@ class Views:
     def locks(self) -> dict[str, Any]:
         """Return who holds and who waits for locks."""
 
-        def ask(name: str) -> list[Any]:
+        def read(name: str) -> list[Any]:
             return list(map(_plain, admin.lock_states(self._kit, components[name])))
 
         components = self._fleet.components
-        locks, failed = _side_by_side(ask, components)
+        locks, failed = _side_by_side(read, components)
         return {"locks": locks, "failed": failed}
 
     def value(self, component: str, place: str, key: str) -> dict[str, Any]:
@@ -440,11 +440,11 @@ class Views:
         unreadable: list[ShardKitError] = []
         return {
             "moves": [
-                {**_plain(each), "is_over": each.is_over, "how_far": progress_of(each)}
-                for each in growth.moves(config, unreadable)
+                {**_plain(move), "is_over": move.is_over, "how_far": progress_of(move)}
+                for move in growth.moves(config, unreadable)
             ],
             "changes": list(changes_at_work(config)),
-            "fences": [_plain(each) for each in growth.pending_fences(config)],
+            "fences": [_plain(fence) for fence in growth.pending_fences(config)],
             "unreadable": [str(error) for error in unreadable],
         }
 
@@ -459,9 +459,9 @@ class Views:
             try:
                 before = store.components_at(config, pushes[0].previous)
                 changes = [
-                    {**_plain(each), "entry": each.key.removeprefix("config:redis:")}
+                    {**_plain(field), "entry": field.key.removeprefix("config:redis:")}
                     for change in diff(before, components)
-                    for each in change.fields
+                    for field in change.fields
                 ]
             except ConfigError as error:
                 undone = str(error)
@@ -483,7 +483,7 @@ class Views:
             ],
             "changes": changes,
             "undone": undone,
-            "processes": [_plain(each) for each in processes],
+            "processes": [_plain(process) for process in processes],
             "failed": {server: str(error) for server, error in failed.items()},
         }
 
@@ -518,13 +518,13 @@ def _side_by_side(
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {key: _plain(each) for key, each in asdict(value).items()}
+        return {key: _plain(item) for key, item in asdict(value).items()}
     if hasattr(value, "_asdict"):
-        return {key: _plain(each) for key, each in value._asdict().items()}
+        return {key: _plain(item) for key, item in value._asdict().items()}
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -81,9 +81,9 @@ class Generations:
             known = {name: fields[name] for name in Generation._fields}  # others are later ones
             return Generation(**{**known, "levels": tuple(known["levels"])})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            found = f"current={shown(stored)}"
+            actual = f"current={shown(stored)}"
             remedy = "import again, or upgrade this program if a later release wrote it"
-            raise damage(self.home, self.key, found, "a generation", remedy) from None
+            raise damage(self.home, self.key, actual, "a generation", remedy) from None
 
     def read_current(self) -> Command:
         """Return the command that reads the stored form of the current generation."""
@@ -187,9 +187,10 @@ class _RangeTable:
 
 
 class RangeTables:
-    """The tables of a copy, filled block by block."""
+    """The tables of a copy, filled block by block, of so many cities."""
 
-    def __init__(self) -> None:
+    def __init__(self, cities: int) -> None:
+        self.cities = cities
         self.flat = {
             level.number: _RangeTable("Q" if level.bits > 16 else "I") for level in LEVELS[:3]
         }
@@ -197,10 +198,12 @@ class RangeTables:
 
     def add(self, level: int, bucket: int, content: bytes) -> None:
         """Add a block; those of a level must come in order. A list of pages adds nothing."""
-        block = entries(LEVELS[level], content)
-        if block is None:
+        offsets, numbers = entries(LEVELS[level], content)
+        if not numbers:
             return
-        offsets, numbers = block
+        added = [0 if n == NO_CITY else n + 1 for n in numbers]
+        if max(added) > self.cities:
+            raise LookupError(f"city {max(added) - 1} of {self.cities}")
         if level == _HOST_LEVEL:
             table, base = self.hosts.setdefault(bucket, _RangeTable("Q")), 0
         else:
@@ -209,7 +212,7 @@ class RangeTables:
                 self._end(table, bits)
             base, table.next = bucket << bits, bucket + 1
         table.starts.extend([base + offset for offset in offsets])
-        table.numbers.extend([0 if n == NO_CITY else n + 1 for n in numbers])
+        table.numbers.extend(added)
 
     def finish(self) -> None:
         """End the last city of each table at the end of its bucket."""
@@ -346,8 +349,8 @@ class BlockStore:
     ) -> Operation[Generation]:
         """Write everything that an import reads; return the new generation."""
         table = self.table(number)
-        for some in pages(source.cities(), CITIES_AT_ONCE):
-            yield from table.write(some)
+        for page in pages(source.cities(), CITIES_AT_ONCE):
+            yield from table.write(page)
             progress("cities", source.numbered)
         if not source.read:
             first = "".join(f" ({skipped})" for skipped in source.first_skipped[:1])
@@ -403,8 +406,8 @@ class BlockStore:
         Cost: an exchange for each 2,000 keys of a server, with all servers at once.
         """
         places: dict[Any, str] = {}
-        for some in pages(range(_KEYS_LOCATED), BLOCKS_AT_ONCE):
-            keys = [f"{self._name}:{n}" for n in some]
+        for page in pages(range(_KEYS_LOCATED), BLOCKS_AT_ONCE):
+            keys = [f"{self._name}:{n}" for n in page]
             located = yield Locate([(self._component, key) for key in keys])
             places |= dict(zip(located, keys, strict=True))
         [(shard, slot), *_] = places
@@ -424,16 +427,16 @@ class BlockStore:
                 Command(self._component, key, ("SCAN", cursor, *scan))
                 for key, cursor in cursors.items()
             ]
-            found = [key for _, keys in replies for key in keys if own.match(key)]
-            if found:
-                removed += sum((yield Columns.each(self._component, "UNLINK", found)))
+            unlisted = [key for _, keys in replies for key in keys if own.match(key)]
+            if unlisted:
+                removed += sum((yield Columns.each(self._component, "UNLINK", unlisted)))
             following = zip(cursors, (cursor for cursor, _ in replies), strict=True)
             cursors = {key: cursor for key, cursor in following if cursor != b"0"}
         return removed
 
     def load(self, generation: Generation) -> Operation[LocalCities]:
         """Load a generation into this process."""
-        tables = RangeTables()
+        tables = RangeTables(generation.cities)
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn, generation.levels))) is not None:
             keys = [self.block_key(number, *block) for block in listed]
@@ -444,8 +447,8 @@ class BlockStore:
             turn += 1
         yield from self._compare(generation, count, turn)
         cities: list[City] = []
-        for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            cities += yield from self._cities(number, some)
+        for page in pages(range(generation.cities), CITIES_AT_ONCE):
+            cities += yield from self._cities(number, page)
         return LocalCities(generation, tables, cities)
 
     def check(self, generation: Generation, repair: str) -> Stream[Damage]:
@@ -457,12 +460,12 @@ class BlockStore:
                 listed = yield from self._listed(*place)
             if listed is None:
                 break
-            yield from confirmed(self._check_blocks, number, turn, listed, repair)
+            yield from confirmed(self._check_blocks, generation, turn, listed, repair)
             count += len(listed)
             turn += 1
         yield from raised_twice(self._compare, generation, count, turn, repair=repair)
-        for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            yield from raised_twice(self._cities, number, some, repair=repair)
+        for page in pages(range(generation.cities), CITIES_AT_ONCE):
+            yield from raised_twice(self._cities, number, page, repair=repair)
 
     def _compare(self, generation: Generation, count: int, turn: int) -> Operation[None]:
         """Check that the lists before one were of all blocks."""
@@ -473,17 +476,21 @@ class BlockStore:
             raise damage(self._component, key, f"lists of {count} blocks", wanted, IMPORT_AGAIN)
 
     def _check_blocks(
-        self, number: int, turn: int, listed: Sequence[tuple[int, int, int]], repair: str
+        self,
+        generation: Generation,
+        turn: int,
+        listed: Sequence[tuple[int, int, int]],
+        repair: str,
     ) -> Operation[Suspicions]:
-        keys, notes = [self.block_key(number, *b) for b in listed], Suspicions()
+        keys, notes = [self.block_key(generation.number, *b) for b in listed], Suspicions()
         gets = [Command(self._component, key, ("GET", key)) for key in keys]
         contents = yield from read_or_note(gets, notes, repair)
         noted = {note.error.key for note in notes}
-        lists = self._list_key(number, turn)
+        lists = self._list_key(generation.number, turn)
         for block, key, content in zip(listed, keys, contents, strict=True):
             try:
                 if key not in noted:
-                    self._add(RangeTables(), block, key, content, lists)
+                    self._add(RangeTables(generation.cities), block, key, content, lists)
             except DamagedDataError as error:
                 notes.append(Suspicion(error, repair))
         return notes
@@ -526,7 +533,7 @@ class BlockStore:
         [stored] = yield [Command(self._component, key, ("GET", key))]
         if stored is None:
             return None
-        found, last = f"{len(stored)} bytes", dict.fromkeys(levels or range(len(LEVELS)), (-1, 0))
+        actual, last = f"{len(stored)} bytes", dict.fromkeys(levels or range(len(LEVELS)), (-1, 0))
         try:
             listed = list(_LISTED.iter_unpack(stored))
             for level, page, bucket in listed:
@@ -536,13 +543,13 @@ class BlockStore:
                     page == _NO_PAGE or page * ENTRIES_A_PAGE >> size.bits == 0
                 )
                 if levels and ((bucket, page) <= before or not possible):
-                    found = f"block {bucket:x} of level {level} after {before[0]:x}"
+                    actual = f"block {bucket:x} of level {level} after {before[0]:x}"
                     raise ValueError
             if levels and not listed:
                 raise ValueError
         except (struct.error, LookupError, ValueError):
             wanted = f"a list of blocks, {_LISTED.size} bytes each"
-            raise damage(self._component, key, found, wanted, IMPORT_AGAIN) from None
+            raise damage(self._component, key, actual, wanted, IMPORT_AGAIN) from None
         return [
             (level, bucket, WHOLE if page == _NO_PAGE else page) for level, page, bucket in listed
         ]

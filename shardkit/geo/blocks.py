@@ -179,33 +179,30 @@ class _BlockPacker:
 
 def search(level: Level, content: bytes, offset: int) -> tuple[int | None, int]:
     """Return the page to search for an offset, and NO_CITY; or None, and its city or NO_CITY."""
-    if content[:1] == _PAGES:
-        if len(content) % (level.bits // 8) != 1:
-            raise _unreadable(content)
-        page = bisect_right(_readable(level.code, content, 1, len(content)), offset) - 1
-        return (None if page < 0 else page), NO_CITY
     border = _border(level, content)
     at = bisect_right(_readable(level.code, content, 1, border), offset) - 1
     if at < 0:
         return None, NO_CITY
+    if content[:1] == _PAGES:
+        return at, NO_CITY
     start = border + _BYTES_OF_A_NUMBER * at
     return None, int.from_bytes(content[start : start + _BYTES_OF_A_NUMBER], "little")
 
 
-def entries(level: Level, content: bytes) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Return the offsets and the city numbers of a block; None for a list of pages."""
-    if content[:1] == _PAGES:
-        return None
+def entries(level: Level, content: bytes) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the offsets and the city numbers of a block; a list of pages has no numbers."""
     border = _border(level, content)
     offsets = _readable(level.code, content, 1, border)
+    if list(offsets) != sorted({*offsets}):
+        raise _unreadable(content)
     return offsets, _readable("I", content, border, len(content))
 
 
 def _border(level: Level, content: bytes) -> int:
-    """Return the position of the city numbers in a block."""
-    width = level.bits // 8
-    count, left = divmod(len(content) - 1, width + _BYTES_OF_A_NUMBER)
-    if content[:1] != _ENTRIES or left or not count:
+    """Return the position of the city numbers in a block; the end of a list of pages."""
+    width, kind = level.bits // 8, content[:1]
+    count, left = divmod(len(content) - 1, width + _BYTES_OF_A_NUMBER * (kind == _ENTRIES))
+    if kind not in (_ENTRIES, _PAGES) or left or not count:
         raise _unreadable(content)
     return 1 + count * width
 

@@ -217,8 +217,8 @@ class CityTotals(Structure[Face]):
         done = self._key("done", day)
         [files] = yield from lengths(self.component, "SET", [done], notes, repair, loses)
 
-        def note(key: str, found: str, expected: str) -> None:
-            error = damage(self.component, key, found, expected)
+        def note(key: str, actual: str, expected: str) -> None:
+            error = damage(self.component, key, actual, expected)
             notes.append(Suspicion(error, repair, loses))
 
         sums = {}
@@ -262,7 +262,7 @@ def _place(kind: str, member: bytes) -> City | None:
         if kind == "country":
             return City("", "", member.decode())
         names = json.loads(member)
-        if len(names) == KINDS.index(kind) + 1 and all(isinstance(each, str) for each in names):
+        if len(names) == KINDS.index(kind) + 1 and all(isinstance(part, str) for part in names):
             return City(*["", *names][-3:])
     except (ValueError, TypeError, RecursionError):
         pass

@@ -342,12 +342,14 @@ class IpToCity(Structure[Face]):
                 if contents is None:
                     return None
                 for (level, bucket, page), content in zip(some, contents, strict=True):
-                    if content is None:
+                    if content is None and page == WHOLE:
                         absent[level, bucket, page] = wanted[level, bucket, page]
                         continue
                     for n, offset in wanted[level, bucket, page]:
                         try:
-                            next_page, city = search(level, content, offset)
+                            next_page, city = search(level, content or b"", offset)
+                            if next_page is not None and page != WHOLE:
+                                raise LookupError("a list of pages in a page")
                         except (StructureError, LookupError, ValueError) as error:
                             key = self._store.block_key(number, level.number, bucket, page)
                             raise damage(
@@ -375,12 +377,12 @@ class IpToCity(Structure[Face]):
 
         The check shares the exchange.
         """
-        gets = Columns(self.component, "GET", keys, coalesced=True)
+        reads = Columns(self.component, "GET", keys, coalesced=True)
         if not (yield from self._stale()):
-            blocks: list[bytes | None] = yield gets
+            blocks: list[bytes | None] = yield reads
             return blocks
         now = yield from self._now()
-        stored, *contents = yield [self._generations.read_current(), *gets]
+        stored, *contents = yield [self._generations.read_current(), *reads]
         self._update_cache(stored, now)
         return contents if self._cache.view is view else None
 

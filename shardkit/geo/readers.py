@@ -22,7 +22,6 @@ from contextlib import ExitStack, closing
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from itertools import chain
-from mmap import ACCESS_READ, mmap as mapped
 from operator import itemgetter
 from os import PathLike, fspath
 from socket import AF_INET, AF_INET6, inet_pton
@@ -503,18 +502,19 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
         from maxminddb.decoder import Decoder
     source = fspath(path)
     try:
-        open_regular(source).close()  # no FIFO, which would hang
-        with closing(maxminddb.open_database(source, maxminddb.MODE_MMAP)) as database:
-            about = database.metadata()
-        with open(source, "rb") as file, mapped(file.fileno(), 0, access=ACCESS_READ) as data:
-            decode = lru_cache(64)(Decoder(data, about.search_tree_size + _SEPARATOR).decode)
-            for turn, (network, offset) in enumerate(_networks(data, about), 1):
-                record, _ = decode(offset)
-                try:
-                    city = _from_record(record, language)
-                    yield IpRange(*parse_range(str(network)), city, turn, source)
-                except ValueError as error:
-                    yield SkippedLine(turn, f"{network}: {error}", source)
+        with open_regular(source) as file:  # not mapped: a truncated file would end the process
+            data = file.read()
+            file.seek(0)
+            with closing(maxminddb.open_database(file, maxminddb.MODE_FD)) as database:
+                about = database.metadata()
+        decode = lru_cache(64)(Decoder(data, about.search_tree_size + _SEPARATOR).decode)
+        for turn, (network, offset) in enumerate(_networks(data, about), 1):
+            record, _ = decode(offset)
+            try:
+                city = _from_record(record, language)
+                yield IpRange(*parse_range(str(network)), city, turn, source)
+            except ValueError as error:
+                yield SkippedLine(turn, f"{network}: {error}", source)
     except OSError:
         raise
     except Exception as error:  # whatever bytes of any kind do to a decoder
@@ -523,7 +523,7 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
         ) from error
 
 
-def _networks(data: mapped, about: Any) -> Iterator[tuple[IPv4Network | IPv6Network, int]]:
+def _networks(data: bytes, about: Any) -> Iterator[tuple[IPv4Network | IPv6Network, int]]:
     """Yield the networks of a database, and where their records are.
 
     maxminddb's own iterators trust the file: of a damaged one they read what is not theirs, or
@@ -600,7 +600,7 @@ def _reason(error: Exception) -> str:
 
 
 RANGES_IN_MEMORY: Final = 200_000
-SKIPPED_KEPT: Final = 10
+SKIPPED_SHOWN: Final = 10
 MOST_CITIES: Final = 2**32 - 1  # the largest number means that there is no city
 _RANGES_A_BLOCK: Final = 2_000
 
@@ -682,7 +682,7 @@ class ImportInput:
 
     def _skip(self, skipped: SkippedLine) -> None:
         self.skipped += 1
-        if len(self.first_skipped) < SKIPPED_KEPT:
+        if len(self.first_skipped) < SKIPPED_SHOWN:
             self.first_skipped.append(skipped)
 
     def _spill(self) -> None:
@@ -735,13 +735,13 @@ def disjoint(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
 
 def merged(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
     """Merge adjacent ranges of one city."""
-    held: Any = None
+    last_range: Any = None
     for first, last, number in ranges:
-        if held is not None and held[2] == number and held[1] + 1 == first:
-            held = (held[0], last, number)
+        if last_range is not None and last_range[2] == number and last_range[1] + 1 == first:
+            last_range = (last_range[0], last, number)
             continue
-        if held is not None:
-            yield held
-        held = first, last, number
-    if held is not None:
-        yield held
+        if last_range is not None:
+            yield last_range
+        last_range = first, last, number
+    if last_range is not None:
+        yield last_range

@@ -43,17 +43,17 @@ def redis_in_action(
     for key in cities:
         for field, value in client.hscan_iter(key, count=_AT_ONCE):
             yield _city(key, _text(field), value)
-    held: tuple[int, int | str, int] | None = None
+    last_range: tuple[int, int | str, int] | None = None
     for rank, member, score in _by_address(client, ranges):
         if not -(IPV4 // 2) <= score < IPV4 or score != int(score):
             yield SkippedLine(rank + 1, f"the score {score} is not an IPv4 address", ranges)
             continue
         first = int(score) % IPV4
-        if held is not None and first > held[0]:
-            yield IpRange(held[0], first - 1, *held[1:], ranges)
-        held = first, source_id(_text(member).rpartition("_")[0] or _text(member)), rank + 1
-    if held is not None:
-        yield IpRange(held[0], IPV4 - 1, *held[1:], ranges)
+        if last_range is not None and first > last_range[0]:
+            yield IpRange(last_range[0], first - 1, *last_range[1:], ranges)
+        last_range = first, source_id(_text(member).rpartition("_")[0] or _text(member)), rank + 1
+    if last_range is not None:
+        yield IpRange(last_range[0], IPV4 - 1, *last_range[1:], ranges)
 
 
 def _by_address(client: redis.Redis, key: str) -> Iterator[tuple[int, Any, float]]:

@@ -19,7 +19,7 @@ from typing import Any, Unpack
 import shardkit
 from shardkit.caching.functions import Caching, CachingOptions
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.integrations.web import PROBES, Sessions, error_answer
+from shardkit.integrations.web import PROBES, Sessions, check_ttl, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
@@ -85,13 +85,13 @@ class _OfKit:
     def __init__(self, given: AsyncShardKit | None, make: Callable[[AsyncShardKit], Any]) -> None:
         self._given, self._make = given, make
         self._kit: AsyncShardKit | None = None
-        self._made: Any = None
+        self._object: Any = None
 
     def __call__(self, scope: Scope) -> Any:
         kit = self._given or request_kit(scope)
         if kit is not self._kit:
-            self._kit, self._made = kit, self._make(kit)
-        return self._made
+            self._kit, self._object = kit, self._make(kit)
+        return self._object
 
 
 class TimingMiddleware:
@@ -205,15 +205,15 @@ class ETagMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        held: MutableMapping[str, Any] | None = None
+        pending: MutableMapping[str, Any] | None = None
 
         async def tagged(message: MutableMapping[str, Any]) -> None:
-            nonlocal held
+            nonlocal pending
             if message["type"] == "http.response.start" and message["status"] == 200:
-                held = message
+                pending = message
                 return
-            if held is not None:
-                start, held = held, None
+            if pending is not None:
+                start, pending = pending, None
                 if message["type"] == "http.response.body" and not message.get("more_body"):
                     start, message = _with_etag(scope, start, message)
                 await send(start)
@@ -250,9 +250,9 @@ class SessionMiddleware:
         kit: AsyncShardKit | None = None,
     ) -> None:
         self._app = app
-        self._name = name
+        self._name, kept = name, check_ttl(name, ttl)
         self._sessions = _OfKit(
-            kit, lambda kit: Sessions(kit.face_of(True)[0], component, name, ttl)
+            kit, lambda kit: Sessions(kit.face_of(True)[0], component, name, kept)
         )
         self._cookie = f"; Path=/; HttpOnly; SameSite=Lax{'; Secure' * secure}; Max-Age="
 
@@ -290,16 +290,16 @@ def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any],
     def decorate(function: Any) -> Any:
         if not inspect.iscoroutinefunction(function):
             raise InvalidArgumentError(f"{caching.owner}: not an async def function", "make it one")
-        made: Any = caching(function)
+        cached: Any = caching(function)
 
         def with_kit(call: Any) -> Any:
             @functools.wraps(function)
             async def called(*args: Any, **kwargs: Any) -> Any:
-                for each in (*args, *kwargs.values()):
-                    if isinstance(each, AsyncShardKit):
-                        current.set(each)
+                for arg in (*args, *kwargs.values()):
+                    if isinstance(arg, AsyncShardKit):
+                        current.set(arg)
                         break
-                    if isinstance(scope := getattr(each, "scope", None), MutableMapping):
+                    if isinstance(scope := getattr(arg, "scope", None), MutableMapping):
                         current.set(request_kit(scope))
                         break
                 else:
@@ -310,11 +310,11 @@ def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any],
 
         async def invalidate_tag(*tags: str, kit: AsyncShardKit) -> None:
             current.set(kit)
-            await made.invalidate_tag(*tags)
+            await cached.invalidate_tag(*tags)
 
-        call = with_kit(made)
-        call.refresh, call.invalidate = with_kit(made.refresh), with_kit(made.invalidate)
-        call.invalidate_tag, call.key = invalidate_tag, made.key
+        call = with_kit(cached)
+        call.refresh, call.invalidate = with_kit(cached.refresh), with_kit(cached.invalidate)
+        call.invalidate_tag, call.key = invalidate_tag, cached.key
         return call
 
     return decorate
@@ -337,13 +337,13 @@ def _with_etag(
 
 
 def _header(scope: Scope, wanted: bytes, separator: bytes = b",") -> list[str]:
-    found = separator.join(value for name, value in scope["headers"] if name == wanted)
-    return [each.strip() for each in found.decode("latin-1").split(separator.decode())]
+    header = separator.join(value for name, value in scope["headers"] if name == wanted)
+    return [value.strip() for value in header.decode("latin-1").split(separator.decode())]
 
 
 def _cookie(scope: Scope, wanted: str) -> str:
-    for each in _header(scope, b"cookie", b";"):
-        name, _, value = each.partition("=")
+    for cookie in _header(scope, b"cookie", b";"):
+        name, _, value = cookie.partition("=")
         if name == wanted:
             return value
     return ""

@@ -20,6 +20,7 @@ from shardkit import events
 from shardkit.errors import RoutingError, extra, few
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import live_pools, watchers
+from shardkit.operations.arguments import check_integer
 from shardkit.routing.command_keys import key_positions
 
 with extra("otel", "traces and metrics of OpenTelemetry"):
@@ -59,6 +60,7 @@ def instrument(
         keys: how many of the keys of its commands a server's span has at most, as
             ``shardkit.keys``; none by default, because keys may contain secrets.
     """
+    check_integer("otel", "keys", keys, 0, 2**31)
     telemetry = _Telemetry(
         trace.get_tracer("shardkit", tracer_provider=tracer_provider),
         metrics.get_meter("shardkit", meter_provider=meter_provider),
@@ -135,9 +137,9 @@ class _Telemetry:
         group = sent.group or [sent]
         if sent is not group[-1]:
             return  # one span for the exchange
-        count = sum(each.count for each in group)
-        error = next((each.error for each in group if each.error is not None), None)
-        names = {each.name for each in group}
+        count = sum(event.count for event in group)
+        error = next((event.error for event in group if event.error is not None), None)
+        names = {event.name for event in group}
         name = names.pop() if len(names) == 1 else ""
         if count > 1:
             name = f"PIPELINE {name}".rstrip()
@@ -146,18 +148,18 @@ class _Telemetry:
             "db.operation.name": name,
             **_place(sent.address),
         }
-        if len({each.address for each in group}) > 1:  # databases of the server
+        if len({event.address for event in group}) > 1:  # databases of the server
             del attributes["db.namespace"]
         if error is not None:
             attributes["error.type"] = _type(error)
         self._times[_DURATION].record(seconds, attributes)
         if count > 1:
             attributes["db.operation.batch.size"] = count
-        attributes["shardkit.shard"] = few([each.shard for each in group], ", ")
+        attributes["shardkit.shard"] = few([event.shard for event in group], ", ")
         if refused:
             attributes["shardkit.refused"] = True
         if self._keys:
-            commands = (args for each in group for args in each.commands_of())
+            commands = (args for event in group for args in event.commands_of())
             attributes["shardkit.keys"] = _keys(commands, self._keys)
         now = time.time_ns()
         span = self._tracer.start_span(
@@ -178,20 +180,20 @@ class _Telemetry:
     def _pending(self, options: CallbackOptions) -> Iterable[Observation]:
         if not self.active:
             return
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for pool in live_pools():
-            found[_pool_name(pool.policy)] += pool.pending()
-        for name, count in found.items():
+            counts[_pool_name(pool.policy)] += pool.pending()
+        for name, count in counts.items():
             yield Observation(count, {_POOL: name})
 
     def _connections(self, options: CallbackOptions) -> Iterable[Observation]:
         if not self.active:
             return
-        found: Counter[tuple[str, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         for pool in live_pools():
             for state, count in zip(("idle", "used"), pool.connections.counts(), strict=True):
-                found[_pool_name(pool.policy), state] += count
-        for (name, state), count in found.items():
+                counts[_pool_name(pool.policy), state] += count
+        for (name, state), count in counts.items():
             yield Observation(count, {_POOL: name, "db.client.connection.state": state})
 
 
@@ -200,7 +202,7 @@ def _pool_name(policy: CallPolicy) -> str:
 
 
 def _keys(commands: Iterable[Sequence[Any]], most: int) -> list[str]:
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
     for args in commands:
         try:
             positions = key_positions(args)
@@ -208,10 +210,10 @@ def _keys(commands: Iterable[Sequence[Any]], most: int) -> list[str]:
             continue
         for key in (args[position] for position in positions):
             text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
-            found[text] = None
-        if len(found) >= most:
+            keys[text] = None
+        if len(keys) >= most:
             break
-    return list(found)[:most]
+    return list(keys)[:most]
 
 
 def _mark(span: trace.Span, error: BaseException) -> None:
@@ -228,14 +230,14 @@ def _type(error: BaseException) -> str:
 @lru_cache(4096)
 def _place(address: str) -> dict[str, Any]:
     """Return the attributes of a server's address, ``a.internal:6379/1``."""
-    found = re.fullmatch(r"(?:cluster node |cluster:)?\[?(.*?)\]?:(\d+)(?:/(\d+))?", address)
-    if found is None:
+    match = re.fullmatch(r"(?:cluster node |cluster:)?\[?(.*?)\]?:(\d+)(?:/(\d+))?", address)
+    if match is None:
         server, _, number = address.rpartition("/")
         if number.isdigit():
             return {"server.address": server, "db.namespace": number}
         return {"server.address": address}
     return {
-        "server.address": found[1],
-        "server.port": int(found[2]),
-        "db.namespace": found[3] or "0",
+        "server.address": match[1],
+        "server.port": int(match[2]),
+        "db.namespace": match[3] or "0",
     }

@@ -14,6 +14,7 @@ from shardkit import events
 from shardkit.errors import extra
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import watchers
+from shardkit.operations.arguments import check_integer
 
 with extra("prometheus", "metrics of Prometheus"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -42,8 +43,8 @@ def instrument(
     def stop() -> None:
         unsubscribe()
         watchers.remove(metrics.used)
-        for each in metrics.all:
-            registry.unregister(each)
+        for metric in metrics.all:
+            registry.unregister(metric)
 
     return stop
 
@@ -63,18 +64,20 @@ class _LabelValues:
 
 class _Metrics:
     def __init__(self, registry: CollectorRegistry, max_shards: int, max_names: int) -> None:
+        check_integer("prometheus", "max_shards", max_shards, 0, 2**31)
+        check_integer("prometheus", "max_names", max_names, 0, 2**31)
         self._shard = _LabelValues(max_shards)
         self._command, self._call = _LabelValues(max_names), _LabelValues(max_names)
         self._error, self._server = _LabelValues(max_names), _LabelValues(max_names)
         on_shard = ["component", "shard"]
         self.all: list[Any] = []
 
-        def made(kind: type[T], name: str, text: str, *labels: str, **options: Any) -> T:
+        def metric(kind: type[T], name: str, text: str, *labels: str, **options: Any) -> T:
             metric = kind(f"shardkit_{name}", text, labels, registry=registry, **options)  # type: ignore[call-arg]
             self.all.append(metric)
             return metric
 
-        timed = partial(made, Histogram, buckets=_BUCKETS)
+        timed = partial(metric, Histogram, buckets=_BUCKETS)
         sending = "From sending commands to a server to their last reply"
         self._requests = timed("request_duration_seconds", sending, *on_shard)
         calling = "Calls of operations, pipelines and routers"
@@ -84,13 +87,13 @@ class _Metrics:
         queued = "How long commands waited to be written to a connection that tasks share"
         self._queue_waits = timed("queue_wait_seconds", queued, *on_shard)
         several = "Commands sent; those of a batch of several kinds as 'several'"
-        self._commands = made(Counter, "commands", several, "component", "command")
+        self._commands = metric(Counter, "commands", several, "component", "command")
         failing = "Requests without replies"
-        self._failures = made(Counter, "request_failures", failing, *on_shard, "error")
-        self._retries = made(Counter, "commands_retried", "Commands sent again")
-        self._opened = made(Counter, "connections_opened", "Connections made", *on_shard)
-        self._closed = made(Counter, "connections_closed", "Connections closed", *on_shard)
-        self._breakers = made(Gauge, "breaker_open", "1 while a breaker is open", "server")
+        self._failures = metric(Counter, "request_failures", failing, *on_shard, "error")
+        self._retries = metric(Counter, "commands_retried", "Commands sent again")
+        self._opened = metric(Counter, "connections_opened", "Connections made", *on_shard)
+        self._closed = metric(Counter, "connections_closed", "Connections closed", *on_shard)
+        self._breakers = metric(Gauge, "breaker_open", "1 while a breaker is open", "server")
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.CommandsSent):

@@ -46,7 +46,7 @@ def error_answer(error: ShardKitError) -> tuple[int, dict[str, str], bytes] | No
     """
     kind = {"content-type": "application/json"}
     several = error.exceptions if isinstance(error, ShardErrors) else [error]
-    if any(isinstance(each, _TEMPORARY) for each in several):
+    if any(isinstance(error, _TEMPORARY) for error in several):
         about = log_records.fields("request-unavailable", cause=str(error))
         logger.warning("answered 503: %s", error, extra=about)
         text = "This is not available now. Try again."
@@ -79,12 +79,17 @@ class WebSession(dict[str, Any]):
         self._renewed = True
 
 
+def check_ttl(name: str, ttl: Seconds) -> int:
+    """Return the whole seconds for which a session is kept, checked."""
+    return int(check_seconds(name, "ttl", ttl, 1, 2**31))
+
+
 class Sessions(Structure[Face]):
     """Sessions on the shards of their ids, for ``ttl`` seconds after their last use."""
 
     def __init__(self, driver: Driver, component: str, name: str, ttl: Seconds) -> None:
         super().__init__(driver, component, name)
-        self.ttl = int(check_seconds(name, "ttl", ttl, 1, 2**31))
+        self.ttl = check_ttl(name, ttl)
 
     @operation
     def load(self, cookie: str) -> Operation[WebSession]:
@@ -92,11 +97,11 @@ class Sessions(Structure[Face]):
         session = WebSession()
         if _ID.fullmatch(cookie):
             key = f"{self.name}:{cookie}"
-            [found] = yield [self._at(key, "GETEX", key, "EX", self.ttl, idempotent=True)]
-            if found is not None:
+            [stored] = yield [self._at(key, "GETEX", key, "EX", self.ttl, idempotent=True)]
+            if stored is not None:
                 try:
-                    session.update(json.loads(found))
-                    session._stored = found.decode()
+                    session.update(json.loads(stored))
+                    session._stored = stored.decode()
                 except (ValueError, TypeError):
                     raise DamagedDataError(self.name, "no JSON", "a session") from None
                 session.id = cookie

@@ -49,9 +49,9 @@ def init_flask(
 
     def answer(error: Exception) -> Any:
         cause = getattr(error, "original_exception", None) or error
-        found = error_answer(cause) if isinstance(cause, ShardKitError) else None
-        if found is not None:
-            status, headers, body = found
+        response = error_answer(cause) if isinstance(cause, ShardKitError) else None
+        if response is not None:
+            status, headers, body = response
             return body, status, headers
         if error is cause and isinstance(error, ShardKitError):
             raise error

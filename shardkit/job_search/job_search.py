@@ -50,6 +50,7 @@ from shardkit.search.schema import CHUNK, Schema
 from shardkit.search.searcher import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
+from shardkit.structures.base.damage import stored_text
 
 Skills: TypeAlias = Iterable[str] | Mapping[str, float]
 
@@ -359,12 +360,13 @@ class JobSearch(DocumentStructure[Face]):
             return parts[number].call("job_search/find", arguments)
 
         slices, missing, _ = yield from self._parts.query(call, end=2, version=4, partial=partial)
-        answered = [reply for of_part in slices for reply in of_part]
-        total = sum(reply[0] for reply in answered)
+        answering = zip(self._parts.answering(PRIMARY, missing), slices, strict=True)
+        answered = [(part, reply) for part, of_part in answering for reply in of_part]
+        total = sum(reply[0] for _, reply in answered)
         # Python orders text by code points, as Lua orders UTF-8 by bytes.
         rows = [
-            Hit(job_id.decode(), required)
-            for _, flat, *_ in answered
+            Hit(stored_text(part.to, part.state, job_id), required)
+            for part, (_, flat, *_) in answered
             for job_id, required in zip(flat[::2], flat[1::2], strict=True)
         ]
         hits = sorted(rows, key=lambda hit: (-float(hit.value), hit.id))

@@ -127,10 +127,10 @@ def numbers_of(component: Component, keys: Sequence[Key]) -> Sequence[int | None
 def converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbacks) -> list[Any]:
     """Return replies as redis-py converts them, failures as they are."""
     common = callbacks.common(set(names))
-    each_callback: Iterable[Callback | None]
+    callback_of_reply: Iterable[Callback | None]
     if common is None:  # a shard's client has a callback of its own
         tables = callbacks.tables
-        each_callback = (
+        callback_of_reply = (
             tables[n].get(name) for n, name in zip(callbacks.numbers, names, strict=True)
         )
     elif not any(common.values()):
@@ -141,14 +141,14 @@ def converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbac
             values = _converted_once(callback, replies)
             if values is not None:
                 return values
-        each_callback = map(common.__getitem__, names)
+        callback_of_reply = map(common.__getitem__, names)
     return [
         reply if callback is None or isinstance(reply, ShardFailure) else callback(reply)
-        for callback, reply in zip(each_callback, replies, strict=True)
+        for callback, reply in zip(callback_of_reply, replies, strict=True)
     ]
 
 
-_FEW = 8  # different replies, at most, that are converted only once each
+_MOST_DISTINCT = 8  # different replies, at most, that are converted only once each
 
 
 def _converted_once(callback: Callback | None, replies: Sequence[Reply]) -> list[Any] | None:
@@ -159,7 +159,7 @@ def _converted_once(callback: Callback | None, replies: Sequence[Reply]) -> list
         distinct = set(replies)
     except TypeError:  # lists
         return None
-    if len(distinct) > _FEW or not set(map(type, distinct)) <= {bytes, str}:
+    if len(distinct) > _MOST_DISTINCT or not set(map(type, distinct)) <= {bytes, str}:
         return None
     values = {reply: callback(reply) for reply in distinct}  # type: ignore[misc]
     if not set(map(type, values.values())) <= {bool, bytes, str}:

@@ -381,7 +381,7 @@ class Catalogue(Generic[Face]):
             options: see `shardkit.coordination.holdable.Holdable`.
         """
         return _coordination.Lock(
-            self._driver, component, name, *self._held(renew), kind=kind, **options
+            self._driver, component, name, *self._args(renew), kind=kind, **options
         )
 
     def semaphore(
@@ -395,7 +395,7 @@ class Catalogue(Generic[Face]):
     ) -> _coordination.Semaphore[Face]:
         """Return a counting semaphore; see `shardkit.coordination.Semaphore` and `lock`."""
         return _coordination.Semaphore(
-            self._driver, component, name, *self._held(renew), limit=limit, **options
+            self._driver, component, name, *self._args(renew), limit=limit, **options
         )
 
     def read_write_lock(
@@ -408,7 +408,7 @@ class Catalogue(Generic[Face]):
     ) -> _coordination.ReadWriteLock:
         """Return a read-write lock; see `shardkit.coordination.ReadWriteLock` and `lock`."""
         return _coordination.ReadWriteLock(
-            self._driver, component, name, *self._held(renew), **options
+            self._driver, component, name, *self._args(renew), **options
         )
 
     def multi_lock(
@@ -433,7 +433,7 @@ class Catalogue(Generic[Face]):
     ) -> _coordination.QuorumLock[Face]:
         """Return a lock on a majority of servers; see `shardkit.coordination.QuorumLock`."""
         return _coordination.QuorumLock(
-            self._driver, name, components, *self._held(renew), **options
+            self._driver, name, components, *self._args(renew), **options
         )
 
     def election(
@@ -445,7 +445,7 @@ class Catalogue(Generic[Face]):
         **options: Unpack[_coordination.HoldOptions],
     ) -> _coordination.Election[Face]:
         """Return an election; see `shardkit.coordination.Election` and `lock`."""
-        return _coordination.Election(self._driver, component, name, *self._held(renew), **options)
+        return _coordination.Election(self._driver, component, name, *self._args(renew), **options)
 
     def countdown_latch(self, name: str, *, component: str) -> _coordination.CountdownLatch[Face]:
         """Return a latch; see `shardkit.coordination.CountdownLatch`."""
@@ -475,7 +475,7 @@ class Catalogue(Generic[Face]):
         """Return a market; see `shardkit.market.Market`."""
         return _market.Market(self._driver, component, name, grace=grace, clock=self._clock)
 
-    def _held(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None, ServerClock]:
+    def _args(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None, ServerClock]:
         return self._renewals if renew else None, self._clock
 
     def rate_limit(
@@ -578,8 +578,8 @@ class Catalogue(Generic[Face]):
             logs: where `AccessTimes.warn` counts its warnings.
             read_from: see `hash`.
         """
-        found = self.statistics(name, component=component, read_from=read_from)
-        return _metrics.AccessTimes(found, overall=overall, logs=logs)
+        statistics = self.statistics(name, component=component, read_from=read_from)
+        return _metrics.AccessTimes(statistics, overall=overall, logs=logs)
 
     def timed(self, context: str, *, component: str, errors: bool = True) -> _metrics.TimedBlock:
         """Time a block of code or a function; see `shardkit.metrics.AccessTimes.timed`."""

@@ -71,11 +71,11 @@ def stale_map(config: Any, shard_map: ShardMap) -> list[CheckFinding]:
     """
     now = read_components(config, shard_map.components)
     differing = {
-        name: each for name, each in shard_map.components.items() if not each.same_as(now.get(name))
+        name: own for name, own in shard_map.components.items() if not own.same_as(now.get(name))
     }
     for record in read_history(config) if differing else ():
-        for name, each in differing.items():
-            if each.same_as(whole_component_of(name, record.before.get(name) or {})):
+        for name, component in differing.items():
+            if component.same_as(whole_component_of(name, record.before.get(name) or {})):
                 return [
                     CheckFinding(
                         shard_map.source,

@@ -171,8 +171,8 @@ def _wrap(function: Callable[..., Any], connections: Plane, finder: Finder) -> C
     else:
         wrapper = (_method if before else _function)(function, finder(function, connections.client))
     functools.update_wrapper(wrapper, function)
-    taken = parameters[before]
-    if taken.kind is not inspect.Parameter.VAR_POSITIONAL:
+    parameter = parameters[before]
+    if parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
         del parameters[before]
     wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=parameters
@@ -180,7 +180,7 @@ def _wrap(function: Callable[..., Any], connections: Plane, finder: Finder) -> C
     wrapper.__annotations__ = {
         name: hint
         for name, hint in getattr(function, "__annotations__", {}).items()
-        if name != taken.name
+        if name != parameter.name
     }
     return wrapper
 

@@ -82,7 +82,7 @@ class Sketch(Generic[T]):
 
     def heaviest(self, most: int) -> list[tuple[T, float]]:
         """Return the heaviest items with their counts."""
-        return heapq.nlargest(most, self.counts.items(), key=lambda each: each[1])
+        return heapq.nlargest(most, self.counts.items(), key=lambda pair: pair[1])
 
 
 class HeatCounter:
@@ -123,7 +123,7 @@ class HeatCounter:
         """Report, and use a kit's connections no more; the last one's end ends the counting."""
         with DeadlineBlock(LAST_SECONDS):
             self.send()
-        self._sources = [each for each in self._sources if each() not in (None, source)]
+        self._sources = [ref for ref in self._sources if ref() not in (None, source)]
         if not self._sources:
             self.closed = True
             self._stop.set()
@@ -134,7 +134,7 @@ class HeatCounter:
             self._note_listened()
             sketches, listened, seconds = self._sketches, self._listened, self._seconds()
             self._reset()
-        source = next((found for each in self._sources if (found := each())), None)
+        source = next((alive for ref in self._sources if (alive := ref())), None)
         if source is None or not listened or not sketches["component"].counts:
             return
         try:
@@ -188,7 +188,7 @@ class HeatCounter:
     def _run(self) -> None:
         self._began = time.monotonic()  # a busy machine starts threads late
         while not self._stop.is_set():
-            if not any(each() for each in self._sources) and self._seconds() > INTERVAL:
+            if not any(ref() for ref in self._sources) and self._seconds() > INTERVAL:
                 return
             window = _WINDOW if self.share < 1 else 1.0
             pause = window / self.share - window

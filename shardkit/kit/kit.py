@@ -60,7 +60,7 @@ from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routing.placement import DEFAULT
-from shardkit.structures.base.arguments import LONGEST_WAIT, check_integer, check_seconds
+from shardkit.structures.base.arguments import check_integer, check_seconds
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.upgrade import Upgrade, upgrade_component
 
@@ -143,7 +143,7 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self._config_clients = config_clients
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
-        self.topology.changed = partial(_tell_changed, self.clients, self._private)
+        self.topology.changed = partial(_notify_changed, self.clients, self._private)
         self._other_face: tuple[Any, Any] | None = None
         self.near_copies: dict[str, Any] = {}  # of cached functions, by component
         self._stop_heat: Callable[[], object] | None = None
@@ -174,11 +174,11 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return the decorator `shardkit.kit.decorators.sharded_connection` of this kit."""
-        found = decorators.sharded_connection(
+        decorator = decorators.sharded_connection(
             self.plane, component, shards, key, max_age, placement, read_from
         )
         self.topology.count(component, shards, placement or DEFAULT)
-        return found
+        return decorator
 
     def cached(
         self, component: str, **options: Unpack[_caching.CachingOptions]
@@ -209,6 +209,42 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         Cost of a call: one exchange for a hit, three for a computation.
         """
         return _caching.Caching(lambda: self, component, **options)
+
+    def near(
+        self,
+        component: str,
+        size: int,
+        *,
+        max_age: Seconds = 1.0,
+        prefixes: Collection[str] = (),
+    ) -> Self:
+        """Return this kit with near copies: reads of a component use replies of earlier ones.
+
+        They are those of routers, of pipelines without MULTI, and of structures that the returned
+        kit makes. Servers tell of changes, and a call that writes with it reads its own writes;
+        what clients of ``router[key]``, decorators and `client` write is told by the server. On
+        clusters, in memory, and where CLIENT TRACKING is refused, each copy is used for
+        ``max_age``. Closing either kit closes both.
+
+        Args:
+            component: whose keys; others are read as usual. Those of replicas are, too.
+            size: bytes of this process for the copies; the oldest go first.
+            max_age: the seconds that a copy may be older than what its server has, also when
+                connections hang.
+            prefixes: what the keys begin with, to hear of fewer changes; all keys by default. None
+                may be the beginning of another.
+
+        Cost: one connection to each server, which sends each changed key to each such process. A
+        read that finds no copy asks for its key's time to live in the same exchange.
+        """
+        view = object.__new__(type(self))
+        vars(view).update(vars(self))
+        copies = _caching.near_copies(self, component, size, max_age, prefixes)
+        view.plane = plane = self.plane.with_near(component, copies)
+        kind: Any = type(self._driver)
+        driver = kind(plane.alink() if kind is AwaitingDriver else plane.link())
+        vars(view).update(_driver=driver, driver=driver, _other_face=None)
+        return view
 
     def face_of(self, awaits: bool | None) -> tuple[Any, Any]:
         """Return what runs operations of a face (None: the kit's own), and what renews holds."""
@@ -368,15 +404,15 @@ def _whole(component: Component) -> Component:
 
 
 def _alive(private: set[weakref.ref[Clients]]) -> list[Clients]:
-    found = [each() for each in list(private)]
-    return [clients for clients in found if clients is not None]
+    alive = [ref() for ref in list(private)]
+    return [clients for clients in alive if clients is not None]
 
 
-def _tell_changed(
+def _notify_changed(
     clients: Clients, private: set[weakref.ref[Clients]], component: Component
 ) -> None:
-    for each in (clients, *_alive(private)):
-        each.changed(component)
+    for changing in (clients, *_alive(private)):
+        changing.changed(component)
     if handlers:
         emit(EntryChanged(component.name, component.epoch))
 
@@ -454,9 +490,9 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
 
         def find(anew: bool) -> Client:
             read = self.topology.reread if anew else self.topology.component
-            found = read(component)
-            require_unsplit(layout, found, shard)
-            return clients.get(found, shard, raw=False)
+            described = read(component)
+            require_unsplit(layout, described, shard)
+            return clients.get(described, shard, raw=False)
 
         private_client = _followed(clients, find(False), find, PrivatePool, DirectClient)
         return cast("redis.Redis", private_client)
@@ -473,7 +509,7 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
-        return health_of(self, check_seconds("kit", "timeout", timeout, 0, LONGEST_WAIT))
+        return health_of(self, check_seconds("kit", "timeout", timeout))
 
     def upgrade(
         self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
@@ -590,17 +626,17 @@ class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedC
 
         async def find(anew: bool) -> AsyncClient:
             read = self.topology.areread if anew else self.topology.acomponent
-            found = await read(component)
-            require_unsplit(layout, found, shard)
-            return clients.aget(found, shard, raw=False)
+            described = await read(component)
+            require_unsplit(layout, described, shard)
+            return clients.aget(described, shard, raw=False)
 
-        found = await find(False)
-        private_client = _followed(clients, found, find, AsyncPrivatePool, MultiplexedClient)
+        described = await find(False)
+        private_client = _followed(clients, described, find, AsyncPrivatePool, MultiplexedClient)
         return cast("aioredis.Redis", private_client)
 
     async def health(self, timeout: Seconds = TIMEOUT) -> Health:  # noqa: ASYNC109 - as blocking
         """Check every server, all at the same time; see `ShardKit.health`."""
-        return await ahealth_of(self, check_seconds("kit", "timeout", timeout, 0, LONGEST_WAIT))
+        return await ahealth_of(self, check_seconds("kit", "timeout", timeout))
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `ShardKit.together`."""
@@ -849,8 +885,8 @@ def _explain(source: Source) -> str:
 
     if isinstance(source, MapFile) and (entry := source.shard_map.config_server) is not None:
         with suppress(ShardKitError, *ServerErrors), config_client(entry) as config:
-            for found in stale_map(config, source.shard_map):
-                return f"{found.where} {found.problem}: {found.remedy}"
+            for fault in stale_map(config, source.shard_map):
+                return f"{fault.where} {fault.problem}: {fault.remedy}"
     return ""
 
 

@@ -6,9 +6,11 @@ client of that shard.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.config.component import MAX_SHARDS, Component, wrong_placement
@@ -49,13 +51,13 @@ class CallSite:
         max_age: Seconds | None = None,
         unsharded: bool = False,
     ) -> None:
-        said = f"placement={shown(mask('host', placement))}"
+        rule = f"placement={shown(mask('host', placement))}"
         if placement is not None and shards is None:
-            raise InvalidArgumentError(f"{said} without shards=", "use both")
+            raise InvalidArgumentError(f"{rule} without shards=", "use both")
         if shards is not None:
             check_integer(str(component), "shards", shards, 1, MAX_SHARDS)
             if wrong := wrong_placement(placement or DEFAULT, shards):
-                raise InvalidArgumentError(f"component {component!r}: {said} {wrong}", "correct it")
+                raise InvalidArgumentError(f"component {component!r}: {rule} {wrong}", "correct it")
         self.component = component
         self.shards = shards
         self.placement = placement
@@ -92,6 +94,7 @@ class CallSite:
 class ClientPlane:
     """Returns clients by component and key."""
 
+    near: Mapping[str, Any] = MappingProxyType({})  # near copies by component; see `Kit.near`
     check_keys = False  # whether key routers' clients refuse keys of other shards, for tests
 
     def __init__(self, topology: Topology, clients: Clients, zone: str = "") -> None:
@@ -119,7 +122,17 @@ class ClientPlane:
             reads = LinkReads(self.replicas, self.clients, read_from, structures=raw)
             made = kind(self.topology, self.clients, raw=raw, reads=reads)
             link = self._links.setdefault((kind, raw, read_from), made)
+        if self.near and read_from is None:
+            from shardkit.caching.near_reads import NearLink  # few programs need it
+
+            return NearLink(link, self.near, raw)  # type: ignore[return-value]
         return link
+
+    def with_near(self, component: str, copies: Any) -> ClientPlane:
+        """Return the same plane, whose links use near copies of a component's keys."""
+        plane = copy.copy(self)
+        plane.near = {**self.near, component: copies}
+        return plane
 
     def sender(self, link: BlockingLink | AwaitingLink, component: Component) -> Any:
         """Return what sends batches whose keys one version of the component has placed."""
@@ -130,8 +143,8 @@ class ClientPlane:
         readers = self._readers.get(read_from)
         if readers is None:
             self._check_zone(read_from)
-            made = ReaderClients(self.clients, self.replicas, read_from)
-            readers = self._readers.setdefault(read_from, made)
+            new = ReaderClients(self.clients, self.replicas, read_from)
+            readers = self._readers.setdefault(read_from, new)
         return readers
 
     def _check_zone(self, read_from: ReadFrom | None) -> None:
@@ -149,20 +162,20 @@ class ClientPlane:
         """Return the client of the shard of a key, or of the unsharded entry."""
         if site.max_age is not None:
             self.topology.limit_age(site.component, site.max_age)
-        found = self.topology.component(site.component)
-        if found is not site.seen:
-            found = site.checked(self.topology, found)
+        current = self.topology.component(site.component)
+        if current is not site.seen:
+            current = site.checked(self.topology, current)
         clients: Any = self.clients
-        if found.splits_reads or site.read_from is not None:
+        if current.splits_reads or site.read_from is not None:
             clients = self.readers(site.read_from)
-        return clients.get(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
+        return clients.get(current, None if site.unsharded else current.number_of(key))  # type: ignore[arg-type, no-any-return]
 
     def aclient(self, site: CallSite, key: Key | None = None) -> MaybeAwaited:
         """Return the awaiting `client`."""
         if site.max_age is not None:
             self.topology.limit_age(site.component, site.max_age)
-        found = self.topology.fresh(site.component)
-        return self._read_client(site, key) if found is None else self._aclient(found, site, key)
+        fresh = self.topology.fresh(site.component)
+        return self._read_client(site, key) if fresh is None else self._aclient(fresh, site, key)
 
     async def _read_client(self, site: CallSite, key: Key | None) -> AsyncClient:
         return self._aclient(await self.topology.acomponent(site.component), site, key)
@@ -171,13 +184,13 @@ class ClientPlane:
         """Return the awaiting client of the shard of a key without waiting; see `cached`."""
         return self._aclient(self.cached(site.component), site, key)
 
-    def _aclient(self, found: Component, site: CallSite, key: Key | None) -> AsyncClient:
-        if found is not site.seen:
-            found = site.checked(self.topology, found)
+    def _aclient(self, current: Component, site: CallSite, key: Key | None) -> AsyncClient:
+        if current is not site.seen:
+            current = site.checked(self.topology, current)
         clients: Any = self.clients
-        if found.splits_reads or site.read_from is not None:
+        if current.splits_reads or site.read_from is not None:
             clients = self.readers(site.read_from)
-        return clients.aget(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
+        return clients.aget(current, None if site.unsharded else current.number_of(key))  # type: ignore[arg-type, no-any-return]
 
     def cached(self, component: str) -> Component:
         """Return a component that was read, or raise MissingEntryError; a stale one is reread."""

@@ -124,7 +124,7 @@ class OfAll(NamedTuple):
     partial: bool = False
 
 
-_EACH = OfAll(
+_PER_SHARD = OfAll(
     "a list: each shard's reply, or its `ShardFailure`; on a cluster each master's",
     list,
     partial=True,
@@ -145,9 +145,9 @@ _EVERYWHERE = OfAll(
 )
 
 OF_ALL: Mapping[str, OfAll] = {
-    **dict.fromkeys(("PING", "INFO", "CONFIG GET", "TIME", "LASTSAVE", "ROLE"), _EACH),
-    **dict.fromkeys(("CLIENT LIST", "FUNCTION LIST", "FUNCTION STATS", "MODULE LIST"), _EACH),
-    **dict.fromkeys(("MEMORY STATS", "MEMORY DOCTOR", "SLOWLOG GET", "LATENCY LATEST"), _EACH),
+    **dict.fromkeys(("PING", "INFO", "CONFIG GET", "TIME", "LASTSAVE", "ROLE"), _PER_SHARD),
+    **dict.fromkeys(("CLIENT LIST", "FUNCTION LIST", "FUNCTION STATS", "MODULE LIST"), _PER_SHARD),
+    **dict.fromkeys(("MEMORY STATS", "MEMORY DOCTOR", "SLOWLOG GET", "LATENCY LATEST"), _PER_SHARD),
     "DBSIZE": _SUM._replace(by="database"),
     **dict.fromkeys(("SLOWLOG LEN", "PUBSUB NUMPAT"), _SUM),
     "KEYS": _JOINED._replace(by="database"),

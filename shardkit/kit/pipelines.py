@@ -213,7 +213,7 @@ class _Prepared:
         self._rows: Sequence[tuple[Any, ...]] = commands
         self._keys: list[Key] = []
         self._replies = Replies()
-        self._apart: list[_ShardCommand] = []
+        self._sent_parts: list[_ShardCommand] = []
         kinds: set[tuple[Any, int]] = set()
         if set(map(type, commands)) <= {tuple} and all(commands):
             try:
@@ -285,14 +285,14 @@ class _Prepared:
                 for part in batch:
                     pack(part.command.args)
         for turn, raw in sorted(exchanges):
-            self._apart = exchanges[turn, raw]
-            yield raw, Partial([part.command for part in self._apart])
+            self._sent_parts = exchanges[turn, raw]
+            yield raw, Partial([part.command for part in self._sent_parts])
 
     def receive(self, replies: Replies) -> None:
         """Store the replies to the batch yielded last."""
-        if not self._apart:
+        if not self._sent_parts:
             self._replies = replies
-        for part, reply in zip(self._apart, replies, strict=False):
+        for part, reply in zip(self._sent_parts, replies, strict=False):
             part.reply = reply
 
     def finish(self, clients: Any, raise_on_error: bool, awaiting: bool) -> list[Any]:
@@ -314,8 +314,8 @@ class _Prepared:
             if here and not isinstance(reply, ShardFailure):
                 callback = callbacks.tables[here[0]].get(args[0])
                 if callback is not None:
-                    kept = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
-                    reply = callback(reply, **kept)
+                    accepted = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
+                    reply = callback(reply, **accepted)
             values.append(reply)
         return values
 
@@ -328,7 +328,7 @@ class _Prepared:
                 merged.append(next(left))
                 continue
             args, options = _collected(command)
-            if not self._apart:
+            if not self._sent_parts:
                 for part in parts:
                     part.reply = next(left)
             merged.append(_merged(args, parts) if parts else options[EMPTY_RESPONSE])

@@ -42,7 +42,7 @@ from shardkit.structures.base.arguments import list_or_args
 
 BEAT = 1.0  # seconds between two PINGs
 LINGER = 5.0  # seconds during which publishers may use a former place: how old entries may be
-SETTLE = 2.0  # seconds that `subscribe` waits for the servers
+SUBSCRIBE_TIMEOUT = 2.0  # seconds that `subscribe` waits for the servers
 _TURN = 0.25  # seconds between two looks at entries and PINGs
 _RETRY = 0.1  # seconds before a server is connected to again
 _AT_ONCE = 500  # channels of one SUBSCRIBE
@@ -78,19 +78,19 @@ class _Listener(ListeningConnection):
     """A subscribed connection."""
 
     def __init__(self, client: Any, words: Words, sharded: bool) -> None:
-        self._made = time.time()
+        self._start = time.time()
         super().__init__(client.connection_pool)
         self._client = client
         self._sentinels = getattr(self._pool, "master", None)
         # For how long clients may know a successor that its server does not know.
         self._doubt = LINGER if sharded or self._sentinels is not None else 0.0
-        self._named = self._made if self._doubt else math.inf  # when it was known as the master
+        self._named = self._start if self._doubt else math.inf  # when it was known as the master
         self._ask_at = self._named + self._doubt
         self._is_former = False
         self.confirmed = 0.0  # what its server published before this time has come; 0 if unknown
         self._changed = math.inf  # when it subscribed last
         self._words: Words = set()
-        self._asked: deque[float] = deque()  # when unanswered PINGs were sent
+        self._pings: deque[float] = deque()  # when unanswered PINGs were sent
         try:
             self.add(words)
         except BaseException:
@@ -98,17 +98,17 @@ class _Listener(ListeningConnection):
             raise
 
     @property
-    def settled(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether the server has answered since the last subscription."""
         return self.confirmed >= self._changed
 
     @property
     def is_known(self) -> bool:
         """Whether its server is surely the one to which others publish."""
-        return self._named >= self._made + self._doubt
+        return self._named >= self._start + self._doubt
 
     @property
-    def heard(self) -> float:
+    def complete_until(self) -> float:
         """Until when all that was published has come; 0 if unknown."""
         return max(0.0, min(self.confirmed, self._named) - self._doubt)
 
@@ -133,12 +133,12 @@ class _Listener(ListeningConnection):
                 self.send(command, *names[start : start + step])
 
     def _ping(self) -> None:
-        self._asked.append(time.time())
+        self._pings.append(time.time())
         self.send("PING")
 
-    def _ask(self) -> None:
+    def _check_master(self) -> None:
         """Ask whether its server is still the master, in a thread."""
-        asked, sentinels = time.time(), self._sentinels
+        checked_at, sentinels = time.time(), self._sentinels
         try:
             if sentinels is None:
                 self._is_former = self._client.cluster("INFO")["cluster_state"] != "ok"
@@ -148,30 +148,30 @@ class _Listener(ListeningConnection):
         except NoPermissionError:
             pass  # it is the master as far as its user may know
         except Exception:  # also a reply that cannot be used: nothing is known
-            asked = self._named
+            checked_at = self._named
         if not self._is_former:
-            self._named = asked
+            self._named = checked_at
         self._ask_at = time.time() + LINGER
 
     def beat(self) -> None:
         """Ask for a sign of life; raise if the server owes one for too long."""
         now = time.time()
-        if self._asked and now - self._asked[0] > PATIENCE:
+        if self._pings and now - self._pings[0] > PATIENCE:
             raise OSError("no answer")
         self.require_master()
         if self._is_former:
             raise OSError("its server is no longer the master")
         if now >= self._ask_at:
             self._ask_at = math.inf
-            start_thread(threading.Thread(target=self._ask, daemon=True))
-        if not self._asked and now - self.confirmed >= BEAT:
+            start_thread(threading.Thread(target=self._check_master, daemon=True))
+        if not self._pings and now - self.confirmed >= BEAT:
             self._ping()
 
     def read(self) -> Iterator[Any]:
         """Yield what has come; raise when the connection is lost."""
         for reply in self.replies():
             if reply in (b"PONG", [b"pong", b""]):
-                self.confirmed = self._asked.popleft()
+                self.confirmed = self._pings.popleft()
             else:
                 yield reply
 
@@ -196,7 +196,7 @@ class _Events:
         self._since: dict[tuple[Hashable, Shard], float] = {}  # when messages began to be missed
         self._unconfirmed: list[_Topic] = []
         self._retry: dict[Hashable, float] = {}
-        self._made: deque[tuple[Hashable, _Listener | Exception]] = deque()
+        self._results: deque[tuple[Hashable, _Listener | Exception]] = deque()
         self._ends: tuple[socket.socket, ...] = ()  # by which connecting threads wake the reader
         self._turned, self._slots_moved, self._decodes = 0.0, False, False
 
@@ -204,7 +204,7 @@ class _Events:
         """Connect again in a forked child: the parent reads the connections, and is woken."""
         for server, feed in self._feeds.items():
             self._miss_since(server, feed)
-        self._feeds, self._retry, self._made = {}, {}, deque()
+        self._feeds, self._retry, self._results = {}, {}, deque()
         self._ends = socket.socketpair() if self._ends else ()
 
     @property
@@ -215,10 +215,10 @@ class _Events:
     def close(self) -> None:
         """End all subscriptions and close their connections."""
         closing: list[Any] = [*self._ends, *self._feeds.values()]
-        closing += [made for _, made in self._made if isinstance(made, _Listener)]
+        closing += [feed for _, feed in self._results if isinstance(feed, _Listener)]
         self._reset()
-        for each in closing:
-            each.close()
+        for feed in closing:
+            feed.close()
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -291,14 +291,14 @@ class _Events:
         self._unconfirmed += topics
         self._ends = self._ends or socket.socketpair()
         self._component = None
-        until = time.monotonic() + SETTLE
+        until = time.monotonic() + SUBSCRIBE_TIMEOUT
         while self._unconfirmed and (left := until - time.monotonic()) > 0:
             yield from self._pumping(left)
         if self._unknown is not None:
             raise self._unknown
         for topic in self._unconfirmed:
             for server, place in self._places.items():
-                if server not in self._feeds or not self._feeds[server].settled:
+                if server not in self._feeds or not self._feeds[server].is_confirmed:
                     for shard in place.topics.get(topic, ()):
                         self._miss(server, shard, time.time())
 
@@ -320,29 +320,29 @@ class _Events:
         """Find the place of each topic, and note what has moved."""
         former, now = self._places, time.monotonic()
         try:
-            places = self._found(component)
+            places = self._locate(component)
         except FAILURES as error:
             self._unknown = error
             return
-        found, known = _homes(places), _homes(former)
-        ends = dict.fromkeys(known - found, now + LINGER) | self._lingering
+        wanted, known = _homes(places), _homes(former)
+        ends = dict.fromkeys(known - wanted, now + LINGER) | self._lingering
         self._lingering = {
             home: end
             for home, end in ends.items()
-            if end > now and home in known - found and home[1] in self._topics
+            if end > now and home in known - wanted and home[1] in self._topics
             if not former[home[0]].sharded  # a cluster's nodes send publishers to the new one
         }
         for server, topic, shard, number in self._lingering:
             place = places.setdefault(server, former[server]._replace(topics={}))
             place.topics.setdefault(topic, {}).setdefault(shard, number)
-        for server, topic, shard, _ in found - known:
+        for server, topic, shard, _ in wanted - known:
             before = [s for s, place in former.items() if shard in place.topics.get(topic, ())]
-            heard = [self._feeds[s].heard for s in before if s in self._feeds]
-            heard += [self._since[s, shard] for s in before if (s, shard) in self._since]
+            times = [self._feeds[s].complete_until for s in before if s in self._feeds]
+            times += [self._since[s, shard] for s in before if (s, shard) in self._since]
             if before:
-                self._miss(server, shard, min([time.time() - LINGER, *filter(None, heard)]))
+                self._miss(server, shard, min([time.time() - LINGER, *filter(None, times)]))
         for server, shard in [key for key in self._since if key[0] not in places]:
-            self._tell_gap(server, shard)
+            self._report_gap(server, shard)
         for server in self._feeds.keys() - places:
             self._feeds.pop(server).close()
         self._places, self._component, self._slots_moved = places, component, False
@@ -350,7 +350,7 @@ class _Events:
         for server in list(self._feeds):
             self._add(server)
 
-    def _found(self, component: Component) -> dict[Hashable, _Host]:
+    def _locate(self, component: Component) -> dict[Hashable, _Host]:
         """Return the places of all topics; connects to a cluster to learn its slots."""
         places: dict[Hashable, _Host] = {}
         servers: dict[Shard, list[Hashable]] = {}
@@ -425,8 +425,8 @@ class _Events:
             end.setblocking(False)
             with suppress(OSError):
                 end.recv(64 * 1024)
-        while self._made:
-            self._install(*self._made.popleft())
+        while self._results:
+            self._install(*self._results.popleft())
         for server, feed in list(self._feeds.items()):
             try:
                 for reply in feed.read():
@@ -439,21 +439,21 @@ class _Events:
         for server, place in self._places.items():
             if server not in self._feeds and self._retry.get(server, 0) <= now:
                 self._retry[server] = math.inf
-                args = (self._made, self._ends[1], server, place, self._words(server))
+                args = (self._results, self._ends[1], server, place, self._words(server))
                 start_thread(threading.Thread(target=_connect, args=args, daemon=True))
-        self._settle()
+        self._note_confirmed()
 
-    def _install(self, server: Hashable, made: _Listener | Exception) -> None:
+    def _install(self, server: Hashable, result: _Listener | Exception) -> None:
         self._retry[server] = time.monotonic() + _RETRY
-        if isinstance(made, _FINAL) or not isinstance(made, (_Listener, *FAILURES)):
-            raise made
-        if not isinstance(made, _Listener):
+        if isinstance(result, _FINAL) or not isinstance(result, (_Listener, *FAILURES)):
+            raise result
+        if not isinstance(result, _Listener):
             self._slots_moved |= server in self._places and self._places[server].sharded
         elif server in self._places:
-            self._feeds[server] = made
+            self._feeds[server] = result
             self._add(server)
         else:
-            made.close()
+            result.close()
 
     def _add(self, server: Hashable) -> None:
         try:
@@ -469,27 +469,27 @@ class _Events:
 
     def _miss_since(self, server: Hashable, feed: _Listener) -> None:
         topics = self._places[server].topics
-        for shard in set[Shard]().union(*topics.values()) if feed.heard else ():
-            self._miss(server, shard, feed.heard)
+        for shard in set[Shard]().union(*topics.values()) if feed.complete_until else ():
+            self._miss(server, shard, feed.complete_until)
 
     def _miss(self, server: Hashable, shard: Shard, since: float) -> None:
         self._since[server, shard] = min(since, self._since.get((server, shard), since))
 
-    def _settle(self) -> None:
+    def _note_confirmed(self) -> None:
         """Give the gaps that have ended, and the topics that all their servers have confirmed."""
-        settled = {server for server, feed in self._feeds.items() if feed.settled}
+        confirmed = {server for server, feed in self._feeds.items() if feed.is_confirmed}
         for server, shard in list(self._since):
-            if server in settled and self._feeds[server].is_known:
-                self._tell_gap(server, shard)
+            if server in confirmed and self._feeds[server].is_known:
+                self._report_gap(server, shard)
         for topic in list(self._unconfirmed):
-            asked = {s for s, place in self._places.items() if topic in place.topics}
-            if asked and asked <= settled:
+            serving = {s for s, place in self._places.items() if topic in place.topics}
+            if serving and serving <= confirmed:
                 self._unconfirmed.remove(topic)
                 self._confirm(topic, "subscribe")
 
     # ---- messages
 
-    def _tell_gap(self, server: Hashable, shard: Shard) -> None:
+    def _report_gap(self, server: Hashable, shard: Shard) -> None:
         since, until = self._since.pop((server, shard)), time.time()
         text = f"nothing was heard from {shard} between {since:.3f} and {until:.3f}"
         span = {"shard": str(shard), "since": since, "until": until}
@@ -550,7 +550,7 @@ class _Events:
 def _handlers(args: Any) -> dict[Any, Callable[[Any], Any] | None]:
     """Return names, given as redis-py takes them, with the handlers of its `Subscription`."""
     given = list_or_args(args[0], args[1:]) if args else []
-    return {getattr(each, "name", each): getattr(each, "handler", None) for each in given}
+    return {getattr(topic, "name", topic): getattr(topic, "handler", None) for topic in given}
 
 
 def _name(given: Any) -> bytes:
@@ -567,7 +567,7 @@ def _homes(places: dict[Hashable, _Host]) -> set[_Home]:
 
 
 def _connect(
-    made: deque[Any], end: socket.socket, server: Hashable, place: _Host, words: Words
+    results: deque[Any], end: socket.socket, server: Hashable, place: _Host, words: Words
 ) -> None:
     """Connect and subscribe in a thread, because a server may hang."""
     result: _Listener | Exception
@@ -575,7 +575,7 @@ def _connect(
         result = _Listener(place.client(), words, place.sharded)
     except Exception as error:
         result = error
-    made.append((server, result))
+    results.append((server, result))
     try:
         end.send(b"x")
     except OSError:  # closed in the meantime
@@ -623,17 +623,17 @@ class AsyncPubSub(_Events):
             await asyncio.to_thread(step)
             return
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        sockets = [each.fileno() for each in self._sockets()]
-        for each in sockets:
-            loop.add_reader(each, ready.set)
+        sockets = [number.fileno() for number in self._sockets()]
+        for number in sockets:
+            loop.add_reader(number, ready.set)
         try:
             async with asyncio.timeout(step):
                 await ready.wait()
         except TimeoutError:
             pass
         finally:
-            for each in sockets:
-                loop.remove_reader(each)
+            for number in sockets:
+                loop.remove_reader(number)
 
     async def listen(self) -> AsyncIterator[Message]:
         """Iterate over messages as long as there are subscriptions."""

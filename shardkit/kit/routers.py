@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, NoReturn, Self, TypeAlias, TypeVar, overload
 
-from shardkit.config.component import Component
+from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.read_from import ReadFrom
-from shardkit.errors import InvalidKeyError
+from shardkit.errors import CommandRefused, InvalidKeyError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit import bulk
 from shardkit.kit.all_shards import AllShards, AsyncAllShards, distinct
@@ -27,11 +28,13 @@ from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, Plane
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline, no_transaction
 from shardkit.kit.pubsub import AsyncPubSub, PubSub, publish_command
 from shardkit.network.connections.clients import AsyncClient, Client
+from shardkit.network.connections.policy import policy_of
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
 from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.routing.command_keys import reads_only
 from shardkit.routing.keys import pair_key
 from shardkit.structures.base.arguments import check_integer
 
@@ -98,6 +101,7 @@ class Router(Generic[K, C]):
 
     def client(self, shard: int) -> C:
         """Return the client of the shard with number ``shard``, or raise MissingEntryError."""
+        check_integer(self.component, "shard", shard, 0, MAX_SHARDS - 1)
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
         return self._getter(component)(component, number)
@@ -132,6 +136,15 @@ class Router(Generic[K, C]):
     def __repr__(self) -> str:
         shards = "" if self.shards is None else f", shards={shown(self.shards)}"
         return f"{type(self).__name__}({self.component!r}{shards})"
+
+
+def _only(client: Any, replies: list[Any]) -> Any:
+    """Return the only reply, or raise its error as the client would."""
+    [reply] = replies
+    if isinstance(reply, ShardFailure):
+        refused = isinstance(reply, CommandRefused) and reply.error
+        raise policy_of(client).named(refused or reply)
+    return reply
 
 
 class BlockingRouter(Router[K, Client]):
@@ -262,7 +275,7 @@ class ByPair(Router[Pair, C]):
 
     def _key(self, pair: Pair) -> Key:
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise InvalidKeyError(f"{pair!r} is not a pair of ids", "write router[a, b]")
+            raise InvalidKeyError(f"{shown(pair)} is not a pair of ids", "write router[a, b]")
         return pair_key(*pair)
 
     def shard_of(self, first: Key, second: Key) -> int:
@@ -300,8 +313,14 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         if key is None:
             [reply] = self.pipeline().execute_command(*args, **options).execute()
             return reply
+        near = self._plane.plane().near.get(self.component)
         client: Any = self._plane.client(self._site, key)
-        return client.execute_command(*args, **options)
+        if near is not None and reads_only(args):
+            if (value := near.value(client, args, options)) is not None:
+                return value
+            return _only(client, self.pipeline().execute_command(*args, **options).execute(False))
+        with nullcontext() if near is None else near.writing(key, args):
+            return client.execute_command(*args, **options)
 
     def pubsub(self, ignore_subscribe_messages: bool = False) -> PubSub:
         """Return redis-py's pub/sub over all shards, with gaps reported; see `PubSub`."""
@@ -421,10 +440,17 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         if key is None:
             [reply] = await self.pipeline().execute_command(*args, **options).execute()
             return reply
+        near = self._plane.plane().near.get(self.component)
         client: Any = self._plane.aclient(self._site, key)
         if type(client) is CoroutineType:  # the component must be read first
             client = await client
-        return await client.execute_command(*args, **options)
+        if near is not None and reads_only(args):
+            if (value := near.value(client, args, options)) is not None:
+                return value
+            pipeline = self.pipeline().execute_command(*args, **options)
+            return _only(client, await pipeline.execute(False))
+        with nullcontext() if near is None else near.writing(key, args):
+            return await client.execute_command(*args, **options)
 
     def pubsub(self, ignore_subscribe_messages: bool = False) -> AsyncPubSub:
         """Return redis-py's awaiting pub/sub over all shards; see `KeyShardedConnection.pubsub`."""

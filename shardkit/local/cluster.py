@@ -175,7 +175,7 @@ class LocalCluster(ServerGroup):
             if view != views[0] or {port for port, _ in view.values()} != ports:
                 return False
         replications: list[Any] = [client.info("replication") for client in clients]
-        return all(each.get("master_link_status", "up") == "up" for each in replications)
+        return all(info.get("master_link_status", "up") == "up" for info in replications)
 
     def _late(self) -> LocalServerError:
         logs = "\n".join(node.log(3) for node in self.nodes)

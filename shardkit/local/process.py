@@ -132,7 +132,7 @@ class GuardedProcess:
         with suppress(BrokenPipeError):  # the guard was killed
             os.write(self._pipe, b"%d\n" % self._server.pid)
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """Send the server SIGTERM, and SIGCONT in case it is paused."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
@@ -183,7 +183,7 @@ class GuardedProcess:
 def finish(processes: Sequence[GuardedProcess], timeout: float) -> None:
     """Stop servers that are still running, in parallel, with time to save their data."""
     for process in processes:
-        process.ask_to_end()
+        process.terminate()
     deadline = time.monotonic() + timeout
     for process in processes:
         process.wait(deadline - time.monotonic())

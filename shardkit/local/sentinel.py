@@ -69,18 +69,18 @@ class SentinelServer(LocalServer):
         settings: Settings = []
         for service, master in self.watched.items():
 
-            def say(what: str, *values: str | int, service: str = service) -> None:
+            def add(what: str, *values: str | int, service: str = service) -> None:
                 settings.append(("sentinel", (what, service, *values)))
 
-            say("monitor", HOST, master.port, self._quorums[service])
-            say("down-after-milliseconds", int(1000 * self._down_after))
-            say("failover-timeout", 2000)
-            say("parallel-syncs", 1)
+            add("monitor", HOST, master.port, self._quorums[service])
+            add("down-after-milliseconds", int(1000 * self._down_after))
+            add("failover-timeout", 2000)
+            add("parallel-syncs", 1)
             fields = master.entry.fields
             if "username" in fields:
-                say("auth-user", fields["username"])
+                add("auth-user", fields["username"])
             if "password" in fields:
-                say("auth-pass", fields["password"])
+                add("auth-pass", fields["password"])
         # Its credentials for other Sentinels, which have the same users.
         username, password = self._credentials()
         if password:
@@ -100,7 +100,7 @@ def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> Non
         for sentinel, client in clients.items():
             for service, master in sentinel.watched.items():
                 others = sum(service in other.watched for other in sentinels) - 1
-                if not comes_true(partial(_knows, client, service, others, master), deadline):
+                if not comes_true(partial(_is_ready, client, service, others, master), deadline):
                     raise LocalServerError(
                         f"{sentinel.name} did not learn of all that watch or serve {service!r} in "
                         f"time: the end of its log:\n{sentinel.log()}\n",
@@ -215,7 +215,7 @@ class LocalSentinel(ServerGroup):
         return f"<LocalSentinel {self.service!r}: {self._running()}>"
 
 
-def _knows(client: redis.Redis, service: str, sentinels: int, master: LocalServer) -> bool:
+def _is_ready(client: redis.Redis, service: str, sentinels: int, master: LocalServer) -> bool:
     """Whether a Sentinel knows a service's other Sentinels, and all replicas of its master."""
     state: Any = client.execute_command("SENTINEL MASTER", service)  # type: ignore[no-untyped-call]
     with master.client() as at_master:

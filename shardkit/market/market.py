@@ -13,7 +13,7 @@ and accepts negative prices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from shardkit.coordination.transfers import HIGHEST, Account, Leg, Transfers
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -99,8 +99,8 @@ class Market(Structure[Face]):
     def unlist(self, item: str, seller: str) -> Operation[bool | None]:
         """Withdraw an offer; results and costs are those of `list`."""
         offer = Leg(_offer(item, seller), {_item(item): -1}, {}, {"price": None})
-        gives = Leg(_user(seller), {_item(item): 1})
-        return (yield from self._carry_out(item, seller, gives, offer))
+        item_leg = Leg(_user(seller), {_item(item): 1})
+        return (yield from self._carry_out(item, seller, item_leg, offer))
 
     @operation
     def purchase(self, buyer: str, item: str, seller: str, price: int) -> Operation[bool | None]:
@@ -130,11 +130,11 @@ class Market(Structure[Face]):
         [account] = yield from Transfers.read.steps(self.transfers, offer)
         text = account.fields.get("price")
         key = f"{self.name}:{{{offer}}}"
-        held = account.balances.get(_item(item), 0)
-        if not account.in_flight and held != (text is not None):
-            found = f"{counted(held, 'item')} {'without' if text is None else 'with'} a price"
-            raise damage(self.component, key, found, "one item with a price, or neither")
-        if text is None or not held:
+        count = account.balances.get(_item(item), 0)
+        if not account.in_flight and count != (text is not None):
+            actual = f"{counted(count, 'item')} {'without' if text is None else 'with'} a price"
+            raise damage(self.component, key, actual, "one item with a price, or neither")
+        if text is None or not count:
             return None
         return stored_integer(self.component, key, "f:price", text, 0, HIGHEST)
 
@@ -153,12 +153,7 @@ class Market(Structure[Face]):
     ) -> Operation[dict[str, int]]:
         """Return the sums of users' and offers' money and items; see `Transfers.total`."""
         names = [_user(user) for user in users]
-        for offer in offers:
-            if not (isinstance(offer, tuple) and len(offer) == 2):
-                raise InvalidArgumentError(
-                    f"{self.name}: {shown(offer)} is not a pair", "give pairs of item and seller"
-                )
-            names.append(_offer(*offer))
+        names += [_offer(*offer) for offer in self._pairs(offers)]
         return (yield from Transfers.total.steps(self.transfers, names))
 
     @stream
@@ -170,8 +165,12 @@ class Market(Structure[Face]):
         Offers are pairs of item and seller. Cost: one exchange for each, and those of
         `Transfers.check`.
         """
-        yield from check_reads(*(partial(Market.price.steps, self, *offer) for offer in offers))
+        pairs = self._pairs(offers)
+        yield from check_reads(*(partial(Market.price.steps, self, *pair) for pair in pairs))
         yield from Transfers.check.steps(self.transfers, *map(_user, users))
+
+    def _pairs(self, offers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        return rows_of(self.name, "offers", offers, "(item, seller)", 2, 2)
 
     def _carry_out(self, item: str, seller: str, *legs: Leg) -> Operation[bool | None]:
         result = yield from Transfers.transfer.steps(self.transfers, *legs)

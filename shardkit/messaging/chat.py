@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.messaging.tagged import MOST_AT_ONCE, Message, Tagged, decode_message, encode_message
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Command, Key
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -53,9 +53,9 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, found_by_script
-from shardkit.structures.base.damage import MOST_STORED, damage, stored_score
+from shardkit.structures.base.arguments import check_integer, check_tag, distinct, wait_seconds
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, script_damage
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_score, stored_text
 
 MOST_HISTORY = 1_000_000
 STALE = 60.0  # seconds after which an unfinished join is refused
@@ -128,7 +128,7 @@ class Chats(Tagged[Face]):
 
         Cost: two exchanges, three if an id is given, O(log n) for each of n members.
         """
-        everybody = list(dict.fromkeys([creator, *members]))
+        everybody = distinct(self.name, "members", [creator, *members])
         check_integer(self.name, "members", len(everybody), 1, MOST_AT_ONCE)
         check_integer(self.name, "history", history, 0, MOST_HISTORY)
         first = b"" if body is None else encode_message(self.name, creator, body)
@@ -194,7 +194,7 @@ class Chats(Tagged[Face]):
                 self._at(messages, "ZCOUNT", messages, f"({position}", "+inf")
                 for position in positions
             ]
-            users = [self._name(members, user) for user in flat[::2]]
+            users = [stored_text(self.component, members, user) for user in flat[::2]]
             yield Page(map(ChatMember, users, positions, counts))
 
     @operation
@@ -202,7 +202,7 @@ class Chats(Tagged[Face]):
         """Return a user's chats, sorted, also unfinished joins. Cost: one exchange, O(n)."""
         key = self._list_key(user)
         [chats] = yield [self._at(key, "HKEYS", key)]
-        return sorted(self._name(key, chat) for chat in chats)
+        return sorted(stored_text(self.component, key, chat) for chat in chats)
 
     # ---- messages
 
@@ -371,7 +371,7 @@ class Chats(Tagged[Face]):
         while cursor != b"0":
             scan = ("ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
             [(cursor, flat)] = yield [self._at(key, *scan)]
-            users = [self._name(key, user) for user in flat[::2]]
+            users = [stored_text(self.component, key, user) for user in flat[::2]]
             missing = yield from self._lacking(chat, users)
             if missing:
                 yield from self._write_lists(chat, missing, {})
@@ -446,7 +446,7 @@ class Chats(Tagged[Face]):
         ]
         now = int(seconds) + int(micros) / 1e6 if self._clock.fixed is None else self._clock.fixed()
         listed = sorted(
-            (self._name(key, chat), entry)
+            (stored_text(self.component, key, chat), entry)
             for chat, entry in zip(flat[::2], flat[1::2], strict=True)
         )
         rows = []
@@ -499,12 +499,6 @@ class Chats(Tagged[Face]):
             for id_, stored in zip(flat[::2], flat[1::2], strict=True)
         ]
 
-    def _name(self, key: str, text: bytes) -> str:
-        try:
-            return text.decode()
-        except UnicodeDecodeError:
-            raise damage(self.component, key, shown(text), "a name, in UTF-8") from None
-
     def _lacking(self, chat: str, users: Sequence[str]) -> Operation[list[str]]:
         lists = [self._list_key(user) for user in users]
         listed = yield [self._at(key, "HEXISTS", key, chat) for key in lists]
@@ -515,13 +509,13 @@ class Chats(Tagged[Face]):
         key = self._keys(chat)[1]
         try:
             call = self._call("check", chat, start, start + MOST_AT_ONCE - 1)
-            [(users, found)] = yield [call]
+            [(users, texts)] = yield [call]
         except DamagedDataError as error:
             return [Suspicion(error, _JOINS if error.key == key else "")]
-        notes, names = found_by_script(self.component, found), []
+        notes, names = script_damage(self.component, texts), []
         for user in users:
             try:
-                names.append(self._name(key, user))
+                names.append(stored_text(self.component, key, user))
             except DamagedDataError as error:
                 notes.append(Suspicion(error, "remove the member", "the member"))
         return notes + [

@@ -41,9 +41,9 @@ class FilePosition(NamedTuple):
     @classmethod
     def parse(cls, text: bytes) -> FilePosition | None:
         """Return a stored position, the beginning if none is stored; None if it is invalid."""
-        found = re.match(r"([0-9]{1,16}) ([0-9]{1,16}) (\w+)", text.decode("latin-1"))
-        if found:
-            return cls(int(found[1]), int(found[2]), found[3])
+        match = re.match(r"([0-9]{1,16}) ([0-9]{1,16}) (\w+)", text.decode("latin-1"))
+        if match:
+            return cls(int(match[1]), int(match[2]), match[3])
         return None if text else cls()
 
     def __str__(self) -> str:

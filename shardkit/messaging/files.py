@@ -77,6 +77,7 @@ from shardkit.structures.base.arguments import (
     check_integer,
     check_seconds,
     check_tag,
+    distinct,
     wait_seconds,
 )
 from shardkit.structures.base.check import (
@@ -84,8 +85,8 @@ from shardkit.structures.base.check import (
     Suspicion,
     Suspicions,
     confirmed,
-    found_by_script,
     raised_twice,
+    script_damage,
     suspected,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
@@ -246,12 +247,13 @@ class Files(Tagged[Face]):
 
         Cost: one exchange.
         """
-        check_integer(self.name, "readers", len(set(readers)), 1, MOST_READERS)
+        readers = distinct(self.name, "readers", readers)
+        check_integer(self.name, "readers", len(readers), 1, MOST_READERS)
         check_integer(self.name, "chunk_size", chunk_size, 1, LARGEST_CHUNK)
         check_integer(self.name, "byte_limit", byte_limit, chunk_size, 2**50)
         for reader in readers:
             self._check_reader(reader)
-        text = json.dumps(sorted(set(readers)), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(sorted(readers), ensure_ascii=False, separators=(",", ":"))
         args = (text, byte_limit, chunk_size, secrets.token_hex(8))
         [reply] = yield [self._call("create", channel, *args, idempotent=True)]
         if reply[0] == 1:
@@ -285,7 +287,7 @@ class Files(Tagged[Face]):
         reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (1, 2, 3, 8)]
         [state, *flat] = yield [self._check(channel), *reads]
         self._require(channel, state[0])
-        limit, held, closed, readers, unfinished, _ = state
+        limit, size, closed, readers, unfinished, _ = state
         readers = [self._text(keys[0], "readers", name) for name in readers]
         names, stored, positions, failed = map(_fields, flat)
         by_number = {number: name for name, number in names.items()}
@@ -296,10 +298,10 @@ class Files(Tagged[Face]):
         return ChannelStatus(
             readers,
             limit,
-            held,
+            size,
             bool(closed),
             dict(zip(readers, unfinished, strict=True)),
-            sorted(files, key=lambda each: each.number),
+            sorted(files, key=lambda file: file.number),
             {
                 (reader, by_number.get(number.lstrip("0"), number)): reason
                 for entry, reason in failed.items()
@@ -323,7 +325,7 @@ class Files(Tagged[Face]):
             if _NAME.fullmatch(name):
                 number = int(name.partition(":")[0])
                 freed, chunks, size = (
-                    _whole(stored.get(f"{number}:{each}")) for each in ("freed", "chunks", "size")
+                    _whole(stored.get(f"{number}:{field}")) for field in ("freed", "chunks", "size")
                 )
                 # Including chunks that a publisher may be storing.
                 fewest, most = sorted((chunks, -(-size // chunk)))
@@ -781,7 +783,7 @@ class Files(Tagged[Face]):
         microseconds = round(check_seconds(self.name, "lease", lease, 0.001, 86_400) * 1e6)
         seconds = wait_seconds(self.name, timeout)
         keys, claim = self._keys(channel), secrets.token_hex(8)
-        taken_at = 0.0
+        started_at = 0.0
 
         def leased(reply: Reply) -> LeasedFile:
             _, number, name, chunks, complete, position, attempts, chunk, size, limit = reply
@@ -800,7 +802,7 @@ class Files(Tagged[Face]):
                 size,
                 # A report is of all but the latest page, which must leave room for the next one.
                 min(_at_once(chunk), max(1, limit // chunk // 3)),
-                taken_at + microseconds / 4e6,
+                started_at + microseconds / 4e6,
             )
 
         def undo(replies: Replies) -> Operation[None]:
@@ -809,8 +811,8 @@ class Files(Tagged[Face]):
                 yield [self._report(file, "release", position=file.position)]
 
         def attempt(waiting: str) -> Operation[tuple[Any, float]]:
-            nonlocal taken_at
-            taken_at = self._clock.monotonic()
+            nonlocal started_at
+            started_at = self._clock.monotonic()
             now = self._clock.script_microseconds()
             args = (now, reader, microseconds, claim, self._attempts, waiting)
             [reply] = yield UndoableBatch([self._call("take", channel, *args)], undo)
@@ -846,28 +848,28 @@ class Files(Tagged[Face]):
                     batch.append(self._report(file, "read"))
                 data = list((yield batch))
                 if reports:
-                    yield from self._heard(file, data.pop())
+                    yield from self._check_lease(file, data.pop())
                 if None in data:
                     # If another process has finished the file, the lease is lost.
                     yield from self._progress(file, "read")
                     missing = keys[data.index(None)]
                     raise damage(self.component, missing, "nothing", "a chunk of a file")
-                for n, key, each in zip(range(source.chunk, end), keys, data, strict=True):
+                for n, key, content in zip(range(source.chunk, end), keys, data, strict=True):
                     expected = min(file._chunk, file._size - n * file._chunk)
-                    if len(each) != expected:
-                        found = counted(len(each), "byte")
-                        raise damage(self.component, key, found, f"a chunk of {expected:,}")
+                    if len(content) != expected:
+                        count = counted(len(content), "byte")
+                        raise damage(self.component, key, count, f"a chunk of {expected:,}")
                 data[0] = data[0][source.offset :]
                 source.chunk, source.offset = end, 0
-                blocks = [block for each in data for block in source.decoder.feed(each)]
+                blocks = [block for chunk in data for block in source.decoder.feed(chunk)]
                 if blocks:
                     return blocks
             elif file._complete:
                 if file._ended:
                     return None
                 if file._chunks * file._chunk < file._size:
-                    key, found = self._keys(file.channel)[2], f"{file.number}:chunks={file._chunks}"
-                    raise damage(self.component, key, found, f"those of {file._size:,} bytes")
+                    key, count = self._keys(file.channel)[2], f"{file.number}:chunks={file._chunks}"
+                    raise damage(self.component, key, count, f"those of {file._size:,} bytes")
                 blocks = list(source.decoder.finish())
                 file._ended = True
                 return blocks
@@ -881,7 +883,7 @@ class Files(Tagged[Face]):
         def attempt(waiting: str) -> Operation[tuple[bool, float]]:
             nonlocal full_since
             [reply] = yield [self._report(file, "read", waiting=waiting)]
-            yield from self._heard(file, reply)
+            yield from self._check_lease(file, reply)
             if file._chunks > before or file._complete:
                 return True, 0.0
             left = seconds_until(reply[2])
@@ -904,7 +906,7 @@ class Files(Tagged[Face]):
 
     def _progress(self, file: LeasedFile, what: str, **more: Any) -> Operation[Reply]:
         [reply] = yield [self._report(file, what, **more)]
-        yield from self._heard(file, reply)
+        yield from self._check_lease(file, reply)
         return reply
 
     def _report(
@@ -926,7 +928,7 @@ class Files(Tagged[Face]):
         idempotent = what == "read"
         return self._call("progress", file.channel, *leased, *outcome, idempotent=idempotent)
 
-    def _heard(self, file: LeasedFile, reply: Reply) -> Operation[None]:
+    def _check_lease(self, file: LeasedFile, reply: Reply) -> Operation[None]:
         if reply[0] < 0:
             raise FileLeaseLostError(
                 f"{self.name}: the lease of file {shown(file.name)} has ended, and another process "
@@ -968,8 +970,8 @@ class Files(Tagged[Face]):
     def _text(self, key: str, name: str, stored: bytes | None) -> str:
         text = (stored or b"").decode(errors="replace")
         if text.encode() != stored or not text:
-            found = "missing" if stored is None else shown(stored)
-            raise damage(self.component, key, f"{name}={found}", "text in UTF-8")
+            actual = "missing" if stored is None else shown(stored)
+            raise damage(self.component, key, f"{name}={actual}", "text in UTF-8")
         return text
 
     def _position(self, key: str, name: str, text: bytes, size: int) -> FilePosition:
@@ -979,8 +981,8 @@ class Files(Tagged[Face]):
         return position
 
     def _numbers(self, key: str, fields: Iterable[str]) -> Sequence[int]:
-        numbers = dict.fromkeys(each.partition(":")[0] for each in fields if ":" in each)
-        return [stored_integer(self.component, key, "a file", each, 1) for each in numbers]
+        numbers = dict.fromkeys(field.partition(":")[0] for field in fields if ":" in field)
+        return [stored_integer(self.component, key, "a file", field, 1) for field in numbers]
 
     def _file_status(
         self,
@@ -994,11 +996,11 @@ class Files(Tagged[Face]):
         size = stored_integer(self.component, keys[2], name, stored.get(name, "0"))
         offsets = {}
         for reader in readers:
-            of = f"{number}:{reader}"
-            text = positions.get(of, "")
+            field = f"{number}:{reader}"
+            text = positions.get(field, "")
             offsets[reader] = size
             if text != "done":
-                offsets[reader] = self._position(keys[3], of, text.encode(), size).offset
+                offsets[reader] = self._position(keys[3], field, text.encode(), size).offset
         complete = stored.get(f"{number}:done") == "1"
         name = f"{number}:name"
         text = self._text(keys[2], name, stored.get(name, "").encode() or None)
@@ -1007,21 +1009,21 @@ class Files(Tagged[Face]):
     def _stored_files(self, keys: Sequence[str]) -> Operation[Sequence[int]]:
         """Return the numbers of the files that not all readers have finished."""
         [files] = yield [self._at(keys[2], "HKEYS", keys[2])]
-        return self._numbers(keys[2], (each.decode(errors="replace") for each in files))
+        return self._numbers(keys[2], (name.decode(errors="replace") for name in files))
 
     def _check_open(self, channel: str, keys: Sequence[str]) -> Operation[None]:
         files = yield from self._stored_files(keys)
         [positions] = yield [self._at(keys[3], "HGETALL", keys[3])]
-        done = [of for of, text in _fields(positions).items() if text == "done"]
-        finished = Counter(each.partition(":")[2] for each in done)
+        done = [field for field, text in _fields(positions).items() if text == "done"]
+        finished = Counter(field.partition(":")[2] for field in done)
         for reader, count in (yield from self._readers(channel)):
             if count != (left := len(files) - finished[reader]):
                 raise damage(self.component, keys[0], f"open:{reader}={count}", f"{left}")
 
     def _check_records(self, channel: str, first: int, *numbers: int) -> Operation[Suspicions]:
         """Check entries of lists, and records of files, as the calls read them."""
-        [[*_, found]] = yield [self._check(channel, first, *numbers)]
-        return [] if found == -1 else found_by_script(self.component, found, _SKIPS)
+        [[*_, damages]] = yield [self._check(channel, first, *numbers)]
+        return [] if damages == -1 else script_damage(self.component, damages, _SKIPS)
 
     def _check_file(
         self, channel: str, keys: Sequence[str], readers: Sequence[str], number: int
@@ -1039,19 +1041,19 @@ class Files(Tagged[Face]):
 
     def _check_progress(self, keys: Sequence[str], number: int, reader: str) -> Operation[None]:
         """Check that a reader continues within a file, and that the file is to be read."""
-        of, entry = f"{number}:{reader}", f"{reader}:{number:016}"
+        field, entry = f"{number}:{reader}", f"{reader}:{number:016}"
         [position, to_do, leased, [chunks, size]] = yield [
-            self._at(keys[3], "HGET", keys[3], of),
+            self._at(keys[3], "HGET", keys[3], field),
             self._at(keys[4], "ZSCORE", keys[4], entry),
             self._at(keys[5], "ZSCORE", keys[5], entry),
             self._at(keys[2], "HMGET", keys[2], f"{number}:chunks", f"{number}:size"),
         ]
         if position == b"done" or not chunks:
             return
-        self._position(keys[3], of, position or b"", int(size or 0))
+        self._position(keys[3], field, position or b"", int(size or 0))
         if not leased and to_do != b"0":
-            found = "nothing" if to_do is None else f"{entry} at {to_do.decode()}"
-            raise damage(self.component, keys[4], found, f"{entry} at 0")
+            actual = "nothing" if to_do is None else f"{entry} at {to_do.decode()}"
+            raise damage(self.component, keys[4], actual, f"{entry} at 0")
 
     def _check_chunks(
         self, channel: str, keys: Sequence[str], number: int, notes: Suspicions
@@ -1068,10 +1070,10 @@ class Files(Tagged[Face]):
         for page in pages(range(freed, chunks), 1000):
             chunk_keys = [self._chunk_key(channel, number, n) for n in page]
             lengths = yield Columns(self.component, "STRLEN", chunk_keys)
-            for n, each, length in zip(page, chunk_keys, lengths, strict=True):
+            for n, chunk_key, length in zip(page, chunk_keys, lengths, strict=True):
                 expected = min(chunk, size - n * chunk)
                 if length != expected:
-                    wrong = damage(self.component, each, f"{length} bytes", f"{expected}")
+                    wrong = damage(self.component, chunk_key, f"{length} bytes", f"{expected}")
                     notes.append(Suspicion(wrong, _SKIPS))
 
 
@@ -1167,7 +1169,7 @@ def _read_chunks(file: Any, size: int, count: int) -> list[bytes]:
 
 
 def _regular_files(path: Path, pattern: str) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_file() and each.match(pattern))
+    return sorted(file for file in path.iterdir() if file.is_file() and file.match(pattern))
 
 
 def _whole(text: str | None) -> int:
@@ -1176,5 +1178,5 @@ def _whole(text: str | None) -> int:
 
 
 def _fields(flat: Sequence[bytes]) -> dict[str, str]:
-    texts = [each.decode(errors="replace") for each in flat]
+    texts = [part.decode(errors="replace") for part in flat]
     return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -60,8 +60,8 @@ from shardkit.structures.base.check import (
     Suspicion,
     Suspicions,
     confirmed,
-    found_by_script,
     raised_twice,
+    script_damage,
 )
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
@@ -352,7 +352,7 @@ class Mailboxes(Tagged[Face]):
         [leases] = yield [self._call("check", owner, start, start + MOST_AT_ONCE - 1)]
         acknowledges = "acknowledge(owner, [id]) removes it"
         notes = yield from self._check_messages(keys[0], start, acknowledges, _CLEARS)
-        return found_by_script(self.component, leases, _CLEARS) + notes
+        return script_damage(self.component, leases, _CLEARS) + notes
 
     def _check_bytes(self, keys: Sequence[str]) -> Operation[Suspicions]:
         """Compare the count of bytes with the messages, if they are few enough for one read."""
@@ -361,9 +361,9 @@ class Mailboxes(Tagged[Face]):
             self._at(keys[2], "HGET", keys[2], "bytes"),
         )
         [(messages, text)] = yield [Transaction(self.component, keys[0], reads)]
-        held, notes = sum(map(len, messages)), Suspicions()
-        right = text == b"%d" % held or (not held and text is None)
+        total, notes = sum(map(len, messages)), Suspicions()
+        right = text == b"%d" % total or (not total and text is None)
         if len(messages) <= MOST_AT_ONCE and not right:
             counted = "no bytes" if text is None else f"bytes={shown(text)}"
-            notes.append(Suspicion(damage(self.component, keys[2], counted, f"{held}"), _CLEARS))
+            notes.append(Suspicion(damage(self.component, keys[2], counted, f"{total}"), _CLEARS))
         return notes

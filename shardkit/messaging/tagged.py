@@ -90,7 +90,7 @@ def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: st
 
 def ids_of(owner: str, messages: Iterable[int | Message]) -> list[int]:
     """Return the ids of messages that are given as such or as ids."""
-    ids = [each.id if isinstance(each, Message) else each for each in messages]
+    ids = [message.id if isinstance(message, Message) else message for message in messages]
     for id_ in ids:
         check_integer(owner, "id", id_, 1, MOST_STORED)
     return ids

@@ -49,7 +49,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag, duration
 from shardkit.structures.base.check import Damage, check_reads
-from shardkit.structures.base.damage import MOST_STORED, damage
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_text
 from shardkit.structures.base.parameters import format_of
 
 K = TypeVar("K", bound=Hashable)
@@ -110,8 +110,8 @@ class RecordTally(Generic[K]):
         groups: dict[str, dict[tuple[str, str], int]] = {}
         for key, count in self.counts.items():
             for group, kind, member in self._totals(key):
-                of = groups.setdefault(group, {})
-                of[kind, member] = of.get((kind, member), 0) + count
+                counts = groups.setdefault(group, {})
+                counts[kind, member] = counts.get((kind, member), 0) + count
         return groups
 
 
@@ -294,11 +294,10 @@ class Totals(Structure[Face]):
         return int(total)
 
     def _pairs(self, key: str, flat: list[bytes]) -> list[tuple[str, int]]:
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        try:
-            return [(member.decode(), self._total(key, member, score)) for member, score in pairs]
-        except UnicodeDecodeError as error:
-            raise damage(self.component, key, shown(error.object), "text") from None
+        return [
+            (stored_text(self.component, key, member), self._total(key, member, score))
+            for member, score in zip(flat[::2], flat[1::2], strict=True)
+        ]
 
     def _add(self, group: str, field: str, plan: _TotalsPlan) -> Command:
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in plan.kinds)]

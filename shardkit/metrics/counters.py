@@ -41,7 +41,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, check_seconds
+from shardkit.structures.base.arguments import check_integer, check_name, check_seconds, distinct
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -125,23 +125,23 @@ class TimeSliceCounters(RecordingStructure[Face]):
         clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
-        asked: Mapping[Any, int] = (
+        wanted: Mapping[Any, int] = (
             precisions if isinstance(precisions, Mapping) else dict.fromkeys(precisions, samples)
         )
-        given = {_whole(precision): kept for precision, kept in asked.items()}
-        for precision, kept in given.items():
+        given = {_whole(precision): number for precision, number in wanted.items()}
+        for precision, number in given.items():
             check_integer(name, "precision", precision, 1, 10**7)
-            check_integer(name, "samples", kept, 1, MOST_SAMPLES)
+            check_integer(name, "samples", number, 1, MOST_SAMPLES)
         if not 0 < len(given) <= 20:
             raise InvalidArgumentError(
                 f"{name}: {counted(len(given), 'precision')}", "give 1 to 20"
             )
         self.precisions = dict(sorted(given.items()))
-        kept_by_precision = tuple(self.precisions.items())
-        self._kept: list[Argument] = [len(given)]
-        for precision, kept in self.precisions.items():
-            self._kept += [precision, kept]
-        super().__init__(driver, background, component, name, clock, _Hits, kept_by_precision)
+        by_precision = tuple(self.precisions.items())
+        self._precision_args: list[Argument] = [len(given)]
+        for precision, number in self.precisions.items():
+            self._precision_args += [precision, number]
+        super().__init__(driver, background, component, name, clock, _Hits, by_precision)
 
     # ---- counting
 
@@ -231,7 +231,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
             )
         samples = self.precisions[precision]
         batch = []
-        for name in dict.fromkeys(names):
+        for name in distinct(self.name, "names", names):
             check_name(name)
             key = self._of(group_of(name), name)
             args = (self._clock.script_seconds(), precision, samples)
@@ -315,7 +315,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
                     self._known(group),
                     *(self._of(group, name.decode(errors="replace")) for name in names),
                 ]
-                args = [now, *self._kept, *names]
+                args = [now, *self._precision_args, *names]
                 batch.append(
                     lua_call(self.component, "metrics/clean_counts", keys, args, idempotent=True)
                 )
@@ -370,7 +370,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
             rows += [numbers.setdefault(name, len(numbers) + 1), f"{age:.6f}", count]
         sent = f"{self.name}:{{{self.name}:{group}}}:sent:{writer}"
         keys = [sent, self._known(group), *(self._of(group, name) for name in numbers)]
-        args = [self._clock.script_seconds(), number, *self._kept, *numbers, *rows]
+        args = [self._clock.script_seconds(), number, *self._precision_args, *numbers, *rows]
         return lua_call(self.component, "metrics/count", keys, args, idempotent=bool(number))
 
     def _counts(self, command: Command, chunk: bytes) -> list[int]:

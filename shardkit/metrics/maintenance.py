@@ -135,11 +135,11 @@ class Maintenance(Structure[Face]):
         replies = yield Partial(batch, FRESH)
         with suppress(ShardErrors):  # damaged data is an error
             raise_failures(replies)
-        came = [reply for reply in replies if isinstance(reply, list)]
-        if not any(reply[0] == YES for reply in came) and len(came) < len(batch):
+        answers = [reply for reply in replies if isinstance(reply, list)]
+        if not any(reply[0] == YES for reply in answers) and len(answers) < len(batch):
             return known
         state = None
-        for value, left, reason in came:
+        for value, left, reason in answers:
             if value == YES and state is None:
                 text = (reason or b"").decode(errors="replace")
                 state = MaintenanceState(text, left / 1000 if left >= 0 else None)

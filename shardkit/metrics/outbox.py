@@ -137,7 +137,7 @@ class Outbox:
         with self._lock:
             answered, self._answered = self._answered, []
             further = self._recorder.sent(answered)
-        return [Job(each.to, each.key, self._write(each)) for each in further]
+        return [Job(call.to, call.key, self._write(call)) for call in further]
 
     def _next(self, place: Hashable, backlog: _Backlog) -> Command | None:
         """Return the next request of a place; None if nothing waits there."""
@@ -278,10 +278,10 @@ class Background:
         """
         unused: list[tuple[Hashable, Outbox, object]] = []
         if not outboxes:
-            kept = list(self._outboxes.items())
+            rows = list(self._outboxes.items())
             # Before sending: nothing is recorded there any more.
-            unused = [(key, outbox, use) for key, (outbox, _, use) in kept if use() is None]
-            outboxes = tuple(outbox for _, (outbox, *_) in kept)
+            unused = [(key, outbox, use) for key, (outbox, _, use) in rows if use() is None]
+            outboxes = tuple(outbox for _, (outbox, *_) in rows)
             self._has_records = False  # before they are collected: later ones are noted again
             _with_records.discard(self)
         for jobs_of in (Outbox.jobs, Outbox.further) if wait else (Outbox.further, Outbox.jobs):

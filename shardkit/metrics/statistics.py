@@ -45,7 +45,7 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.arguments import check_integer, check_name, distinct
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
@@ -54,7 +54,7 @@ ACCURACY = 0.01
 FORMAT = 1
 AT_ONCE = 20  # sums of one script; one may have hundreds of buckets
 MOST_SLOWEST = 100
-SLOWEST_KEPT = 172800
+SLOWEST_TTL = 172800
 # Values collected for one context before they are summed up in the process.
 _SUMMED_AT = 10_000
 # Contexts that a process collects in an interval.
@@ -125,20 +125,20 @@ def merged(statistics: Iterable[Statistics]) -> Statistics | None:
     if not several:
         return None
     buckets: dict[str, int] = {}
-    for each in several:
-        for name, count in each.buckets.items():
+    for part in several:
+        for name, count in part.buckets.items():
             buckets[name] = buckets.get(name, 0) + count
-    count = sum(each.count for each in several)
-    total = math.fsum(each.sum for each in several)
-    between = (each.count * (each.mean - total / count) ** 2 for each in several)
+    count = sum(part.count for part in several)
+    total = math.fsum(part.sum for part in several)
+    between = (part.count * (part.mean - total / count) ** 2 for part in several)
     return Statistics(
-        hour=max(each.hour for each in several),
+        hour=max(part.hour for part in several),
         count=count,
         sum=total,
-        sumsq=math.fsum(each.sumsq for each in several),
-        spread=math.fsum((*between, *(each.spread for each in several))),
-        min=min(each.min for each in several),
-        max=max(each.max for each in several),
+        sumsq=math.fsum(part.sumsq for part in several),
+        spread=math.fsum((*between, *(part.spread for part in several))),
+        min=min(part.min for part in several),
+        max=max(part.max for part in several),
         buckets=buckets,
     )
 
@@ -180,7 +180,7 @@ class _Sum:
             self.count,
             *(f"{number:.17g}" for number in numbers),
             len(self.buckets),
-            *(each for pair in self.buckets.items() for each in pair),
+            *(word for pair in self.buckets.items() for word in pair),
         ]
 
 
@@ -212,10 +212,10 @@ class _Measured(Recorder["MeasuredValues[Any]"]):
             sums, self.sums = self.sums, {}
         when = self._owner._clock.local_seconds()
         by_group: dict[int, list[Any]] = {}
-        for key, some in values.items():
+        for key, numbers in values.items():
             total = sums.get(key) or _Sum()
-            if some:
-                total.add(some)
+            if numbers:
+                total.add(numbers)
             by_group.setdefault(group_of("/".join(key)), []).append((key, when, total))
         return by_group
 
@@ -307,8 +307,8 @@ class MeasuredValues(RecordingStructure[Face]):
         self, contexts: Iterable[str], kind: str, period: str = "current"
     ) -> Operation[Statistics | None]:
         """Return several contexts' merged statistics; see `get`. Cost: one exchange."""
-        several = yield from self._read(list(dict.fromkeys(contexts)), kind, period)
-        return merged(each for each in several if each is not None)
+        several = yield from self._read(distinct(self.name, "contexts", contexts), kind, period)
+        return merged(part for part in several if part is not None)
 
     @operation
     def slowest(
@@ -384,15 +384,15 @@ class MeasuredValues(RecordingStructure[Face]):
                 raise ValueError(known["format"])
             numbers = [float(known[field]) for field in ("count", "sum", "sumsq", "min", "max")]
             count, total, squares, least, most = numbers
-            of, _, text = known.get("spread", b"0 0").decode().partition(" ")
+            spread_count, _, text = known.get("spread", b"0 0").decode().partition(" ")
             spread = float(text)
             if not all(map(math.isfinite, (*numbers, spread))) or count < 1 or spread < 0:
                 raise ValueError((*numbers, spread))
-            if float(of) != count:
+            if float(spread_count) != count:
                 spread = max(0.0, squares - total * total / count)
             buckets = {
-                name: stored_integer(self.component, key, name, each, 1)
-                for name, each in known.items()
+                name: stored_integer(self.component, key, name, text, 1)
+                for name, text in known.items()
                 if _BUCKET.fullmatch(name)
             }
             if sum(buckets.values()) != count:
@@ -432,7 +432,7 @@ class MeasuredValues(RecordingStructure[Face]):
             commands = (
                 self._at(key, "ZADD", key, *pairs),
                 self._at(key, "ZREMRANGEBYRANK", key, 0, -MOST_SLOWEST - 1),
-                self._at(key, "EXPIRE", key, SLOWEST_KEPT),
+                self._at(key, "EXPIRE", key, SLOWEST_TTL),
             )
             transactions.append(Transaction(self.component, key, commands))
         return transactions

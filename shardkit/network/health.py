@@ -28,7 +28,7 @@ from shardkit.network.connections.policy import policy_of
 from shardkit.network.rights import missing_right
 from shardkit.network.survey import ServerFacts
 from shardkit.network.topology.cache import Outcomes, Topology
-from shardkit.operations.arguments import Seconds, in_seconds, is_number, shown
+from shardkit.operations.arguments import Seconds, check_seconds, is_number, shown
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
@@ -286,7 +286,7 @@ def asgi(
         InvalidArgumentError: the threshold is none of these.
     """
     probe = _Probe(components, threshold, details)
-    seconds = in_seconds(timeout)
+    seconds = check_seconds("health", "timeout", timeout)
 
     async def app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -329,7 +329,7 @@ def wsgi(
     ``kit`` may be a function that returns the kit, or None while there is none.
     """
     probe = _Probe(components, threshold, details)
-    seconds = in_seconds(timeout)
+    seconds = check_seconds("health", "timeout", timeout)
 
     def app(environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
         is_live = environ.get("PATH_INFO", "").rstrip("/").endswith("/live")

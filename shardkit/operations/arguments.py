@@ -42,6 +42,8 @@ Seconds: TypeAlias = float | dates.timedelta
 # Iterable, but one value.
 SINGLE = (str, bytes, bytearray, memoryview)
 
+LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
+
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
 
@@ -120,6 +122,32 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int) and value.__class__ is not bool and value.bit_length() < 1024
 
 
+def check_integer(owner: str, field: str, value: int, lowest: int, highest: int) -> None:
+    """Check that an argument is an integer within bounds."""
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise InvalidArgumentError(
+            f"{owner}: {field}={shown(value)}", f"give an integer, {lowest:,} to {highest:,}"
+        )
+
+
+def check_seconds(
+    owner: str, field: str, value: Seconds, least: float = 0, most: float = LONGEST_WAIT
+) -> float:
+    """Return an argument in seconds, checked."""
+    return check_number(owner, field, in_seconds(value), least, most, "seconds")
+
+
+def check_number(
+    owner: str, field: str, value: float, least: float, most: float, what: str = "a number"
+) -> float:
+    """Return an argument that is a number within bounds, checked."""
+    if not is_number(value) or not least <= value <= most:
+        raise InvalidArgumentError(
+            f"{owner}: {field}={shown(value)}", f"give {what}, {least:g} to {most:,.0f}"
+        )
+    return float(value)
+
+
 _SIMPLE: dict[Any, Kind] = {
     str: Kind(_is_text, "text"),
     bytes: Kind(lambda v: isinstance(v, SINGLE[1:]), "bytes"),
@@ -176,33 +204,33 @@ def _any_of(annotations: tuple[Any, ...]) -> Kind | None:
     kinds = [kind_of(one) for one in annotations]
     if any(typing.get_origin(one) is os.PathLike for one in annotations):  # perhaps not UTF-8
         kinds = [_PATH if kind is _SIMPLE[str] else kind for kind in kinds]
-    found = [kind for kind in kinds if kind is not None]
-    if len(found) < len(kinds):
+    known = [kind for kind in kinds if kind is not None]
+    if len(known) < len(kinds):
         return None
-    classes = frozenset().union(*(kind.classes for kind in found))
+    classes = frozenset().union(*(kind.classes for kind in known))
     if set(annotations) >= _KEYS:  # what encodes keys refuses lone surrogates
         classes |= set(annotations) & {str, bytes, float}
-        found.sort(key=lambda kind: kind.wanted != _SIMPLE[int].wanted)
-    wanted = list(dict.fromkeys(kind.wanted for kind in found))
+        known.sort(key=lambda kind: kind.wanted != _SIMPLE[int].wanted)
+    wanted = list(dict.fromkeys(kind.wanted for kind in known))
     if "a number" in wanted and "an integer" in wanted:
         wanted.remove("an integer")
     several = ", ".join(wanted[:-1]) + " or " + wanted[-1] if len(wanted) > 1 else wanted[0]
 
     def accepts(value: object) -> bool:
-        for kind in found:  # noqa: SIM110 - half the time of any() with a generator
+        for kind in known:  # noqa: SIM110 - half the time of any() with a generator
             if kind.accepts(value):
                 return True
         return False
 
-    return Kind(accepts, several, classes, any(kind.integers for kind in found))
+    return Kind(accepts, several, classes, any(kind.integers for kind in known))
 
 
 def _tuple(annotations: tuple[Any, ...]) -> Kind:
     if len(annotations) == 2 and annotations[1] is ...:
-        each = kind_of(annotations[0])
+        element = kind_of(annotations[0])
         return Kind(
-            lambda v: isinstance(v, tuple) and (each is None or all(map(each.accepts, v))),
-            f"a tuple, each of it {each.wanted}" if each else "a tuple",
+            lambda v: isinstance(v, tuple) and (element is None or all(map(element.accepts, v))),
+            f"a tuple, each of it {element.wanted}" if element else "a tuple",
         )
     kinds = [kind_of(one) for one in annotations]
 
@@ -260,8 +288,8 @@ def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], No
             if typing.get_origin(annotation) is typing.Unpack:
                 options = typing.get_args(annotation)[0]
                 for name, option in annotations_of(typing.get_origin(options) or options).items():
-                    if found := kind_of(option):
-                        named[name] = found
+                    if wanted_kind := kind_of(option):
+                        named[name] = wanted_kind
             continue
         kind = kind_of(annotation)
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -277,10 +305,10 @@ def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], No
 
     def check(owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for value, (classes, kind, name) in zip(args, positional):  # noqa: B905 - saying it takes long
-            of = value.__class__
-            if of in classes or kind is None:
+            class_ = value.__class__
+            if class_ in classes or kind is None:
                 continue
-            if of is int and kind.integers and _LOWEST <= value <= _HIGHEST:
+            if class_ is int and kind.integers and _LOWEST <= value <= _HIGHEST:
                 continue
             if not _accepts(kind, value):
                 raise refused(owner, name, value, kind)
@@ -307,8 +335,8 @@ def _accepts(kind: Kind, value: object) -> bool:
 def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgumentError:
     """Return the error for an argument."""
     named = getattr(owner, "name", None)
-    whose = named if isinstance(named, str) else type(owner).__name__
-    return InvalidArgumentError(f"{whose}: {name}={shown(value)}", f"give {kind.wanted}")
+    place = named if isinstance(named, str) else type(owner).__name__
+    return InvalidArgumentError(f"{place}: {name}={shown(value)}", f"give {kind.wanted}")
 
 
 def require_printable(args: Iterable[Any]) -> None:

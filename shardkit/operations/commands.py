@@ -401,13 +401,13 @@ def damage_in(failure: ShardFailure) -> DamagedDataError | None:
     kind, _, rest = str(failure.error).partition(" ")
     component = failure.shard.partition(":")[0]
     if kind == "DAMAGED":
-        (key, found, expected), _ = json.JSONDecoder(strict=False).raw_decode(rest)
+        (key, actual, expected), _ = json.JSONDecoder(strict=False).raw_decode(rest)
     elif kind in ("WRONGTYPE", "INVALIDOBJ"):
-        key, found = failure.key, "a value of another type"
+        key, actual = failure.key, "a value of another type"
         expected = "a value that is not corrupt" if kind == "INVALIDOBJ" else _type_of(failure)
     else:
         return None
-    return DamagedDataError(key, found, expected, component=component, shard=failure.shard)
+    return DamagedDataError(key, actual, expected, component=component, shard=failure.shard)
 
 
 def _newer_in(failure: ShardFailure) -> NewerFormatError | None:

@@ -31,14 +31,14 @@ LONG_ENOUGH = 0.1  # seconds of silence after which a server counts as not answe
 class Deadline:
     """A time by which something must be done."""
 
-    __slots__ = ("at", "begun", "seconds")
+    __slots__ = ("at", "seconds", "started")
 
-    def __init__(self, at: float, seconds: float, begun: float | None = None) -> None:
+    def __init__(self, at: float, seconds: float, started: float | None = None) -> None:
         self.at = at  # by `time.monotonic`; infinite if only entries have a deadline
         self.seconds = seconds  # its whole length, for messages
         # The start of the call, from which the deadlines of entries count; None in a block of
         # several calls.
-        self.begun = begun
+        self.started = started
 
     def left(self) -> float:
         """Return how many seconds are left; 0 or less if it has passed."""
@@ -110,11 +110,11 @@ def earliest(seconds: float | None, *, anew: bool = False) -> Deadline | None:
     outer = current.get()
     if seconds is None:
         return None if outer is None or outer.at == math.inf else outer
-    begun = None if anew or outer is None else outer.begun
-    at = (time.monotonic() if begun is None else begun) + seconds
+    started = None if anew or outer is None else outer.started
+    at = (time.monotonic() if started is None else started) + seconds
     if outer is not None and outer.at <= at:
         return outer
-    return Deadline(at, seconds, begun)
+    return Deadline(at, seconds, started)
 
 
 def begin() -> Deadline:
@@ -123,25 +123,25 @@ def begin() -> Deadline:
     now = time.monotonic()
     if outer is None:
         return Deadline(math.inf, 0.0, now)
-    return Deadline(outer.at, outer.seconds, outer.begun or now)
+    return Deadline(outer.at, outer.seconds, outer.started or now)
 
 
-def has_begun() -> bool:
+def has_started() -> bool:
     """Whether a call is in progress, from whose start the deadlines of entries count."""
     outer = current.get()
-    return outer is not None and outer.begun is not None
+    return outer is not None and outer.started is not None
 
 
 def call() -> AbstractContextManager[object]:
     """Return the context of one call, in which the deadlines of entries count from now."""
-    return within(begin()) if in_use.by_entries and not has_begun() else _UNLIMITED
+    return within(begin()) if in_use.by_entries and not has_started() else _UNLIMITED
 
 
 def extend(seconds: float) -> None:
     """Exclude a requested wait from the deadlines of entries."""
     outer = current.get()
-    if outer is not None and outer.begun is not None:
-        outer.begun += seconds
+    if outer is not None and outer.started is not None:
+        outer.started += seconds
 
 
 class _InUse:

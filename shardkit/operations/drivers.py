@@ -30,7 +30,7 @@ from shardkit.errors import (
     ShardKitError,
 )
 from shardkit.events import finished, handlers, observed, started
-from shardkit.operations.arguments import in_seconds
+from shardkit.operations.arguments import check_seconds
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
@@ -55,7 +55,7 @@ from shardkit.operations.deadlines import (
     call as call_context,
     earliest,
     extend,
-    has_begun,
+    has_started,
     in_use,
     within,
 )
@@ -92,7 +92,7 @@ class _StepRunner:
         if isinstance(step, Call | _Calls):
             return self._call(step)
         if isinstance(step, Partial) and step.timeout is not None:
-            return self._send_within(step, in_seconds(step.timeout))
+            return self._send_within(step, check_seconds("Partial", "timeout", step.timeout))
         return self._send(step)
 
 
@@ -105,7 +105,7 @@ class BlockingDriver(_StepRunner):
 
     def run(self, steps: Operation[T]) -> T:
         """Return an operation's value; raise ShardErrors unless it merges partial results."""
-        if in_use.by_entries and not has_begun():
+        if in_use.by_entries and not has_started():
             with within(begin()):
                 return self.run(steps)
         call = started(*call_of(steps)) if handlers else None
@@ -196,7 +196,7 @@ class AwaitingDriver(_StepRunner):
 
     async def run(self, steps: Operation[T]) -> T:
         """Run an operation and return its value; see `BlockingDriver.run`."""
-        if in_use.by_entries and not has_begun():
+        if in_use.by_entries and not has_started():
             with within(begin()):
                 return await self.run(steps)
         call = started(*call_of(steps)) if handlers else None
@@ -322,8 +322,8 @@ def call_of(steps: object) -> tuple[str, str]:
 
 def _located(error: DamagedDataError) -> Operation[None]:
     """Add the key that must be searched for, and the shard, to an error."""
-    if error.search is not None and (found := (yield from error.search())) is not None:
-        place, key = found
+    if error.search is not None and (damaged := (yield from error.search())) is not None:
+        place, key = damaged
         component = place if isinstance(place, str) else place.component
         error.__init__(  # type: ignore[misc]
             key, error.found, error.expected, error.remedy, component=component, place=place
@@ -434,7 +434,7 @@ class _LockStep:
             return _Calls(steps)
         requests = [request for step in steps for request in step]
         if any(isinstance(step, UndoableBatch) for step in steps):
-            return UndoableBatch(requests, partial(_undo_each, steps))
+            return UndoableBatch(requests, partial(_undo_all, steps))
         return Coalesced(requests) if all(map(coalesced, steps)) else requests
 
     def _answer(self, answer: Any) -> None:
@@ -490,7 +490,7 @@ class _LockStep:
             pass
 
 
-def _undo_each(batches: Sequence[Batch], replies: Replies) -> Operation[None]:
+def _undo_all(batches: Sequence[Batch], replies: Replies) -> Operation[None]:
     """Undo those of joined batches that can be undone."""
     rest = iter(replies)
     for batch in batches:

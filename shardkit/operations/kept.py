@@ -15,5 +15,5 @@ def kept_with(holder: Any, owner: object) -> dict[Any, Any]:
     tables = vars(holder).get("_shardkit_kept")
     if tables is None:
         tables = vars(holder).setdefault("_shardkit_kept", weakref.WeakKeyDictionary())
-    kept: dict[Any, Any] | None = tables.get(owner)
-    return tables.setdefault(owner, {}) if kept is None else kept
+    table: dict[Any, Any] | None = tables.get(owner)
+    return tables.setdefault(owner, {}) if table is None else table

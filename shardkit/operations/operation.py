@@ -45,7 +45,7 @@ from typing import (
 )
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import argument_check, check_calls, refusal
+from shardkit.operations.arguments import argument_check, check_calls, check_integer, refusal
 from shardkit.operations.commands import (
     Abandon,
     Argument,
@@ -200,37 +200,37 @@ class _Method:
                 raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
             return runner(self._driver)(steps(self, *args, **kwargs))
 
-        made: Any = functools.update_wrapper(call, steps)
+        public: Any = functools.update_wrapper(call, steps)
         signature = inspect.signature(steps)
         awaits = inspect.iscoroutinefunction(getattr(driver, "run", None))
         if driver is not _Defer:
             returns = self._returned(signature.return_annotation, awaits)
             signature = signature.replace(return_annotation=returns)
-        made.__signature__ = signature
-        made.__annotations__ = {**steps.__annotations__, "return": signature.return_annotation}
-        made.steps = steps
+        public.__signature__ = signature
+        public.__annotations__ = {**steps.__annotations__, "return": signature.return_annotation}
+        public.steps = steps
         if awaits and self._entry_point == "run":
             if sys.version_info >= (3, 12):
-                inspect.markcoroutinefunction(made)
+                inspect.markcoroutinefunction(public)
             else:  # what asyncio.iscoroutinefunction looks for
-                made._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
-        return made
+                public._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+        return public
 
     @staticmethod
     def _returned(annotation: Any, awaits: bool) -> Any:
         """Return the annotation of a call's result, given that of the steps."""
         if not isinstance(annotation, str):  # without ``from __future__ import annotations``
             return get_args(annotation)[-1] if get_args(annotation) else annotation
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"(?:\w+\.)*(Operation|Stream|Generator)\[(.*?)(?:, Any, None)?\]",
             annotation,
             re.DOTALL,
         )
-        if found is None:
+        if match is None:
             return annotation
-        if found[1] == "Operation":
-            return found[2]
-        return f"{'AsyncIterator' if awaits else 'Iterator'}[{found[2]}]"
+        if match[1] == "Operation":
+            return match[2]
+        return f"{'AsyncIterator' if awaits else 'Iterator'}[{match[2]}]"
 
 
 class operation(_Method, Generic[P, T]):  # noqa: N801 - a decorator
@@ -289,10 +289,11 @@ class stream(_Method, Generic[P, T]):  # noqa: N801 - a decorator
 def pages(values: Iterable[T], size: int) -> Iterator[list[T]]:
     """Cut values into lists of at most ``size``: the batches of a bulk operation."""
     try:
-        each = iter(values)
+        iterator = iter(values)
     except TypeError:
         raise InvalidArgumentError(
             f"{type(values).__name__} where several values are expected", "pass a list of them"
         ) from None
-    while page := list(islice(each, size)):
+    check_integer("pages", "size", size, 1, 2**31)
+    while page := list(islice(iterator, size)):
         yield page

@@ -81,7 +81,7 @@ class Claim:
         # By the clocks of the queues' servers: the time of the first attempt, by queue; the seconds
         # since then; and the seconds until something is due.
         self._first: dict[int, float] = {}
-        self._passed = 0.0
+        self._elapsed = 0.0
         self._due: float
         self._failures = Replies()
 
@@ -93,10 +93,10 @@ class Claim:
         together = self._end_of(0) == len(self._queues)
         waited, pause = 0.0, FIRST_PAUSE
         while True:
-            taken = yield from self._attempt(waits=together and timeout > 0)
-            if taken is not None:
-                return taken
-            left = timeout - max(waited, self._passed)
+            task = yield from self._attempt(waits=together and timeout > 0)
+            if task is not None:
+                return task
+            left = timeout - max(waited, self._elapsed)
             if self._due <= 0:
                 continue  # one script moves a hundred due tasks; there are more
             if len(self._failures) == len(self._queues) or (left <= 0 and self._failures):
@@ -124,10 +124,10 @@ class Claim:
         size = len(self._queues)
         first = next((n for n in range(size) if self._servers[n] not in self._absent), 0)
         end = self._end_of(first)
-        others = [n for n in range(size) if not first <= n < end and self._is_asked(n)]
+        others = [n for n in range(size) if not first <= n < end and self._wants(n)]
         counts = [self._commands.move(self._queues[n], MOVED_AT_ONCE) for n in others]
         [reply, *replies] = yield self._batch(first, end, waits, counts)
-        taken = self._handle_take(first, end, reply)
+        task = self._handle_take(first, end, reply)
         waiting = []
         for n, reply in zip(others, replies, strict=True):
             if isinstance(reply, ShardFailure):
@@ -139,15 +139,15 @@ class Claim:
                     waiting.append(n)
         end = 0
         for n in waiting:
-            if taken is not None or self._due <= 0:
+            if task is not None or self._due <= 0:
                 break
             if n >= end:
                 end = self._end_of(n)
                 [reply] = yield self._batch(n, end, waits, [])
-                taken = self._handle_take(n, end, reply)
-        return taken
+                task = self._handle_take(n, end, reply)
+        return task
 
-    def _is_asked(self, n: int) -> bool:
+    def _wants(self, n: int) -> bool:
         """Whether to ask a queue's server; if not, its latest failure counts."""
         absence, now = self._absent.get(self._servers[n]), self._monotonic()
         others_answer = any(server not in self._absent for server in self._servers)
@@ -179,9 +179,9 @@ class Claim:
         claim = self._claim = secrets.token_hex(8)
 
         def undo(replies: Replies) -> Operation[None]:
-            taken = self._parse_take(first, replies[0], claim)
-            if taken is not None:
-                keys, id_, _, attempts, _ = taken
+            task = self._parse_take(first, replies[0], claim)
+            if task is not None:
+                keys, id_, _, attempts, _ = task
                 yield [self._commands.requeue(keys.queue, id_, attempts, claim, counts=False)]
 
         queues = self._queues[first:end]
@@ -207,6 +207,6 @@ class Claim:
 
     def _record_times(self, n: int, now: bytes, due: bytes) -> None:
         seconds = float(now)
-        self._passed = max(self._passed, seconds - self._first.setdefault(n, seconds))
+        self._elapsed = max(self._elapsed, seconds - self._first.setdefault(n, seconds))
         if due:
             self._due = min(self._due, float(due) - seconds)

@@ -91,7 +91,7 @@ class Acknowledged(Enum):
 
     YES = 1
     CLAIM_LOST = 0  # taken again or requeued since
-    GONE = -1
+    MISSING = -1
 
 
 class QueueCommands:

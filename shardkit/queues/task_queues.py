@@ -81,7 +81,7 @@ LONGEST_RETRY_DELAY = 3600.0
 TASKS_AT_ONCE = 1000
 DEAD_A_PAGE = 100
 RESTORED_AT_ONCE = 100
-KEPT_MINUTES = 15  # of rates: in lua/base.lua, too
+RATE_MINUTES = 15  # of rates: in lua/base.lua, too
 MOST_QUEUES = 100
 LONGEST_TIME = 2**31 - 1
 LONGEST_REASON = 1000
@@ -229,10 +229,10 @@ class TaskQueues(Structure[Face]):
             self.component, order, self._commands, lasts, self._absent, self._clock.monotonic
         )
         while True:
-            taken = yield from claim.take(seconds)
-            if taken is None:
+            task = yield from claim.take(seconds)
+            if task is None:
                 return None
-            keys, id_, stored, attempts, claimed = taken
+            keys, id_, stored, attempts, claimed = task
             try:
                 name, args = decode_task(stored)
             except ValueError as error:
@@ -383,12 +383,12 @@ class TaskQueues(Structure[Face]):
         Cost: one exchange, O(log n).
         """
         keys = self._keys(queue)
-        delayed, taken, [seconds, _] = yield [
+        delayed, leased, [seconds, _] = yield [
             self._at(keys.delayed, "ZRANGE", keys.delayed, 0, 0, "WITHSCORES"),
             self._at(keys.taken, "ZRANGE", keys.taken, 0, 0, "WITHSCORES"),
             self._at(keys.waiting, "TIME"),
         ]
-        due = [float(first[1]) for first in (delayed, taken) if first]
+        due = [float(first[1]) for first in (delayed, leased) if first]
         late = int(seconds) - min(due) if due else 0.0
         return late if late > 0 else None
 
@@ -403,7 +403,7 @@ class TaskQueues(Structure[Face]):
 
         Cost: one exchange. Counting costs each call that queues, finishes or fails a HINCRBY.
         """
-        check_integer(self.name, "minutes", minutes, 1, KEPT_MINUTES)
+        check_integer(self.name, "minutes", minutes, 1, RATE_MINUTES)
         keys = self._keys(queue)
         [counted, [seconds, micros]] = yield [
             self._at(keys.rates, "HGETALL", keys.rates),
@@ -560,10 +560,10 @@ class TaskQueues(Structure[Face]):
             with suppress(ValueError, NewerFormatError):
                 name, args = decode_task(stored)
             text, mark, trace = reason.decode(errors="replace").partition(TRACEBACK)
-            taken = stored_integer(self.component, keys.attempts, shown(id_), attempts, missing=0)
+            tries = stored_integer(self.component, keys.attempts, shown(id_), attempts, missing=0)
             letters.append(
                 DeadTask(
-                    *(_id_text(id_), keys.queue, name, args, taken, text, at, stored),
+                    *(_id_text(id_), keys.queue, name, args, tries, text, at, stored),
                     traceback=f"{mark[1:]}{trace}",
                 )
             )
@@ -575,13 +575,13 @@ class TaskQueues(Structure[Face]):
     def _order(self, queues: QueueOrder | str) -> list[QueueKeys]:
         """Return the keys of queues in the order for this call; equal priorities rotate."""
         order: list[str] = []
-        for each in [queues] if isinstance(queues, str) else list(queues):
-            if isinstance(each, tuple) and each:
+        for entry in [queues] if isinstance(queues, str) else list(queues):
+            if isinstance(entry, tuple) and entry:
                 self._turns[0] += 1
-                turn = self._turns[0] % len(each)
-                order += each[turn:] + each[:turn]
+                turn = self._turns[0] % len(entry)
+                order += entry[turn:] + entry[:turn]
             else:
-                order.append(each)  # type: ignore[arg-type]  # an empty tuple is refused as a name
+                order.append(entry)  # type: ignore[arg-type]  # an empty tuple is refused as a name
         keys = [self._keys(queue) for queue in order]
         if not 0 < len(order) <= MOST_QUEUES or len(set(order)) < len(order):
             raise InvalidArgumentError(

@@ -118,7 +118,7 @@ class BaseWorker(Generic[Face]):
         self.summary = WorkerSummary()
         self.aborted = False
         self._running: dict[int, Task] = {}  # by thread or slot
-        self._asked_at = time.monotonic()
+        self._polled_at = time.monotonic()
         self._failing, self._is_failing = threading.Lock(), False  # whether taking tasks fails
         self._callbacks: dict[str, Callable[..., Any]] = {}
         for name, callback in (callbacks or {}).items():
@@ -178,7 +178,7 @@ class BaseWorker(Generic[Face]):
             self.summary.overtaken += 1
             text = "%s: its lease ended, and another worker runs it too"
             logger.warning(text, _describe(task), extra=_about("task-overtaken", task))
-        elif acknowledged is Acknowledged.GONE:
+        elif acknowledged is Acknowledged.MISSING:
             logger.warning(
                 "%s is done, but no longer in its queue: it was already acknowledged, or the queue "
                 "was purged or moved to another server",
@@ -306,7 +306,7 @@ class BaseWorker(Generic[Face]):
         if time.monotonic() - began >= TAKE_TIMEOUT:
             pause = 0.0  # perhaps there are servers that answer
         self.summary.errors += 1
-        self._asked_at = time.monotonic()
+        self._polled_at = time.monotonic()
         with self._failing:  # of many threads one logs it, and once until tasks are taken again
             is_news, self._is_failing = not self._is_failing, True
         if is_news:
@@ -317,11 +317,11 @@ class BaseWorker(Generic[Face]):
     @property
     def is_live(self) -> bool:
         """Whether it runs tasks, or has asked for some in the last minute: for liveness probes."""
-        return bool(self._running) or time.monotonic() - self._asked_at < LIVE_FOR
+        return bool(self._running) or time.monotonic() - self._polled_at < LIVE_FOR
 
     def _took(self) -> None:
         """Note that a call to take a task was answered."""
-        self._asked_at = time.monotonic()
+        self._polled_at = time.monotonic()
         if self._is_failing:
             with self._failing:
                 is_news, self._is_failing = self._is_failing, False
@@ -402,8 +402,8 @@ class Worker(BaseWorker[Blocking]):
             self._aborting.set()
             renewer.join()
             until = time.monotonic() + PATIENCE
-            for each in self._late:
-                each.join(max(0.0, until - time.monotonic()))
+            for late in self._late:
+                late.join(max(0.0, until - time.monotonic()))
         if on_progress is not None:
             on_progress(self.summary, len(self._running))
         if self._fatal is not None:
@@ -452,7 +452,7 @@ class Worker(BaseWorker[Blocking]):
 
     def _beside(self, steps: Steps[Any]) -> None:
         thread = threading.Thread(target=run_steps, args=(steps,), daemon=True)
-        self._late = [each for each in self._late if each.is_alive()] + [thread]
+        self._late = [late for late in self._late if late.is_alive()] + [thread]
         thread.start()
 
     @contextmanager
@@ -465,12 +465,12 @@ class Worker(BaseWorker[Blocking]):
         def handle(_number: int, _frame: Any) -> None:
             (self._aborting if self._stopping.is_set() else self._stopping).set()
 
-        before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
+        before = {n: signal.signal(n, handle) for n in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class AsyncWorker(BaseWorker[Awaiting]):
@@ -518,8 +518,8 @@ class AsyncWorker(BaseWorker[Awaiting]):
                 if self._late:
                     await asyncio.wait(self._late, timeout=PATIENCE)
             finally:
-                for each in (*slots, *beside, *self._late):
-                    each.cancel()
+                for task in (*slots, *beside, *self._late):
+                    task.cancel()
                 await asyncio.gather(*slots, *beside, *self._late, return_exceptions=True)
         if on_progress is not None:
             on_progress(self.summary, len(self._running))
@@ -650,16 +650,16 @@ class AsyncWorker(BaseWorker[Awaiting]):
             self.stop()
 
         try:
-            for each in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(each, handle)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, handle)
         except (RuntimeError, ValueError, NotImplementedError):
             yield
             return
         try:
             yield
         finally:
-            for each in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(each)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
 
 
 def _failure_reason(error: BaseException) -> str:

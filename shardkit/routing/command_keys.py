@@ -66,7 +66,7 @@ def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
     """
     rule = (_spelled.get(args[0]) if args else None) or _rule(args)
     if len(args) < rule.least:
-        raise _too_few(rule, args)
+        raise _missing_arguments(rule, args)
     keys = rule.keys
     return keys if type(keys) is tuple else keys(args)  # type: ignore[operator]
 
@@ -84,7 +84,7 @@ def blocking_seconds(args: Sequence[Argument]) -> float | None:
     if timeout is None:
         return None
     if len(args) < rule.least:
-        raise _too_few(rule, args)
+        raise _missing_arguments(rule, args)
     find, unit = timeout
     at = find if isinstance(find, int) else find(args)
     if at is None:
@@ -212,7 +212,7 @@ def _word(arg: Argument) -> str:
     return arg.upper() if isinstance(arg, str) and arg.isascii() else ""
 
 
-def _too_few(rule: _Rule, args: _Args) -> RoutingError:
+def _missing_arguments(rule: _Rule, args: _Args) -> RoutingError:
     words = rule.name.count(" ") + 1 - rule.joined
     given, needed = max(0, len(args) - words), rule.least - words
     return RoutingError(f"{rule.name} with {counted(given, 'argument')}", f"give at least {needed}")
@@ -271,9 +271,12 @@ def _numbered(name: str, at: int, step: int, none: bool) -> _Finder:
 
     def find(args: _Args) -> Positions:
         given, first = args[at], at + 1
-        digits = str(given) if isinstance(given, int) else _word(given)
-        count = int(digits) if digits.isdigit() and len(digits) < 10 else None
-        if count is None or not (count or none):
+        digits = _word(given)
+        if isinstance(given, int):
+            count = given
+        else:
+            count = int(digits) if digits.isdigit() and len(digits) < 10 else -1
+        if count < (0 if none else 1):
             kind = "integer" if none else "positive integer"
             raise RoutingError(f"{name} with a number of keys that is no {kind}", remedy)
         if count * step > len(args) - first:

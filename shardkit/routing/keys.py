@@ -36,7 +36,11 @@ def key_bytes(key: Key) -> bytes:
         raise _too_long(int(key)) from None
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
-    raise InvalidKeyError(f"key {key!r} is a {type(key).__name__}", "give a str, bytes or an int")
+    try:
+        shown = f"key {key!r}"
+    except Exception:  # an integer in it has too many digits, or of its own method
+        shown = "a key"
+    raise InvalidKeyError(f"{shown} is a {type(key).__name__}", "give a str, bytes or an int")
 
 
 def hash_tag(key: bytes) -> bytes:

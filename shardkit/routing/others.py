@@ -258,7 +258,7 @@ class _Options:
     def names(self, default: Sequence[str] = ()) -> list[str]:
         """The servers' names, shard 0's first, as the other program has them."""
         names = self._given.get("names", list(default))
-        whole = isinstance(names, list) and all(isinstance(each, str) and each for each in names)
+        whole = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
         if not whole or len(names) != self.count or len(set(names)) != self.count:
             remedy = f"give {self.count} different texts, shard 0's first"
             raise self.wrong(f"names={names!r}", remedy)
@@ -319,8 +319,8 @@ def _tag_by(pattern: bytes) -> Callable[[bytes], bytes]:
     search = re.compile(pattern).search
 
     def tag(key: bytes) -> bytes:
-        found = search(key)
-        return found[1] if found else key
+        match = search(key)
+        return match[1] if match else key
 
     return tag
 
@@ -599,8 +599,8 @@ def maglev_table(
 
 def _ranges(options: _Options, text: object, remedy: str) -> Iterator[tuple[int, int]]:
     for part in text.replace(",", " ").split() if isinstance(text, str) else ():
-        found = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
-        low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not low <= high < _CODIS_SLOTS:
             raise options.wrong(f"slots {part!r}", remedy)
         yield low, high

@@ -7,6 +7,7 @@ cause no false reports.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -83,22 +84,22 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
     numbers = (bucket for low, high in ends for bucket in range(low // 128, -(-high // 128)))
     for buckets in pages(dict.fromkeys(numbers), KEYS_CHECKED):
         keys = [f"{part.tag}n:{bucket}" for bucket in buckets]
-        held = yield from contents(part.to, "HASH", keys, [])
+        all_entries = yield from contents(part.to, "HASH", keys, [])
         documents = [
             (128 * bucket + int(index), id_)
-            for bucket, entries in zip(buckets, held, strict=True)
+            for bucket, entries in zip(buckets, all_entries, strict=True)
             for index, id_ in entries
             if index.isdigit()
         ]
-        for some in pages(documents, KEYS_CHECKED):
-            yield from confirmed(check, some)
+        for page in pages(documents, KEYS_CHECKED):
+            yield from confirmed(check, page)
 
 
 def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:
     """Return the chunks of a part that have documents, in order. Cost: one exchange."""
     [fields] = yield [Command(part.to, part.state, ("HKEYS", part.state))]
     names = (field.decode(errors="replace") for field in fields)
-    return sorted(int(name[1:]) for name in names if name[:1] == "c" and name[1:].isdigit())
+    return sorted(int(name[1:]) for name in names if re.fullmatch("c[0-9]{1,10}", name))
 
 
 def _check_readable(part: IndexPart, read: ReadDocument, documents: Documents) -> Checked:
@@ -149,26 +150,26 @@ def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
     """Check that each id belongs to one word."""
     [[words, given_up]] = yield [part.read_state("words", "gone")]
     most = stored_integer(part.to, part.state, "words", words, 1, missing=1)
-    gone = stored_integer(part.to, part.state, "gone", given_up, missing=0)
-    held, starts = bytearray(most), f"{part.tag}starts"
+    removed = stored_integer(part.to, part.state, "gone", given_up, missing=0)
+    seen, starts = bytearray(most), f"{part.tag}starts"
     notes: Suspicions = []
     cursor: Key = 0
     while cursor != b"0":
         scan = ("SSCAN", starts, cursor, "COUNT", KEYS_CHECKED)
-        [(cursor, some)] = yield [Command(part.to, starts, scan)]
-        keys = [f"{part.tag}l:".encode() + start for start in some]
+        [(cursor, names)] = yield [Command(part.to, starts, scan)]
+        keys = [f"{part.tag}l:".encode() + start for start in names]
         read = yield from contents(part.to, "HASH", keys, notes, AGAIN)
         for key, entries in zip(keys, read, strict=True):
-            notes += _check_words(part, key, entries, held)
-    lost = held.count(0, 1)
-    if lost > gone and not notes:
-        expected = f"words with all ids below {most}, not {lost - gone} without"
+            notes += _check_words(part, key, entries, seen)
+    lost = seen.count(0, 1)
+    if lost > removed and not notes:
+        expected = f"words with all ids below {most}, not {lost - removed} without"
         notes.append(Suspicion(damage(part.to, starts, f"{most - 1 - lost} words", expected)))
     return [note._replace(repair=AGAIN) for note in notes]
 
 
 def _check_words(
-    part: IndexPart, key: bytes, entries: list[tuple[bytes, Any]], held: bytearray
+    part: IndexPart, key: bytes, entries: list[tuple[bytes, Any]], seen: bytearray
 ) -> Suspicions:
     for word, text in entries:
         try:
@@ -177,11 +178,11 @@ def _check_words(
             return [Suspicion(error)]
         if not key.endswith(b":" + word[:3]):
             return [Suspicion(damage(part.to, key, shown(word), "words that begin so"))]
-        if id_ < len(held):  # else it is new
-            if held[id_]:
+        if id_ < len(seen):  # else it is new
+            if seen[id_]:
                 double = f"{shown(word)} with the id {id_} of another word"
                 return [Suspicion(damage(part.to, key, double, "an id of its own"))]
-            held[id_] = 1
+            seen[id_] = 1
     return []
 
 

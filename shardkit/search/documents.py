@@ -20,7 +20,7 @@ from shardkit.operations.arguments import is_number, shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
 from shardkit.search.schema import Schema, TermCounts, impact_byte
-from shardkit.structures.codecs.plain import inflated, most_made
+from shardkit.structures.codecs.plain import inflated, most_inflated
 
 Value: TypeAlias = float | date | datetime | str | tuple[str, ...]
 Text: TypeAlias = str | Mapping[str, str]
@@ -216,7 +216,7 @@ def _stored_text(schema: Schema, texts: Mapping[str, str]) -> bytes:
     by_field = [texts.get(name) for name in schema.fields]
     plain = json.dumps(by_field, ensure_ascii=False, separators=(",", ":")).encode()
     packed = zlib.compress(plain)
-    pays = len(packed) < len(plain) <= most_made(len(packed))
+    pays = len(packed) < len(plain) <= most_inflated(len(packed))
     return _PACKED + packed if pays else _PLAIN + plain
 
 
@@ -310,11 +310,9 @@ def join_values(values: Sequence[bytes]) -> bytes:
     return values[0] if len(values) == 1 else b"".join(value + _END for value in values)
 
 
-def split_values(stored: bytes) -> list[str]:
+def split_values(stored: bytes) -> list[bytes]:
     """Return the values that `join_values` joined."""
-    if not stored.endswith(_END):
-        return [stored.decode()]
-    return [value.decode() for value in stored[:-1].split(_END)]
+    return stored[:-1].split(_END) if stored.endswith(_END) else [stored]
 
 
 def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str]) -> list[Argument]:

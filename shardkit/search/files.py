@@ -21,6 +21,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from shardkit.config.entry import open_regular, read_regular
 from shardkit.errors import InvalidArgumentError, extra
 from shardkit.operations.arguments import is_number, shown
 from shardkit.search.documents import Document, check_id
@@ -116,7 +117,7 @@ def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
         if status.st_size > MAX_FILE_BYTES:
             yield SkippedFile(name, f"is larger than {MAX_FILE_BYTES // 2**20} MB")
             return
-        content = decoded(path.read_bytes())
+        content = decoded(read_regular(path, MAX_FILE_BYTES))
     except OSError as error:
         yield SkippedFile(name, error.strerror or str(error))
         return
@@ -301,7 +302,7 @@ _NOT_UTF8 = tuple(mark for mark, encoding in _MARKS if encoding != "utf-8")
 
 
 def _json_lines(path: Path, name: str) -> Iterator[FileDocument | SkippedFile]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         number = 0
         while line := file.readline(MAX_FILE_BYTES):
             number += 1

@@ -300,15 +300,15 @@ class IndexParts:
             if moved == before:
                 break
             before = moved
-            asked = [(number, new) for number, some in moved.items() for new in sorted(some)]
+            queries = [(number, new) for number, some in moved.items() for new in sorted(some)]
             replies = yield from self.send(
-                [command(number, (new, new + 1)) for number, new in asked],
+                [command(number, (new, new + 1)) for number, new in queries],
                 source=source,
                 partial=partial,
             )
             added = [
                 (number, reply)
-                for (number, _), reply in zip(asked, replies, strict=True)
+                for (number, _), reply in zip(queries, replies, strict=True)
                 if not isinstance(reply, ShardFailure)
             ]
         return added
@@ -316,6 +316,10 @@ class IndexParts:
     def count(self) -> Operation[int]:
         """Return how many documents there are. Cost: one exchange."""
         return sum(docs for docs, *_ in (yield from self.states()))
+
+    def answering(self, source: int, missing: Sequence[int]) -> list[IndexPart]:
+        """Return the parts of a source whose replies are not missing, as `query` orders them."""
+        return [part for n, part in enumerate(self.source(source)) if n not in missing]
 
     @contextmanager
     def naming_place(self, doc_id: str) -> Iterator[None]:
@@ -343,17 +347,17 @@ class IndexParts:
             by_part.setdefault(self._place(id_of(one)), {})[id_of(one)] = one
         if not by_part:
             return Written(0, 0)
-        created = any(one is not id_of(one) for some in by_part.values() for one in some.values())
+        created = any(one is not id_of(one) for items in by_part.values() for one in items.values())
         yield from open_all([self.parameters], create=created)
         if not self.parameters.checked:
             return Written(0, 0)  # there is nothing to remove
-        rest = {number: list(some.values()) for number, some in by_part.items()}
+        rest = {number: list(items.values()) for number, items in by_part.items()}
         existing, pending = 0, set()
         while rest:
             batch: dict[int, Command | Transaction] = {}
             large: dict[int, Operation[Any]] = {}
-            for number, some in rest.items():
-                part, now = self.primary[number], some[: first_slice(some)]
+            for number, items in rest.items():
+                part, now = self.primary[number], items[: first_slice(items)]
                 arguments = self.form.encode(now)
                 then = self.form.after and self.form.after(part, [id_of(one) for one in now])
                 if has_many_words(now, arguments):
@@ -371,7 +375,7 @@ class IndexParts:
                 rest[number] = rest[number][len(existed) :]
                 if left:
                     pending.add(self.primary[number])
-            rest = {number: some for number, some in rest.items() if some}
+            rest = {number: items for number, items in rest.items() if items}
         while pending:
             sweeps = [
                 part.call("search/sweep", (WRITE_MICROSECONDS, PENDING_SECONDS), write=True)
@@ -415,8 +419,8 @@ class IndexParts:
         if shard.number is not None:
             return []
         further = []
-        for some in pages(range(schema.parts, MAX_SHARDS), PARTS_LOOKED_FOR):
-            parts = [_part(first.to.component, schema, number, MAX_SHARDS) for number in some]
+        for page in pages(range(schema.parts, MAX_SHARDS), PARTS_LOOKED_FOR):
+            parts = [_part(first.to.component, schema, number, MAX_SHARDS) for number in page]
             replies = yield [Command(part.to, part.state, ("EXISTS", part.state)) for part in parts]
             further += [part for part, exists in zip(parts, replies, strict=True) if exists]
         return further
@@ -433,7 +437,7 @@ def _moved(spans: Sequence[Span], log: Sequence[bytes]) -> set[int]:
             missed.remove(old)
             missed.add(new)
             continue
-        past = next((each.version for each in spans if old < each.behind), 0)
+        past = next((span.version for span in spans if old < span.behind), 0)
         if spans[0].version < version <= past:  # the old number was gone when its turn came
             missed.add(new)
     return missed
@@ -489,10 +493,10 @@ def write_in_slices(
         number: Argument = b""
         codes = [bytes(3)]
         for start in range(0, many, WORDS_PER_SLICE):
-            some = slice(start, start + WORDS_PER_SLICE)
-            given = [value for value in values[some] if value is not None]
-            impacts = [posting[2:] for posting in postings[some]]
-            sent = [number, len(words[some]), *words[some], len(given), *given, *impacts]
+            page = slice(start, start + WORDS_PER_SLICE)
+            given = [value for value in values[page] if value is not None]
+            impacts = [posting[2:] for posting in postings[page]]
+            sent = [number, len(words[page]), *words[page], len(given), *given, *impacts]
             [reply] = yield [part.call("search/add", sent, key=key, write=True)]
             if reply is None:
                 break
@@ -546,7 +550,7 @@ class _Lexicon(NamedTuple):
     starts: list[bytes]  # the first three bytes of words
     wrong: list[tuple[bytes, bytes]]  # starts, and words with invalid ids or those of others
     free: int  # the lowest id that neither a word nor a value of text has
-    gone: int  # how many ids below it have no word
+    removed: int  # how many ids below it have no word
 
 
 _NO_WORDS: Final = _Lexicon({}, [], [], 1, 0)
@@ -572,14 +576,14 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
             cursor, keys = yield from _scan(part, "o", cursor)
             left = yield from _read(part, keys, form.recover, words, lossy, remove=True)
             while left:
-                some = left[: first_slice(left)]
-                arguments = form.encode(some)
-                then = after and after(part, [one.id for one in some])
-                if has_many_words(some, arguments):
+                page = left[: first_slice(left)]
+                arguments = form.encode(page)
+                then = after and after(part, [one.id for one in page])
+                if has_many_words(page, arguments):
                     yield from write_in_slices(part, arguments, then, rebuild)
                 else:
                     yield [with_command(part, write_command(part, arguments, rebuild), then)]
-                done, left = done + len(some), left[len(some) :]
+                done, left = done + len(page), left[len(page) :]
                 if progress is not None:
                     progress(done, max(total, done))
         yield [part.call("search/end_rebuild", (), key=rebuild, write=True)]
@@ -624,7 +628,7 @@ def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Wor
     lexicon = _NO_WORDS
     if keep_words:
         lexicon = yield from _lexicon(part)
-    begin = (lexicon.free, lexicon.gone)
+    begin = (lexicon.free, lexicon.removed)
     yield [part.call("search/begin_rebuild", begin, key=rebuild, write=True)]
     cursor: Key = 0
     while cursor != b"0":
@@ -633,8 +637,8 @@ def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Wor
     drops: list[tuple[Key, ...]]
     drops = [(len(page), *page) for page in pages(lexicon.starts, _WORDS_AT_ONCE)]
     drops += [(0, *chain(*page)) for page in pages(lexicon.wrong, _WORDS_AT_ONCE)]
-    for each in drops:
-        yield [part.call("search/drop_words", each, key=rebuild, write=True)]
+    for dropped in drops:
+        yield [part.call("search/drop_words", dropped, key=rebuild, write=True)]
     return lexicon.words
 
 
@@ -643,15 +647,14 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
     words: dict[int, bytes] = {}
     starts: dict[bytes, None] = {}
     wrong: dict[tuple[bytes, bytes], None] = {}
-    [free] = yield from read_or_note([part.read_state("words")], [])
-    free = int(free[0]) if free and (free[0] or b"").isdigit() else 1
-    free = free if free <= _MOST_WORDS else 1  # the keys tell it, too
+    [state] = yield from read_or_note([part.read_state("words")], [])
+    free = next_word_of(state)  # the keys tell it, too
     cursor: Key = 0
     while cursor != b"0":
         cursor, keys = yield from _scan(part, "ly", cursor)
         lexicon = [key for key in keys if key.startswith(f"{part.tag}l:".encode())]
-        held = yield from contents(part.to, "HASH", lexicon, [])
-        for key, entries in zip(lexicon, held, strict=True):
+        all_entries = yield from contents(part.to, "HASH", lexicon, [])
+        for key, entries in zip(lexicon, all_entries, strict=True):
             start = key[len(part.tag) + 2 :]
             starts[start] = None
             for word, text in entries:
@@ -662,14 +665,21 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
                     wrong[start, word] = wrong[words[id_][:3], words[id_]] = None
                 free = max(free, min(id_, _MOST_WORDS) + 1)
         values = [key for key in keys if key not in lexicon]
-        held = yield from contents(part.to, "HASH", values, [])
-        for key, entries in zip(values, held, strict=True):
+        all_entries = yield from contents(part.to, "HASH", values, [])
+        for key, entries in zip(values, all_entries, strict=True):
             bucket = key.rpartition(b":")[2]
             for index, _ in entries:
                 if bucket.isdigit() and len(bucket) < 7 and index.isdigit() and len(index) < 4:
                     free = max(free, min(128 * int(bucket) + int(index), _MOST_WORDS) + 1)
     known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
     return _Lexicon(known, list(starts), list(wrong), free, free - 1 - len(known))
+
+
+def next_word_of(state: Sequence[bytes | None] | None) -> int:
+    """Return the id of a part's next word, which its state has first; 1 if that cannot be."""
+    text = (state and state[0]) or b""
+    free = int(text) if text.isdigit() and len(text) < 9 else 1
+    return free if free <= _MOST_WORDS else 1
 
 
 def _read(

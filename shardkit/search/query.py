@@ -487,10 +487,10 @@ class _Parser:
                     "ask for words, or put the word in quotes",
                 )
             return self._text(name)
-        there = ", ".join(sorted({*self.fields, *self.attributes})) or "none"
+        names = ", ".join(sorted({*self.fields, *self.attributes})) or "none"
         raise self._error(
             f"there is no field or attribute {shown(name)}",
-            f"the names are: {there}; if the colon is part of the word, put it in quotes",
+            f"the names are: {names}; if the colon is part of the word, put it in quotes",
             start,
         )
 
@@ -675,8 +675,8 @@ def _name(field: str | None) -> str:
 
 def _quote(text: str, after_name: bool, *, always: bool = False) -> str:
     """Return text as a word if it would be parsed as that, else in quotes."""
-    found = _BARE.fullmatch(text)
-    plain = text and found and text[0] not in ("=<>" if after_name else "+-")
+    match = _BARE.fullmatch(text)
+    plain = text and match and text[0] not in ("=<>" if after_name else "+-")
     if plain and not always and ".." not in text and (after_name or not _NAME.match(text)):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

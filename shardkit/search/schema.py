@@ -167,10 +167,10 @@ class Schema:
         _check_names(self.name, "fields", self.fields, 1, MAX_FIELDS)
         _check_names(self.name, "attributes", self.attributes, 0, MAX_ATTRIBUTES)
         numbers = {f"field {name}: weight": weight for name, weight in self.fields.items()}
-        for said, number in {**numbers, "average_length": self.average_length}.items():
+        for option, number in {**numbers, "average_length": self.average_length}.items():
             if not is_number(number) or not 0 < number < math.inf:
                 raise InvalidArgumentError(
-                    f"{self.name}: {said}={shown(number)}", "give a number above 0"
+                    f"{self.name}: {option}={shown(number)}", "give a number above 0"
                 )
         for name, kind in self.attributes.items():
             if kind not in KINDS:

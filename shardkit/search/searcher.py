@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypedDict
@@ -42,7 +43,7 @@ from shardkit.search.documents import (
     unpack,
     value_term,
 )
-from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexPart, IndexParts
 from shardkit.search.query import (
     AllOf,
     AnyOf,
@@ -63,6 +64,7 @@ from shardkit.search.query import (
 from shardkit.search.schema import RELEVANCE, Schema, TermCounts, TermStatistics
 from shardkit.search.text import Analyzer, Token
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer
+from shardkit.structures.base.damage import stored_text
 
 ELLIPSIS: Final = "…"
 MAX_TEXT_LENGTH: Final = 100_000
@@ -194,7 +196,7 @@ def _window(text: str, matches: list[Match], length: int) -> tuple[int, int]:
             inside[matches[behind].node] += 1
             behind += 1
         if (shows := (len(inside), inside.total())) > best:
-            best, first, last = shows, match.start, max(each.end for each in matches[number:behind])
+            best, first, last = shows, match.start, max(m.end for m in matches[number:behind])
         inside[match.node] -= 1
         if not inside[match.node]:
             del inside[match.node]
@@ -639,11 +641,13 @@ class Searcher:
                 continue
             if number % width:
                 for word, count in listed[number].items():
-                    sums[prefixes[number % width - 1]][word.decode()] += count
+                    part = parts[number // width]
+                    text = stored_text(part.to, part.state, word)
+                    sums[prefixes[number % width - 1]][text] += count
             else:
                 documents += of_call[0][0]
                 counts.update(dict(zip(words, of_call[0][1], strict=True)))
-        expansions = {prefix: dict(sorted(each.items())[:limit]) for prefix, each in sums.items()}
+        expansions = {prefix: dict(sorted(words.items())[:limit]) for prefix, words in sums.items()}
         return TermCounts(documents, dict(counts)), expansions
 
     def _check_words(self, count: int) -> None:
@@ -676,6 +680,7 @@ class Searcher:
             call, end=6, version=1, source=source, partial=request.partial
         )
         answered = [reply for of_part in slices for reply in of_part]
+        parts = self._parts.answering(source, missing)
         first = [of_part[0] for of_part in slices]
         # A reply has no counts if the query has too many words to count them again.
         if request.order.scores and not missing and all(reply[3] for reply in first):
@@ -687,20 +692,31 @@ class Searcher:
             scored = counts if request.order.scores else None
             cached = CachedResult(request.digest, source, key, scored)
         facets = {
-            name: self._merge_facet(request, name, [[reply[place] for reply in s] for s in slices])
+            name: self._merge_facet(
+                request, name, parts, [[reply[place] for reply in s] for s in slices]
+            )
             for place, name in enumerate(request.facets, 8)
         }
         total = sum([reply[2] for reply in answered])
-        hits = [self._read_hits(request, reply[5]) for reply in answered]
+        hits = [
+            self._read_hits(request, part, reply[5])
+            for part, of_part in zip(parts, slices, strict=True)
+            for reply in of_part
+        ]
         return _Answers(total, hits, missing, counts, cached, facets)
 
     def _merge_facet(
-        self, request: SearchRequest, name: str, slices: Sequence[Sequence[Sequence[Reply]]]
+        self,
+        request: SearchRequest,
+        name: str,
+        parts: Sequence[IndexPart],
+        slices: Sequence[Sequence[Sequence[Reply]]],
     ) -> list[tuple[OrderValue, int]]:
         """Return an attribute's values with their counts, the most frequent first."""
         counts: Counter[Any] = Counter()
         text = self._schema.attributes[name] == "text"
-        for of_part in slices:
+        for part, of_part in zip(parts, slices, strict=True):
+            read = partial(stored_text, part.to, part.state)
             if len({value for reply in of_part for value in reply[::2]}) > MAX_FACET_VALUES:
                 raise InvalidArgumentError(
                     f"{self._schema.name}: attribute {name} has more than "
@@ -709,7 +725,7 @@ class Searcher:
                 )
             for reply in of_part:
                 for value, count in zip(reply[::2], reply[1::2], strict=True):
-                    for one in split_values(value) if text else (float(value),):
+                    for one in map(read, split_values(value)) if text else (float(value),):
                         counts[one] += count
         ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
         return ranked[: request.facet_limit]
@@ -790,18 +806,24 @@ class Searcher:
         if any(reply is None for reply in answered):
             return None
         total = sum(reply[0] for reply in answered)
-        hits = [self._read_hits(request, reply[1]) for reply in answered]
-        removed = frozenset([doc_id.decode() for reply in answered for doc_id in reply[3]])
+        hits, removed = [], set[str]()
+        for part, of_part in zip(self._parts.answering(source, missing), slices, strict=True):
+            for reply in of_part:
+                hits.append(self._read_hits(request, part, reply[1]))
+                removed |= {stored_text(part.to, part.state, doc_id) for doc_id in reply[3]}
         counts = cached.counts or _NO_COUNTS
-        return _Answers(total, hits, missing, counts, cached, {}, removed)
+        return _Answers(total, hits, missing, counts, cached, {}, frozenset(removed))
 
-    def _read_hits(self, request: SearchRequest, reply: Sequence[bytes]) -> list[PartHit]:
+    def _read_hits(
+        self, request: SearchRequest, part: IndexPart, reply: Sequence[bytes]
+    ) -> list[PartHit]:
         """Return the hits in a reply: ids and values, if inline also attributes and text."""
         text, details = request.order.text, request.inline
+        read = partial(stored_text, part.to, part.state)
         return [
             PartHit(
-                reply[at + 1].decode() if text else float(reply[at + 1]),
-                reply[at].decode(),
+                read(reply[at + 1]) if text else float(reply[at + 1]),
+                read(reply[at]),
                 reply[at + 2] if details else None,
                 reply[at + 3] if details else None,
             )

@@ -47,10 +47,10 @@ class NetworkCheck:
     def all(self) -> Stream[Damage]:
         """Check all parts, and all users and lists."""
         layout = self.layout
-        for some in pages(range(layout.parts), KEYS_CHECKED):
-            yield from confirmed(self._check_parts, some)
-        for some in pages(range(layout.relation_parts), KEYS_CHECKED):
-            yield from confirmed(self._check_relation_parts, some)
+        for page in pages(range(layout.parts), KEYS_CHECKED):
+            yield from confirmed(self._check_parts, page)
+        for page in pages(range(layout.relation_parts), KEYS_CHECKED):
+            yield from confirmed(self._check_relation_parts, page)
         for part in range(layout.parts):
             key, cursor = layout.of_part("logins", part), b""
             while cursor != b"0":
@@ -66,13 +66,13 @@ class NetworkCheck:
         """Return a part's users and lists, as far as logins and lists of lists can be read."""
         layout = self.layout
         key = layout.of_part("logins", part)
-        [held] = yield from contents(layout.users, "HASH", [key], [])
-        users = list(self._ids(part, held))
+        [logins] = yield from contents(layout.users, "HASH", [key], [])
+        users = list(self._ids(part, logins))
         accounts = [(USER, uid) for uid in users]
-        for some in pages(users, KEYS_CHECKED):
-            keys = [layout.owned("lists", uid) for uid in some]
+        for page in pages(users, KEYS_CHECKED):
+            keys = [layout.owned("lists", uid) for uid in page]
             lists = yield from contents(layout.users, "ZSET", keys, [])
-            accounts += [(LIST, int(each)) for of in lists for each, _ in of if is_id(each)]
+            accounts += [(LIST, int(member)) for of in lists for member, _ in of if is_id(member)]
         return accounts
 
     def _ids(self, part: int, logins: Iterable[tuple[bytes, bytes]]) -> Iterator[int]:
@@ -124,21 +124,21 @@ class NetworkCheck:
             if is_id(text) and int(text) % layout.parts == part:
                 known.append((login, int(text)))
             else:
-                found = f"{shown(login)}={shown(text)}"
-                notes.append(Suspicion(damage(layout.users, key, found, "an id of this part")))
+                actual = f"{shown(login)}={shown(text)}"
+                notes.append(Suspicion(damage(layout.users, key, actual, "an id of this part")))
         keys = [layout.owned("user", uid) for _, uid in known]
         users = yield from self._records(keys, user_of, notes)
-        for (login, _), its in zip(known, keys, strict=True):
-            if its not in users:
+        for (login, _), user_key in zip(known, keys, strict=True):
+            if user_key not in users:
                 continue
-            user = users[its]
+            user = users[user_key]
             if user is None:
                 expected = f"the user with the login {shown(login)}"
-                gone = damage(layout.users, its, "nothing", expected)
-                notes.append(Suspicion(gone, "HDEL the login: the user is gone", "the user"))
+                missing = damage(layout.users, user_key, "nothing", expected)
+                notes.append(Suspicion(missing, "HDEL the login: the user is gone", "the user"))
             elif not _is_login(layout.name, user.login, login):
                 other = f"the login {shown(user.login)}"
-                notes.append(Suspicion(damage(layout.users, its, other, shown(login))))
+                notes.append(Suspicion(damage(layout.users, user_key, other, shown(login))))
         return notes
 
     def _records(
@@ -170,24 +170,24 @@ class NetworkCheck:
         yield from confirmed(self._check_posts, id_)
         lists = layout.owned("lists", id_)
         notes: Suspicions = []
-        [held] = yield from contents(layout.users, "ZSET", [lists], notes)
-        if notes or not all(is_id(each) for each, _ in held):
+        [own] = yield from contents(layout.users, "ZSET", [lists], notes)
+        if notes or not all(is_id(member) for member, _ in own):
             yield from confirmed(self._check_ids_of_lists, lists)
-        for some in pages((int(each) for each, _ in held if is_id(each)), KEYS_CHECKED):
-            yield from confirmed(self._check_lists, id_, some)
-            for each in some:
-                yield from self._check_account(LIST, each)
+        for page in pages((int(text) for text, _ in own if is_id(text)), KEYS_CHECKED):
+            yield from confirmed(self._check_lists, id_, page)
+            for list_id in page:
+                yield from self._check_account(LIST, list_id)
 
     def _check_ids_of_lists(self, key: str) -> Operation[Suspicions]:
         notes: Suspicions = []
-        [held] = yield from contents(self.layout.users, "ZSET", [key], notes)
-        for strange in [member for member, _ in held if not is_id(member)][:1]:
+        [members] = yield from contents(self.layout.users, "ZSET", [key], notes)
+        for strange in [member for member, _ in members if not is_id(member)][:1]:
             notes.append(Suspicion(damage(self.layout.users, key, shown(strange), "ids of lists")))
         return notes
 
     def _check_lists(self, owner: int, lists: Sequence[int]) -> Operation[Suspicions]:
         layout, notes = self.layout, Suspicions()
-        keys = [layout.owned("list", each) for each in lists]
+        keys = [layout.owned("list", list_id) for list_id in lists]
         for key, stored in (yield from self._records(keys, list_of, notes)).items():
             if stored is None or stored.owner != owner:
                 seen = "nothing" if stored is None else f"a list of {stored.owner}"
@@ -206,11 +206,11 @@ class NetworkCheck:
             return notes
         reads = []
         for name, part in places:
-            its = layout.relation(name, part, id_)
-            reads.append(Command(layout.relations(part), its, ("ZCARD", its)))
-        there = yield from read_or_note(reads, notes, "delete the key", "these relations")
+            relation = layout.relation(name, part, id_)
+            reads.append(Command(layout.relations(part), relation, ("ZCARD", relation)))
+        sizes = yield from read_or_note(reads, notes, "delete the key", "these relations")
         sums = dict.fromkeys(names, 0)
-        for (name, part), field, text, size in zip(places, fields, counted, there, strict=True):
+        for (name, part), field, text, size in zip(places, fields, counted, sizes, strict=True):
             if size is None:
                 continue
             sums[name] += size
@@ -238,35 +238,35 @@ class NetworkCheck:
         """Check that each relation of an account in a part is also at the other account."""
         layout, notes = self.layout, Suspicions()
         to, key = layout.relations(part), layout.relation(name, part, id_)
-        [held] = yield from contents(to, "ZSET", [key], [])
+        [relations] = yield from contents(to, "ZSET", [key], [])
         other = kind.incoming if name == FOLLOWING else FOLLOWING
-        for member, version in held:
+        for member, version in relations:
             if not is_whole(version):
                 entry = f"{shown(member)} at {version:g}"
                 notes.append(Suspicion(damage(to, key, entry, "versions")))
                 break
-        for some in pages((member for member, _ in held), _AT_ONCE):
-            ids = [int(member) for member in some if is_id(member)]
-            if len(ids) < len(some):
-                strange = next(member for member in some if not is_id(member))
+        for page in pages((member for member, _ in relations), _AT_ONCE):
+            ids = [int(member) for member in page if is_id(member)]
+            if len(ids) < len(page):
+                strange = next(member for member in page if not is_id(member))
                 notes.append(Suspicion(damage(to, key, shown(strange), "ids of accounts")))
-            keys = [layout.relation(other, part, each) for each in ids]
-            reads = [Command(to, its, ("ZSCORE", its, id_)) for its in keys]
+            keys = [layout.relation(other, part, other_id) for other_id in ids]
+            reads = [Command(to, mirror, ("ZSCORE", mirror, id_)) for mirror in keys]
             versions = yield from read_or_note(reads, [])
-            for each, its, version in zip(ids, keys, versions, strict=True):
+            for other_id, mirror, version in zip(ids, keys, versions, strict=True):
                 if version is None:
-                    error = damage(to, its, f"no relation with {id_}", f"the relation in {key}")
-                    repair = f"unfollow and follow again: {each} and {id_}"
+                    error = damage(to, mirror, f"no relation with {id_}", f"the relation in {key}")
+                    repair = f"unfollow and follow again: {other_id} and {id_}"
                     notes.append(Suspicion(error, repair))
         return notes
 
     def _check_timelines(self, kind: RelationKind, id_: int) -> Operation[Suspicions]:
         layout, notes = self.layout, Suspicions()
         keys = [layout.timeline(kind, id_), layout.pulled(id_)]
-        held = yield from contents(
+        all_entries = yield from contents(
             layout.timelines, "ZSET", keys, notes, "delete the key, and reconcile", "the entries"
         )
-        for key, entries in zip(keys, held, strict=True):
+        for key, entries in zip(keys, all_entries, strict=True):
             for member, score in entries:
                 if not is_id(member) or not is_whole(score):
                     entry = f"{shown(member)} at {score:g}"
@@ -302,10 +302,10 @@ class NetworkCheck:
                 other = f"status {status} of {author}"
                 notes.append(Suspicion(damage(layout.timelines, profile, other, f"those of {uid}")))
                 break
-        posts, its = counts[1] or b"0", authors.count(uid)
-        few = posts.isdigit() and max(int(posts), len(entries)) < self.profile_limit
-        if few and counts[2] is None and int(posts) != its:
-            error = damage(layout.users, user, f"posts={int(posts)}", f"{its}, as in the profile")
+        posts, total = counts[1] or b"0", authors.count(uid)
+        fits = posts.isdigit() and max(int(posts), len(entries)) < self.profile_limit
+        if fits and counts[2] is None and int(posts) != total:
+            error = damage(layout.users, user, f"posts={int(posts)}", f"{total}, as in the profile")
             notes.append(Suspicion(error, _RECONCILE))
         return notes
 

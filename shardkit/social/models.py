@@ -6,6 +6,7 @@ where seconds with a fraction would take 18. Returned times are in seconds.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,10 @@ from shardkit.operations.commands import Argument, To
 from shardkit.operations.operation import Operation
 from shardkit.routing.keys import key_bytes
 from shardkit.social.keys import KeyLayout, is_id
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.damage import MOST_STORED, damage
 
 MICRO = 1_000_000
+_WHOLE = re.compile("0|[1-9][0-9]{0,15}")
 LONGEST_LOGIN = 200
 LONGEST_VALUE = 1_000_000
 MOST_EXTRAS = 100
@@ -290,19 +292,32 @@ def read_records(
     ]
 
 
+def _whole(text: str) -> int:
+    """Return an id, a count or microseconds, as scripts write them."""
+    if _WHOLE.fullmatch(text) and int(text) <= MOST_STORED:
+        return int(text)
+    raise ValueError(shown(text))
+
+
+def _login(text: str) -> str:
+    if 1 <= len(text) <= LONGEST_LOGIN:
+        return text
+    raise ValueError(f"login={shown(text)}")
+
+
 def user_of(flat: Sequence[bytes]) -> User | None:
     """Return the user in a reply of HGETALL; None if the reply is empty."""
     if not flat:
         return None
     fields = fields_of(flat)
     return User(
-        int(fields["id"]),
-        fields["login"],
+        _whole(fields["id"]),
+        _login(fields["login"]),
         fields["name"],
-        int(fields["followers"]),
-        int(fields["following"]),
-        int(fields["posts"]),
-        int(fields["signup"]) / MICRO,
+        _whole(fields["followers"]),
+        _whole(fields["following"]),
+        _whole(fields["posts"]),
+        _whole(fields["signup"]) / MICRO,
         {name: value for name, value in fields.items() if name not in USER_FIELDS},
     )
 
@@ -313,7 +328,7 @@ def status_of(fields: Mapping[str, str] | None) -> Status | None:
         return None
     rest = {name: value for name, value in fields.items() if name[:1] != ":"}
     id_, uid, login, message, posted = map(rest.pop, ("id", "uid", "login", "message", "posted"))
-    return Status(int(id_), int(uid), login, message, int(posted) / MICRO, rest)
+    return Status(_whole(id_), _whole(uid), _login(login), message, _whole(posted) / MICRO, rest)
 
 
 def status_of_reply(flat: Sequence[bytes]) -> Status | None:
@@ -321,11 +336,11 @@ def status_of_reply(flat: Sequence[bytes]) -> Status | None:
     if flat[:10:2] != _STATUS_ORDER:
         return status_of(fields_of(flat))
     return Status(
-        int(flat[1]),
-        int(flat[3]),
-        flat[5].decode(),
+        _whole(flat[1].decode()),
+        _whole(flat[3].decode()),
+        _login(flat[5].decode()),
         flat[9].decode(),
-        int(flat[7]) / MICRO,
+        _whole(flat[7].decode()) / MICRO,
         fields_of(flat[10:]) if len(flat) > 10 else {},
     )
 
@@ -336,9 +351,9 @@ def list_of(flat: Sequence[bytes]) -> UserList | None:
         return None
     fields = fields_of(flat)
     return UserList(
-        int(fields["id"]),
-        int(fields["owner"]),
+        _whole(fields["id"]),
+        _whole(fields["owner"]),
         fields["name"],
-        int(fields["following"]),
-        int(fields["created"]) / MICRO,
+        _whole(fields["following"]),
+        _whole(fields["created"]) / MICRO,
     )

@@ -595,7 +595,7 @@ class SocialNetwork(Structure[Face]):
         [texts] = yield [layout.at_user(key, "ZRANGE", key, 0, -1)]
         ids = stored_ids(layout.users, key, texts)
         lists = yield from read_records(layout, "list", ids, list_of)
-        return [each for each in lists if each is not None]
+        return [row for row in lists if row is not None]
 
     @_writes
     def follow_into_list(self, list_id: int | str, uid: int | str) -> Operation[FollowResult]:
@@ -742,7 +742,7 @@ class SocialNetwork(Structure[Face]):
             raise InvalidArgumentError(
                 f"{self.name}: {uid} would block or mute itself", "give two users"
             )
-        keys = [self.layout.owned("user", each) for each in (uid, other)]
+        keys = [self.layout.owned("user", user) for user in (uid, other)]
         exist = yield [self.layout.at_user(key, "EXISTS", key) for key in keys]
         return all(exist)
 

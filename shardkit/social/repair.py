@@ -194,15 +194,15 @@ class PendingRepair:
         ]
         statuses = stored_ids(layout.timelines, key, ids)
         authors = yield from self.delivery.statuses.authors(statuses)
-        gone = [status for status, uid in zip(statuses, authors, strict=True) if uid is None]
-        yield from timelines.remove([key], gone)
+        removed = [status for status, uid in zip(statuses, authors, strict=True) if uid is None]
+        yield from timelines.remove([key], removed)
         shown = {uid for uid in authors if uid is not None}
         shown.update(stored_ids(layout.timelines, pulled, marked))
         strangers: list[int] = []
         for page in pages(sorted(shown - {id_}), AT_ONCE):
             followed = yield from self.relations.exist(kind, [(id_, uid) for uid in page])
             strangers += [uid for uid, follows in zip(page, followed, strict=True) if not follows]
-        return len(gone), strangers
+        return len(removed), strangers
 
     def _correct_marks(self, kind: RelationKind, id_: int) -> Operation[list[int]]:
         """Return followed accounts whose posts should be fetched and are not.

@@ -23,7 +23,7 @@ from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.operation import pages
 from shardkit.social.status_cache import AT_ONCE, LARGEST, Fields, StatusCursor, table_rows
-from shardkit.structures.base.arguments import LONGEST_WAIT, check_integer, check_seconds
+from shardkit.structures.base.arguments import check_integer, check_seconds
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -287,7 +287,7 @@ class PostgreSQLStatusStore(TableStatusStore):
     ) -> None:
         super().__init__(table)
         check_integer("statuses", "connections", connections, 1, 10_000)
-        timeout = check_seconds("statuses", "timeout", timeout, 0, LONGEST_WAIT)
+        timeout = check_seconds("statuses", "timeout", timeout)
         with extra("postgresql", "stores in PostgreSQL"):
             pool_class = importlib.import_module("psycopg_pool").ConnectionPool
         self._pool: ConnectionPool[Any] = pool_class(

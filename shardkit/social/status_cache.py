@@ -190,12 +190,12 @@ class CachedStatuses:
         """
         table_rows(statuses)
         for batch in _batches(statuses):
-            some = {status: statuses[status] for status in batch}
+            page = {status: statuses[status] for status in batch}
             times = yield from self._times(batch)
-            deleted: set[int] = yield Call(self.store.put_many, (some,))
+            deleted: set[int] = yield Call(self.store.put_many, (page,))
             for status in deleted:
-                del some[status]
-            yield from self._put(some, times, keep=False)
+                del page[status]
+            yield from self._put(page, times, keep=False)
 
     def persist(self, ids: Iterable[int]) -> Operation[int]:
         """Write statuses that a script created in Redis to disk; then their copies may expire.
@@ -238,9 +238,9 @@ class CachedStatuses:
         """
         table_rows(statuses)
         for batch in _batches(statuses):
-            some = {status: statuses[status] for status in batch}
+            page = {status: statuses[status] for status in batch}
             yield self._removals(batch)
-            yield Call(self.store.put_many, (some,))
+            yield Call(self.store.put_many, (page,))
             yield self._removals(batch)
 
     def remove(self, ids: Iterable[int]) -> Operation[int]:
@@ -473,8 +473,8 @@ class Statuses:
         """Return statuses by id, None for unknown ids."""
         result: list[Status | None] = []
         for page in pages(statuses, READ_AT_ONCE):
-            _, some = yield from self.read((), page)
-            result += some
+            _, statuses_read = yield from self.read((), page)
+            result += statuses_read
         return result
 
     def authors(self, statuses: Sequence[int]) -> Operation[list[int | None]]:

@@ -85,9 +85,9 @@ class Timelines:
                 groups.setdefault(place, []).append(key)
             size = max(1, min(KEYS_AT_ONCE, CHANGES_AT_ONCE // entries))
             calls = [
-                lua_call(to, change, some, args, idempotent=True)
+                lua_call(to, change, page, args, idempotent=True)
                 for group in groups.values()
-                for some in pages(group, size)
+                for page in pages(group, size)
             ]
             for batch in pages(calls, min(CALLS_AT_ONCE, CHANGES_AT_ONCE // entries)):
                 done += sum((yield batch))
@@ -100,10 +100,10 @@ class Timelines:
         parts = self._layout.parts
         key = self._layout.timeline(kind, owner)
         ids = stored_ids(self._layout.timelines, key, entries)
-        near = [each for each in ids if each % parts == uid % parts]
+        near = [id_ for id_ in ids if id_ % parts == uid % parts]
         authors = yield from self._statuses.authors(near)
-        gone = [each for each, of in zip(near, authors, strict=True) if of is None or of == uid]
-        return (yield from self.remove([key], gone))
+        wrong = [id_ for id_, of in zip(near, authors, strict=True) if of is None or of == uid]
+        return (yield from self.remove([key], wrong))
 
     def newest(self, key: str, limit: int) -> Command:
         """Return the command that reads a timeline's newest entries with their times."""
@@ -118,7 +118,7 @@ class Timelines:
         while builder.wants:
             rows = yield from self._range([key], builder.wants, builder.cursor)
             yield from self._extend(builder, rows, ())
-        yield from self.remove([key], builder.gone)
+        yield from self.remove([key], builder.removed)
         return builder.page()
 
     def home(
@@ -155,7 +155,7 @@ class Timelines:
                 rows = merged[:wants]
             left_out = stored_ids(self._layout.users, str(muted.key), hidden) if muted else ()
             yield from self._extend(builder, rows, set(left_out))
-        yield from self.remove([key], builder.gone)
+        yield from self.remove([key], builder.removed)
         return builder.page()
 
     def _range(
@@ -190,7 +190,7 @@ class _PageBuilder:
     def __init__(self, number: int, limit: int, cursor: TimelineCursor | None) -> None:
         self.skip = (number - 1) * limit
         self.cursor = cursor
-        self.gone: list[int] = []
+        self.removed: list[int] = []
         self._limit = limit
         self._statuses: list[Status] = []
         self._ended = False
@@ -212,7 +212,7 @@ class _PageBuilder:
         self._ended = len(rows) < self.wants
         visible = [status for status in statuses if status and status.uid not in hidden]
         entries: list[Any] = [*authors, *statuses]
-        self.gone += [
+        self.removed += [
             int(member) for (member, _), entry in zip(rows, entries, strict=True) if entry is None
         ]
         self.skip -= sum(author is not None and author not in hidden for author in authors)
@@ -235,10 +235,10 @@ def newest_rows(
     rows = yield from range_over(places, low, "+inf", limit, cursor, desc=True)
     for member, score in rows:
         if not is_id(member) or not is_whole(score):
-            found = f"{shown(member)} with a score of {score:g}"
+            actual = f"{shown(member)} with a score of {score:g}"
             raise DamagedDataError(
                 str(places[0][1]),
-                found,
+                actual,
                 "an id with a time or version",
                 search=partial(find, places, "ZSCORE", member),
             )

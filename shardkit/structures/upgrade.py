@@ -66,7 +66,7 @@ def upgrade_component(
                 parameters.format_of(component.name, text, stored, _UPGRADE)
                 outdated.append((shard_client, name, stored))
     done = []
-    for shard_client, name, stored in sorted(outdated, key=lambda each: each[1]):
+    for shard_client, name, stored in sorted(outdated, key=lambda row: row[1]):
         changes = _upgrade_parameters(shard_client, name, stored, dry_run)
         if any(change.startswith("format") for change in changes) and not dry_run:
             time.sleep(2 * parameters.LEASE)
@@ -88,26 +88,26 @@ def _text_of(stored: Mapping[Any, Any]) -> dict[str, str]:
 def _upgrade_parameters(client: Any, name: str, stored: dict[str, str], dry_run: bool) -> list[str]:
     """Write parameters under today's names, and the format; bring ``stored`` up to date."""
     key, newest = name + _SUFFIX, str(parameters.FORMATS[-1])
-    old = {each: now for each, now in parameters.RENAMED.items() if each in stored}
-    changes = [f"{each} is called {now}" for each, now in sorted(old.items())]
+    old = {field: now for field, now in parameters.RENAMED.items() if field in stored}
+    changes = [f"{field} is called {now}" for field, now in sorted(old.items())]
     before = stored.get("format", "1")
     if before != newest:
         changes.append(f"format {before} becomes {newest}")
     if changes and not dry_run:
 
         def write(pipe: Any) -> None:
-            held = _text_of(pipe.hgetall(key))
+            fields = _text_of(pipe.hgetall(key))
             pipe.multi()
-            for each, now in old.items():
-                if each in held:
-                    pipe.hsetnx(key, now, held[each])
-                    pipe.hdel(key, each)
-            if before != newest and held:
+            for field, now in old.items():
+                if field in fields:
+                    pipe.hsetnx(key, now, fields[field])
+                    pipe.hdel(key, field)
+            if before != newest and fields:
                 pipe.hset(key, "format", newest)
 
         client.transaction(write, key)
-    for each, now in old.items():
-        stored.setdefault(now, stored.pop(each))
+    for field, now in old.items():
+        stored.setdefault(now, stored.pop(field))
     return changes
 
 
@@ -135,18 +135,18 @@ def _upgrade_states(
     else:
         return []
     changed, mark = 0, "structures/base/mark_format"
-    for some in pages(keys, _AT_ONCE):
-        held = yield [Command(to, key, ("HMGET", key, field)) for to, key in some]
+    for page in pages(keys, _AT_ONCE):
+        replies = yield [Command(to, key, ("HMGET", key, field)) for to, key in page]
         old = [
             place
-            for place, [text] in zip(some, held, strict=True)
+            for place, [text] in zip(page, replies, strict=True)
             if (text or b"").decode(errors="replace") in before
         ]
         if not old:
             continue
         if dry_run:
-            there = yield [Command(to, key, ("EXISTS", key)) for to, key in old]
-            changed += sum(there)
+            existing = yield [Command(to, key, ("EXISTS", key)) for to, key in old]
+            changed += sum(existing)
             continue
         marked = yield [
             lua_call(to, mark, [key], [field, value, *before], idempotent=True) for to, key in old

@@ -61,9 +61,9 @@ def shardkit_map(pytestconfig: pytest.Config) -> ShardMap:
     from shardkit.config.shard_map import ShardMap
     from shardkit.testing.kits import built_in_map
 
-    asked = pytestconfig.getoption(_MAP)
-    if asked:
-        return ShardMap.load(pytestconfig.invocation_params.dir / asked)
+    path = pytestconfig.getoption(_MAP)
+    if path:
+        return ShardMap.load(pytestconfig.invocation_params.dir / path)
     set_ = pytestconfig.getini(_MAP)
     if set_:
         beside = pytestconfig.inipath

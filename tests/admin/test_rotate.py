@@ -456,7 +456,9 @@ def test_the_file_stays_its_owners(
 
 
 def test_no_file_no_push(servers: list[LocalServer], config: redis.Redis, path: Path) -> None:
-    path.with_name(f".password.{os.getpid()}").mkdir()  # where the new file would be made
+    path = path.rename(
+        path.with_name("p" * 250)
+    )  # the new one's name, which is made first, is longer
     push(config, described(servers, f"password_file: {path}"))
     said = (
         f"password_file {path} cannot be written, so nothing was published: .*; write it yourself"

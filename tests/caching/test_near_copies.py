@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 from faces import PATIENCE, eventually
 from redis.exceptions import RedisError, ResponseError
 from secure_server import SecureServer
+from slow_way import slow
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -53,12 +54,16 @@ def near(
     return kit.cached("many", **options)(lambda name: source.read())
 
 
+def of(kit: Any) -> Any:
+    """The near copies of a kit: of private parts, as nothing else shows that there is a copy."""
+    [copies] = kit.near_copies.values()
+    return copies
+
+
 def copied(kit: Any, load: Any, name: str = "a") -> bool:
     """Call until there is a copy."""
     key = load.key(name)
-    return bool(
-        eventually(lambda: load(name) is not None and key in kit.near_copies["many"].copies)
-    )
+    return bool(eventually(lambda: load(name) is not None and key in of(kit).copies))
 
 
 @pytest.fixture
@@ -114,85 +119,14 @@ async def test_tasks_have_copies_too(akit: Any, there: ShardKit) -> None:
             while not done(await load("a")):  # noqa: ASYNC110 - it is the call that changes it
                 await asyncio.sleep(0.01)
 
-    await until(lambda _: akit.near_copies["many"].copies)
+    await until(lambda _: of(akit).copies)
     source.change()
     near(there, source).invalidate("a")
     await until(lambda number: number == source.number)
-    await until(lambda _: akit.near_copies["many"].copies)
+    await until(lambda _: of(akit).copies)
     source.change()
     await load.invalidate("a")
     assert await load("a") == source.number
-
-
-class Slow:
-    """A way to a server that can be stopped in one direction, for CLIENT TRACKING, or cut."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._loop = asyncio.new_event_loop()
-        self._open = {way: asyncio.Event() for way in ("up", "down", "tracking")}
-        for each in self._open.values():
-            each.set()
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10 * PATIENCE)
-
-    def stop(self, way: str) -> None:
-        self._loop.call_soon_threadsafe(self._open[way].clear)
-
-    def go_on(self, way: str) -> None:
-        self._loop.call_soon_threadsafe(self._open[way].set)
-
-    def cut(self) -> None:
-        self._loop.call_soon_threadsafe(lambda: [w.transport.abort() for w in self._writers])
-
-    def close(self) -> None:
-        async def end() -> None:
-            self._server.close()
-            for writer in self._writers:
-                writer.transport.abort()
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        self._call(end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, server = await asyncio.open_connection("127.0.0.1", self._to)
-        self._writers |= {writer, server}
-        try:
-            await asyncio.gather(self._pass(reader, server, "up"), self._pass(back, writer, "down"))
-        except OSError:
-            pass
-        finally:
-            for each in (writer, server):
-                each.transport.abort()
-                self._writers.discard(each)
-
-    async def _pass(self, reader: Any, writer: asyncio.StreamWriter, way: str) -> None:
-        while data := await reader.read(65536):
-            await self._open["tracking" if b"TRACKING" in data else way].wait()
-            writer.write(data)
-        raise ConnectionResetError
-
-
-@contextmanager
-def slow(server: LocalServer) -> Iterator[tuple[Slow, ShardMap]]:
-    way = Slow(server.port)
-    entry = {"port": way.port, "socket_timeout": 1, "breaker": False}
-    try:
-        yield way, ShardMap.parse(json.dumps({"components": {"many": {"shards": [entry]}}}))
-    finally:
-        way.close()
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
@@ -223,7 +157,7 @@ def test_nothing_is_kept_before_the_server_tells_of_changes() -> None:
         ends = time.monotonic() + 0.3
         while time.monotonic() < ends:
             assert load("a") == 0
-            assert not kit.near_copies or not kit.near_copies["many"].copies
+            assert not kit.near_copies or not of(kit).copies
         way.go_on("tracking")
         assert copied(kit, load)
 
@@ -242,9 +176,9 @@ def test_copies_stay_while_entries_do_and_go_when_these_change() -> None:
             source = Source()
             load = near(kit, source)
             assert copied(kit, load)
-            kept = kit.near_copies["many"].copies[load.key("a")]
+            kept = of(kit).copies[load.key("a")]
             time.sleep(2.5)  # in which the config server is asked once more
-            assert kit.near_copies["many"].copies[load.key("a")] is kept
+            assert of(kit).copies[load.key("a")] is kept
             source.change()
             pushed(new.port)
             assert eventually(lambda: load("a") == 1)
@@ -262,7 +196,7 @@ def test_a_restarted_server_and_a_lost_connection_leave_no_copy(tmp_path: Any) -
                 end()
                 if end == way.cut:
                     writer.delete(load.key("a"))
-                assert eventually(lambda: not kit.near_copies["many"].copies)
+                assert eventually(lambda: not of(kit).copies)
                 assert eventually(lambda: settled(load) == source.number)
 
 
@@ -280,7 +214,7 @@ def test_a_forked_child_has_copies_of_its_own(kit: ShardKit) -> None:
     child = os.fork()
     if child == 0:
         try:
-            alone = not kit.near_copies["many"].copies and copied(kit, load)
+            alone = not of(kit).copies and copied(kit, load)
         finally:
             os._exit(0 if alone else 1)
     assert os.waitpid(child, 0)[1] == 0
@@ -293,7 +227,7 @@ def test_copies_take_no_more_bytes_than_they_may(kit: ShardKit) -> None:
     assert copied(kit, load)
     for n in range(200):
         assert load(f"n{n}") == load(f"n{n}")
-    copies = kit.near_copies["many"].copies
+    copies = of(kit).copies
     assert copied(kit, load, "last")
     assert 5 < len(copies) < 25
 
@@ -386,7 +320,7 @@ def test_what_is_not_kept_leaves_nothing_behind(kit: ShardKit) -> None:
     for n in range(300):
         assert load(f"n{n}") == load(f"n{n}")
     load.invalidate_tag("all")
-    copies = kit.near_copies["many"]
+    copies = of(kit)
     assert (len(copies.copies), copies._size, copies._notes, copies._by_tag) == (
         0,
         0,
@@ -404,7 +338,7 @@ def test_copies_over_tls(tmp_path: Any) -> None:
             load = near(kit, source)
             assert copied(kit, load)
             time.sleep(0.5)  # in which nothing is to be read, several times
-            assert load.key("a") in kit.near_copies["many"].copies
+            assert load.key("a") in of(kit).copies
             source.change()
             writer.delete(load.key("a"))
             assert eventually(lambda: load("a") == 1)

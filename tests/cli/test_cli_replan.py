@@ -14,7 +14,7 @@ from shardkit.structures.layouts import replan
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else uses the structures, so nothing has to wait for anybody."""
-    for name in ("KEPT", "LEASE", "SHORT_LEASE"):
+    for name in ("GRACE", "LEASE", "SHORT_LEASE"):
         monkeypatch.setattr(replan, name, 0.0)
 
 

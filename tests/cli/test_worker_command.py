@@ -24,7 +24,7 @@ from faces import clocked, eventually
 
 import shardkit
 from shardkit import ShardKit
-from shardkit.cli.commands.worker import _telling
+from shardkit.cli.commands.worker import _reporting
 from shardkit.cli.output import Output
 from shardkit.local import LocalServers
 from shardkit.queues import NewTask, QueueCounts, TaskQueues, Worker
@@ -146,7 +146,7 @@ def test_the_log_is_shown_only_while_the_worker_works() -> None:
     logger = logging.getLogger("shardkit.queues")
     before = logger.level
     handlers = list(logger.handlers)
-    with _telling(Output()):
+    with _reporting(Output()):
         assert len(logger.handlers) == len(handlers) + 1
     assert (logger.handlers, logger.level) == (handlers, before)
 
@@ -307,7 +307,7 @@ def test_liveness_probes_are_answered_on_a_port(
 def test_a_stuck_worker_is_not_live(kit: ShardKit) -> None:
     worker = Worker(kit.queues(component="unique"), ["q"], {})
     assert worker.is_live
-    worker._asked_at -= 61
+    worker._polled_at -= 61
     assert not worker.is_live
 
 

@@ -113,7 +113,8 @@ def pages(kit: shardkit.ShardKit, config: Entry) -> str:
 EXAMPLES = int(os.environ.get("EXAMPLES", "20"))
 AT_ONCE = 20 if EXAMPLES > 100 else 10  # entries of a config server
 patient = settings(
-    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 few = settings(patient, max_examples=max(2, EXAMPLES // AT_ONCE))
 

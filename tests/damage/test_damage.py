@@ -177,6 +177,10 @@ def _cut(client: Any, key: str) -> None:
     client.set(key, client.get(key)[:-1])
 
 
+def _write_all(client: Any, key: str, value: bytes) -> None:
+    client.hset(key, mapping=dict.fromkeys(client.hkeys(key), value))
+
+
 LOST: dict[str, tuple[str, str, Callable[[Any, str], Any], tuple[str, ...]]] = {
     "a part": (
         *("sorted set", "s:{0}:0", lambda c, key: c.delete(key)),
@@ -257,6 +261,51 @@ LOST: dict[str, tuple[str, str, Callable[[Any, str], Any], tuple[str, ...]]] = {
         ("count of a range",),
     ),
     "a column": (*("search", "{docs:1}:a:1:0", _cut), ("sorted", "weights", "facets")),
+    "the length of a column": (
+        *("search", "{docs:1}:a:1:0", lambda c, key: c.append(key, bytes(800))),
+        ("sorted", "weights", "facets", "count of a range"),
+    ),
+    "the length of ads' incomes": (
+        *("ads", "{ads:0}:a:1:0", lambda c, key: c.append(key, bytes(800))),
+        ("target",),
+    ),
+    "the length of jobs' numbers": (
+        *("jobs", "{posts:0}:a:1:0", lambda c, key: c.append(key, bytes(800))),
+        ("find", "all"),
+    ),
+    "an id in UTF-8": (
+        *("search", "{docs:1}:state", lambda c, key: _write_all(c, "{docs:1}:n:0", b"\xff")),
+        ("sorted", "weights", "facets", "page", "search"),
+    ),
+    "an ad's id": (
+        *("ads", "{ads:0}:state", lambda c, key: _write_all(c, "{ads:0}:n:0", b"\xff")),
+        ("target",),
+    ),
+    "a job's id": (
+        *("jobs", "{posts:0}:state", lambda c, key: _write_all(c, "{posts:0}:n:0", b"\xff")),
+        ("find", "all"),
+    ),
+    "an ad": (*("ads", "{ads:0}:d:1", lambda c, key: c.append(key, b"x")), ()),
+    "the postings of an ad": (
+        *("ads", "{ads:0}:r:0:0", lambda c, key: _write_all(c, key, bytes(100_001))),
+        ("remove",),
+    ),
+    "a user's time": (
+        *("network", "user:{social:u3}:7", lambda c, key: c.hset(key, "signup", -1)),
+        ("get",),
+    ),
+    "a status's time": (
+        *("network", "status:{social:u3}:15", lambda c, key: c.hset(key, "posted", "007")),
+        ("get", "profile"),
+    ),
+    "the login of a status": (
+        *("network", "status:{social:u3}:15", lambda c, key: c.hset(key, "login", "")),
+        ("get", "profile"),
+    ),
+    "a list's time": (
+        *("network", "list:{social:u0}:8", lambda c, key: c.hset(key, "created", "9" * 30)),
+        ("get", "lists"),
+    ),
     "a document": (
         *("search", "{docs:3}:d:45", lambda c, key: c.delete(key)),
         ("attributes",),
@@ -275,13 +324,15 @@ def test_a_loss_is_named_by_calls_that_could_miss_it(driver: Driver, what: str) 
     lose(driver.client, key)
     before = stored(driver)
     every = DAMAGED[name].reads | DAMAGED[name].writes
+    named = {key, key.rpartition(":")[0]}  # or the state that counts it
     for call in calls:
         with pytest.raises(DamagedDataError) as raised:
             driver.call(name, every[call])
-        named = {key, key.rpartition(":")[0]}  # or the state that counts it
         assert raised.value.key in named, (call, raised.value)
         assert raised.value.shard == "data"
     assert stored(driver) == before
+    noted = {each.key for each in driver.call(name, DAMAGED[name].check)}
+    assert noted if name in ("search", "ads", "jobs") else noted & named  # ids are in others' keys
 
 
 # What the other keys are found by.
@@ -503,7 +554,20 @@ def test_a_block_of_another_type_is_not_one_without_addresses(face: Face, kit: S
     face.run(ip.import_from(RANGES))
     client: Any = kit.client("one")
     [block] = client.scan_iter("ip2city:*:4:0000")
-    client.delete(block)
+    # A city that there is not; lists of pages that are not there, and that lead to themselves.
+    page = f"{block.decode()}:0"
+    for content, paged in ((b"\0\0\0\x63\0\0\0", b""), (b"\1\0\0", b""), (b"\1\0\0", b"\1\0\0")):
+        client.set(block, content)
+        if paged:
+            client.set(page, paged)
+        fresh = face.kit.ip_to_city(component="one")
+        with pytest.raises(DamagedDataError, match=r"^one: ip2city:\d+:"):
+            face.run(fresh.find("0.0.1.1"))
+        if not content[0]:
+            with pytest.raises(DamagedDataError, match=r":4:0000 is damaged: city 99 of \d+"):
+                face.run(fresh.local())
+            assert [each.key for each in face.list(fresh.check())] == [block.decode()]
+    client.delete(block, page)
     fresh = face.kit.ip_to_city(component="one")
     with pytest.raises(DamagedDataError, match=r":4:0000 is damaged: nothing.*import again"):
         face.run(fresh.local())

@@ -36,7 +36,7 @@ def local_copy(items: Iterable[Item]) -> LocalCities:
     """A local copy of ranges, made without a server."""
     intake = ImportInput(items)
     numbered = [place for _, place in intake.cities()]
-    tables = RangeTables()
+    tables = RangeTables(len(numbered))
     for block in blocks(intake.ranges()):
         tables.add(block.level, block.bucket, block.content)
     return LocalCities(Generation(1, intake.read, intake.numbered, 0, (), 0), tables, numbered)

@@ -23,7 +23,7 @@ from shardkit.geo.blocks import (
     blocks,
     search,
 )
-from shardkit.geo.readers import IPV4, IPV6, SKIPPED_KEPT, ImportInput
+from shardkit.geo.readers import IPV4, IPV6, SKIPPED_SHOWN, ImportInput
 
 Stored = dict[tuple[int, int, int], bytes]
 
@@ -66,7 +66,7 @@ def test_every_address_is_in_the_narrowest_of_its_ranges(
     assert intake.read == count
     assert all(a[1] < b[0] for a, b in pairwise(ranges))
     store = stored(ranges)
-    tables = RangeTables()
+    tables = RangeTables(len(numbers))
     for (level, bucket, _), content in store.items():
         tables.add(level, bucket, content)
     local = LocalCities(Generation(1, 0, len(numbers), 0, (), 0), tables, numbers)
@@ -110,10 +110,10 @@ def test_cities_are_numbered_once_up_to_the_most_and_skipped_lines_are_shown_up_
     intake = ImportInput([IpRange.of("1.0.0.0/24", city=bonn), bonn, bonn, other])
     assert list(intake.cities()) == [(0, bonn), (0, bonn), (1, other)]  # again with its id
     assert intake.numbered == 2
-    skipped = [SkippedLine(n, "x") for n in range(SKIPPED_KEPT + 2)]
+    skipped = [SkippedLine(n, "x") for n in range(SKIPPED_SHOWN + 2)]
     intake = ImportInput(skipped)
     assert list(intake.cities()) == list(intake.ranges()) == []
-    assert (intake.skipped, intake.first_skipped) == (len(skipped), skipped[:SKIPPED_KEPT])
+    assert (intake.skipped, intake.first_skipped) == (len(skipped), skipped[:SKIPPED_SHOWN])
     monkeypatch.setattr("shardkit.geo.readers.MOST_CITIES", 2)
     with pytest.raises(InvalidArgumentError, match="more than 2 cities; leave some out"):
         list(ImportInput(map(city, range(3))).cities())

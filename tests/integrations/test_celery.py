@@ -25,7 +25,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import fail_over, start_move, start_split
-from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServer, LocalServers
 
 pytest.importorskip("celery")
@@ -340,6 +340,49 @@ def test_a_server_that_does_not_answer_delays_no_messages_of_others(tmp_path: Pa
         assert silent.qsize() == 0
         alive.close()
         silent.close()
+
+
+@pytest.mark.parametrize("hung", [0, 1])
+def test_a_worker_starts_while_a_server_of_some_of_its_queues_does_not_answer(
+    tmp_path: Path, hung: int
+) -> None:
+    described = "components: {jobs: {shards: [{port: 7101}, {port: 7102}]}}"
+    with ExitStack() as stack:
+        servers = stack.enter_context(LocalServers(ShardMap.parse(described), ports="free"))
+        done = stack.enter_context(LocalServer())
+        own = Site(f"redis://{done.address}/5", done, tmp_path)
+        stack.callback(own.config.close)
+        stack.callback(own.done.close)
+        push(own.config, servers.shard_map)
+        stack.callback(shardkit.configure, None)
+        shardkit.configure(own.url)
+        kit = shardkit.default_kit()
+        place = kit.key_sharded("jobs").shard_of
+        # The queues' own keys, and those of their exchanges.
+        keys = [(f"kombu:{{q{n}}}", f"kombu:bindings:q{n}") for n in range(40)]
+        silent, alive = (
+            next(f"q{n}" for n, both in enumerate(keys) if {*map(place, both)} == {shard})
+            for shard in (hung, 1 - hung)
+        )
+        app = Celery("client", broker="shardkit://jobs", set_as_current=False)
+        stack.callback(pools.reset)
+        stack.callback(app.close)
+        send(app, 1, queue=alive)
+        servers.server_of("jobs", hung).pause()
+        stack.callback(lambda: [own.kill(each) for each in list(own.workers)])
+        try:
+            own.work("jobs", "-c", "1", "-Q", f"{silent},{alive}")
+            assert own.all_ran(1)
+            with Connection("shardkit://jobs") as one:
+                channel = one.channel()
+                Queue("new", Exchange(silent, "direct"), "new", channel=channel).declare()
+                with pytest.raises(ShardErrors, match="jobs"):  # a program that only declares
+                    channel.close()
+        finally:
+            servers.server_of("jobs", hung).resume()
+        assert eventually(lambda: all(each.reachable for each in kit.health(1).shards))
+        send(app, 2, queue=silent)
+        assert own.all_ran(2)
 
 
 def test_topic_and_fanout_exchanges_reach_queues_that_others_bound(site: Site) -> None:

@@ -80,7 +80,8 @@ class Garbage:
 NAN = float("nan")
 HUGE = 10**5_000  # Python prints no number of so many digits, and hiredis crashes at one
 ODD: list[Any] = [None, NAN, "x\ud800", "1|2", -1, HUGE, (1, 2), [Garbage()], [(1,)]]
-ODD += [[("a", Garbage())], {Garbage(): 1}, {"a": Garbage()}]
+ODD += [[("a", Garbage())], {Garbage(): 1}, {"a": Garbage()}, 10**400, -float("inf")]
+ODD += [[HUGE], (HUGE, HUGE), [("a", HUGE)], {HUGE: 1}, {"a": HUGE}, [10**400]]
 SAMPLES: list[Any] = ["a", 1, ["a"], [("a", 1)], {"a": 1}, date(2026, 1, 1), 0.5, True, b"x"]
 SAMPLES += [lambda: True]
 # What bounds the calls that wait, or go on for ever; None waits for ever, as it should.
@@ -250,7 +251,7 @@ def test_pairs_and_names_of_limits_markets_and_counters_are_checked(kit: ShardKi
         (lambda some: kit.market(component="c").total([], some), ("sword",)),
         (lambda some: kit.counters(component="c").hit(some), ["a"]),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"pair|name|hits"):
+        with pytest.raises(InvalidArgumentError, match=r"pair|name|hits|tuples"):
             make([given])  # type: ignore[operator]
 
 

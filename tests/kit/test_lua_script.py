@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
-from collections.abc import Callable
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio as aioredis
-from faces import Face, own_client
-from link_helpers import count_of, of, opened
+from link_helpers import FACES, count_of, of, opened
 
-import shardkit
 from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
-from shardkit.dashboard import FleetWatch
-from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors
-from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers
-from shardkit.network.health import wsgi
-from shardkit.network.replicas import ReadFrom
-from shardkit.structures import Degrees, FixedBytes, Float, Signed, Tokens, Unsigned, Zstd
+from shardkit.errors import InvalidArgumentError, ShardErrors
+from shardkit.local import LocalCluster, LocalServers
 
 BUMP = LuaScript("return redis.call('INCRBY', KEYS[1], ARGV[1])", "bump")
 SHOW = LuaScript("return {KEYS, ARGV}")
@@ -36,6 +26,7 @@ def flush_scripts(servers: LocalServers) -> None:
             client.script_flush()
 
 
+@pytest.mark.parametrize("kind", FACES)
 async def test_a_script_is_called_like_a_function(
     kind: str, shard_map: ShardMap, servers: LocalServers
 ) -> None:
@@ -99,7 +90,11 @@ def test_an_error_of_the_script_is_raised_and_not_taken_for_a_missing_one(kit: S
         saying(kit.client("one"))
 
 
+# ---- pipelines
+
+
 @pytest.mark.parametrize("transaction", [True, False])
+@pytest.mark.parametrize("kind", FACES)
 async def test_pipelines_of_redis_py_collect_it(
     kind: str, shard_map: ShardMap, servers: LocalServers, transaction: bool
 ) -> None:
@@ -114,6 +109,7 @@ async def test_pipelines_of_redis_py_collect_it(
             assert await of(pipe.execute()) == [True, n + 1, n + 2, n + 3, str(n + 3).encode()]
 
 
+@pytest.mark.parametrize("kind", FACES)
 @pytest.mark.parametrize("text", ["return {KEYS[1], ARGV[1]}", b"return {KEYS[1], ARGV[1]}"])
 async def test_pipelines_over_shards_load_a_registered_script(
     kind: str, shard_map: ShardMap, servers: LocalServers, text: str | bytes
@@ -138,6 +134,9 @@ def test_a_script_registered_elsewhere_is_refused_with_a_remedy(kit: ShardKit) -
     assert "has not loaded the script; call a shardkit.LuaScript" in str(refused.value)
 
 
+# ---- a cluster
+
+
 async def test_clusters_and_their_pipelines_take_it(cluster: LocalCluster) -> None:
     keys = [f"k{n}" for n in range(30)]
     with cluster.client() as client:
@@ -154,6 +153,12 @@ async def test_clusters_and_their_pipelines_take_it(cluster: LocalCluster) -> No
             for key in keys:
                 assert BUMP(apipe, [key], [1]) is apipe
             assert await apipe.execute() == [5] * 30
+
+
+# ---- operations
+
+
+# ---- JSON
 
 
 @pytest.mark.parametrize(
@@ -215,82 +220,3 @@ async def test_a_script_that_answers_noscript_itself_runs_once(
         with pytest.raises(redis.ResponseError, match="of mine"):
             await odd(aconn, ["n"])
         assert conn.get("n") == str(n + 1).encode()
-
-
-def test_an_integer_of_thousands_of_digits_is_refused_wherever_it_is_given(face: Face) -> None:
-    big, kit = 10**5000, face.kit
-    router = kit.key_sharded("many")
-    face.run(router.mget(["k"]))
-    client: Any = own_client(kit, "one") if face.runner is None else None
-    lock = face.run(kit.lock("l", component="one").acquire())
-
-    async def by_client() -> None:
-        await own_client(kit, "one").set("k", big)
-
-    calls: list[Callable[[], Any]] = [
-        lambda: router.mset({"k": big}),
-        lambda: router.mset({str(n): big for n in range(100)}),
-        lambda: router.pipeline().set("k", -big).execute(),
-        lambda: lock.guard("one").execute(("SET", "k", big)),
-        lambda: kit.hash("h", component="one").hset("k", big),
-        by_client if client is None else lambda: client.set("k", big),
-    ]
-    if client is not None:
-        calls += [
-            lambda: client.pipeline().set("k", big).execute(),
-            lambda: client.pubsub().subscribe(big),
-            lambda: client.blpop("k", big),
-        ]
-    for call in calls:
-        with pytest.raises(InvalidArgumentError, match=r"an? integer .*cannot be sent|give"):
-            face.run(call())
-    assert face.run(router.mget(["k"])) == [None]
-
-
-NUMBERS: list[Any] = [10**5000, -(10**5000), 10**400, math.nan, -math.inf]
-OTHERS: list[Any] = [Decimal(1), Decimal("nan"), Fraction(1, 2), "5", 1j, [5]]
-CALLS: dict[str, Callable[[Any, Any], Any]] = {
-    "deadline": lambda kit, bad: kit.deadline(bad),
-    "durable": lambda kit, bad: kit.durable(timeout=bad),
-    "replicas": lambda kit, bad: kit.durable(replicas=bad),
-    "health": lambda kit, bad: kit.health(bad),
-    "shard": lambda kit, bad: kit.client("many", bad),
-    "shards": lambda kit, bad: kit.key_sharded("many", bad),
-    "max_age": lambda kit, bad: kit.redis_connection("one", max_age=bad),
-    "ttl": lambda kit, bad: kit.cached("one", ttl=bad, key="k")(int)(1),
-    "averages_ttl": lambda kit, bad: kit.ads(component="one", averages_ttl=bad),
-    "weight": lambda kit, bad: kit.search(component="one", fields={"text": bad}),
-    "sort": lambda kit, bad: kit.search(component="one").search("x", sort={"relevance": bad}),
-    "wait": lambda kit, bad: kit.rate_limit("r", component="one", limit=1).wait("k", timeout=bad),
-    "amount": lambda kit, bad: kit.hash("h", component="one").hincrbyfloat("k", bad),
-    "value": lambda kit, bad: kit.statistics(component="one").record("a", "b", bad),
-    "older_than": lambda kit, bad: kit.social(component="one", parts=1).repair(older_than=bad),
-    "max_lag": lambda kit, bad: ReadFrom("replica", max_lag=bad),
-    "threshold": lambda kit, bad: wsgi(kit, threshold=bad),
-    "interval": lambda kit, bad: FleetWatch(kit, interval=bad),
-    "masters": lambda kit, bad: LocalCluster(bad),
-    "down_after": lambda kit, bad: LocalSentinel(down_after=bad),
-    "databases": lambda kit, bad: LocalServer(databases=bad),
-    **{
-        made.__name__: lambda kit, bad, made=made: made(bad)
-        for made in (Unsigned, Signed, Float, FixedBytes, Tokens, Zstd)
-    },
-    "Degrees": lambda kit, bad: Degrees("lat", bad),
-    "size": lambda kit, bad: Zstd(size=bad),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_what_is_no_number_is_refused(face: Face, name: str) -> None:
-    for bad in NUMBERS + OTHERS:
-        with pytest.raises(InvalidArgumentError, match=r"give|use"):
-            face.run(CALLS[name](face.kit, bad))
-
-
-@pytest.mark.parametrize("option", ["deadline", "heat"])
-def test_options_of_a_kit_that_are_no_numbers_are_refused(
-    shard_map: shardkit.ShardMap, option: Any
-) -> None:
-    for bad in (*NUMBERS, "x"):
-        with pytest.raises((InvalidArgumentError, ConfigError), match=r"give|use"):
-            shardkit.connect(shard_map, **{option: bad})

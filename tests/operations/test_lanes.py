@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 from arranged import map_of
-from faces import Face, faced
+from faces import PATIENCE, Face, faced
 
 import shardkit
 from shardkit.admin import push
@@ -228,6 +228,116 @@ def test_a_server_that_does_not_answer_hides_none_of_the_others(
                 assert opened.eventually(lambda: time.monotonic() > began + 2)
             reads.append(third.info("commandstats")["cmdstat_get"]["calls"])
             assert reads[1] > reads[0]
+
+
+def waking(face: Face, servers: Servers, name: str) -> Any:
+    """A message wakes a reader, while another one waits for the server that does not answer."""
+    boxes = face.kit.mailboxes(component="both")
+    alive, silent = on_each(face, lambda each: f"mailbox:{{{each}}}")
+    face.start(lambda: boxes.fetch(silent, timeout=None))
+    reading = face.start(lambda: boxes.fetch(alive, timeout=None))
+    face.run(boxes.send(alive, "bo", name))
+    return reading()
+
+
+def recording(structure: str, record: str, *more: Any) -> Callable[..., Any]:
+    def begin(face: Face, servers: Servers, name: str) -> Any:
+        records = getattr(face.kit, structure)(name, component="both")
+        for n in range(64):
+            getattr(records, record)(f"n{n}", *more)
+        return face.eventually(lambda: any(True for _ in servers.first.scan_iter(f"{name}:*")))
+
+    return begin
+
+
+def copying(face: Face, servers: Servers, name: str) -> Any:
+    """Values of a server that answers have near copies."""
+    alive, silent = on_each(face, lambda each: f"cached:{{{each}}}")
+
+    async def acompute(key: str) -> str:
+        return name
+
+    cached = face.kit.cached("both", ttl=60, key="{key}", near=10**6, max_age=0.5)
+    load = cached((lambda key: name) if face.runner is None else acompute)
+    face.start(lambda: load(silent))
+    copies = face.kit.near_copies["both"].copies
+
+    def is_copied() -> bool:
+        face.run(load(alive))
+        return load.key(alive) in copies
+
+    while not is_copied():
+        face.eventually(lambda: True)  # its connection is opened beside the calls
+    return load.key(alive) in copies
+
+
+def working(face: Face, servers: Servers, name: str) -> Any:
+    queues = on_each(face, lambda each: f"queues:{{{each}}}")
+    tasks, done = face.kit.queues(component="both"), []
+    worker: Any = (Worker if face.runner is None else AsyncWorker)(tasks, queues[::-1], lease=3)
+    worker.register("note", done.append)
+    ended = face.start(lambda: worker.run(signals=False))
+    face.run(tasks.enqueue(queues[0], "note", [name]))
+    assert face.eventually(lambda: done)
+    worker.stop() if face.runner is None else face.runner.get_loop().call_soon(worker.stop)
+    return ended()
+
+
+def reading(face: Face, servers: Servers, name: str) -> Any:
+    """The first read from replicas, one of which does not answer."""
+    a, b, c = servers.entries
+    servers.direct[2].execute_command("REPLICAOF", "127.0.0.1", a["port"])
+    assert face.eventually(lambda: servers.direct[2].info()["master_link_status"] == "up")
+    known = map_of(a={"entry": {**a, "replicas": [b, c], "read_from": "replica"}})
+    with faced("awaiting" if face.runner else "blocking", known) as opened:
+        opened.run(opened.kit.hash("h", component="a").hlen())
+    servers.direct[2].execute_command("REPLICAOF", "NO", "ONE")
+    return True
+
+
+# What begins while the second server does not answer, and needs it in part or not at all.
+BEGUN: dict[str, Callable[[Face, Servers, str], Any]] = {
+    "a lock": lambda face, _, name: face.run(face.kit.lock(name, component="a").acquire()),
+    "an election": lambda face, _, name: face.run(
+        face.kit.election(name, component="a").campaign(blocking_timeout=0)
+    ),
+    "a quorum": lambda face, _, name: face.run(
+        face.kit.quorum_lock(name, components=list("abc"), ttl=2).acquire()
+    ),
+    "a mailbox": waking,
+    "counters": recording("counters", "hit"),
+    "logs": recording("logs", "record", "failure", "error"),
+    "statistics": recording("statistics", "record", "latency", 0.5),
+    "access times": recording("access_times", "record", 0.5),
+    "the maintenance flag": lambda face, _, name: (
+        face.run(face.kit.maintenance(name, component="b").check()) is False
+    ),
+    "near copies": copying,
+    "a worker": working,
+    "replicas": reading,
+}
+
+
+@pytest.mark.long(3)
+@pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
+def test_what_begins_while_a_server_does_not_answer_begins_on_the_others(
+    face: Face, servers: Servers, kind: str
+) -> None:
+    a, b, _ = servers.entries
+    with ExitStack() as stack:
+        push(stack.enter_context(redis.Redis(port=a["port"], db=2)), servers.map)
+        stack.enter_context(servers.trouble(kind))
+        began = time.monotonic()
+        # Of two config servers the first one does not answer.
+        url = f"redis://127.0.0.1:{b['port']},127.0.0.1:{a['port']}/2"
+        opened = stack.enter_context(
+            faced("awaiting" if face.runner else "blocking", url, heat=1.0)
+        )
+        took = {}
+        for number, (what, begin) in enumerate(BEGUN.items()):
+            assert begin(opened, servers, f"begun{number}"), what
+            took[what] = time.monotonic() - began
+        assert time.monotonic() - began < 60 * PATIENCE, took  # the socket_timeout is 120
 
 
 def test_an_outcome_that_a_server_does_not_take_delays_no_tasks_of_others(

@@ -501,7 +501,7 @@ def test_a_check_names_each_of_many_things_that_are_damaged_at_once(
     of(relations).zadd(relations, {"nobody": 1})
     of(logins).hset(logins, mapping={"eve": "x", "mallory": ada + 1})
     of(lists).zadd(lists, {"all": 1})
-    of(friend).hset(friend, "login", "")
+    of(friend).hset(friend, "login", "other")
     of_others = [
         text_instead(layout.owned(*of_)) for of_ in (("lists", bo), ("list", network.list))
     ]
@@ -511,7 +511,7 @@ def test_a_check_names_each_of_many_things_that_are_damaged_at_once(
         (logins, "b'eve'=b'x'"),
         (logins, f"b'mallory'=b'{ada + 1}'"),
         (lists, "b'all'"),
-        (friend, "the login ''"),
+        (friend, "the login 'other'"),
         *((key, "a value of another type") for key in (*of_others, text_instead(listed))),
     }
     found = {(each.key, each.found) for each in face.list(network.check())}

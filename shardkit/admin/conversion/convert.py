@@ -22,7 +22,7 @@ from redis.exceptions import MovedError, NoPermissionError
 
 from shardkit.admin.conversion.forms import Conversion, Entry, Timed, decode_all, form_of
 from shardkit.admin.doctor.scan import Database, by_server
-from shardkit.admin.growth.exchange import Slices, at_work
+from shardkit.admin.growth.exchange import Slices, at_work, check_share
 from shardkit.admin.growth.gate import moving_slots
 from shardkit.admin.growth.shard_copy import KeyCapture, turn_on_notifications
 from shardkit.errors import GrowthError, counted
@@ -70,6 +70,7 @@ def convert(
     *,
     offline: bool = False,
     stopped: Callable[[], bool] = lambda: True,
+    still: Callable[[], object] = lambda: None,
     share: float = SHARE,
     progress: Progress = lambda step, entries: None,
 ) -> Converted:
@@ -77,7 +78,8 @@ def convert(
 
     ``databases`` are those with the family's keys. Unless ``offline``, clients may write the
     family, which is watched for changes; ``stopped`` tells whether all have stopped, and is called
-    until then, once both are equal. ``share`` is that of the time in which the family is read.
+    until then, once both are equal. ``still`` is called before each write: it raises if others may
+    have taken over. ``share`` is that of the time in which the family is read.
     ``progress`` is called with the current step and how many entries it has read.
 
     Raises:
@@ -88,7 +90,8 @@ def convert(
 
     Cost: each pass reads the family, 32 keys or 500 members at a time, and the structure.
     """
-    return _Copy(kit, component, conversion, databases, share, progress).run(offline, stopped)
+    copy = _Copy(kit, component, conversion, databases, still, share, progress)
+    return copy.run(offline, stopped)
 
 
 class _Copy:
@@ -98,13 +101,14 @@ class _Copy:
         component: str,
         conversion: Conversion,
         databases: Sequence[Database],
+        still: Callable[[], object],
         share: float,
         progress: Progress,
     ) -> None:
         self._conversion, self._databases = conversion, databases
         self._pattern = conversion.pattern
-        self._form = form_of(conversion, kit, component)
-        self._share, self._progress = share, progress
+        self._form = form_of(conversion, kit, component, still)
+        self._share, self._progress = check_share("convert", share), progress
         self._by_key = conversion.by_key
         self._captures: list[tuple[KeyCapture, dict[int, Database]]] = []
         self._slices = Slices()
@@ -135,6 +139,7 @@ class _Copy:
         return Converted(self.entries, passes, self.copied, self.removed, self.followed)
 
     def _require_same_masters(self) -> None:
+        self._form.still()
         if _masters_of(self._databases) != self._masters:
             raise GrowthError(
                 f"{self._conversion.keys}: a server was restarted, slots of the cluster have "

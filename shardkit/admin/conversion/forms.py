@@ -314,9 +314,19 @@ class Conversion:
 
 
 class StructureForm:
-    """Reads entries of the family as the structure has them, and writes these."""
+    """Reads entries of the family as the structure has them, and writes these.
 
-    def __init__(self, conversion: Conversion, kit: ShardKit, component: str) -> None:
+    ``still`` is called before a write; it raises if others may have taken over.
+    """
+
+    def __init__(
+        self,
+        conversion: Conversion,
+        kit: ShardKit,
+        component: str,
+        still: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.still = still
         self.conversion = conversion
         self.kit, self.component = kit, component
         self.structure = conversion.open(kit, component)
@@ -381,6 +391,8 @@ class StructureForm:
         differing = [
             entry for entry, value in zip(entries, there, strict=True) if entry[1] != value
         ]
+        if differing:
+            self.still()
         self._write([(name, value) for name, value in differing if value is not None])
         self._remove([name for name, value in differing if value is None])
         return {name for name, value in differing if not (isinstance(value, Timed) and value.soon)}
@@ -390,6 +402,7 @@ class StructureForm:
 
         ``due`` is the time in milliseconds since 1970; -1 if it does not expire, -2 if it is gone.
         """
+        self.still()
         if due > 0:
             self.structure.pexpireat(due)
         elif due == -1:
@@ -488,6 +501,7 @@ class ListForm(StructureForm):
         there = self.structure.lrange(first, entries[-1][0])
         if there == values:
             return set()
+        self.still()
         self.structure.ltrim(*((0, first - 1) if first else (1, 0)))
         self.structure.rpush_many(values)
         return {index for index, value in entries if value is not None} or {first}
@@ -509,6 +523,7 @@ class VisitorDays(StructureForm):
         days: dict[date, list[str]] = {}
         for (day, session), _ in entries:
             days.setdefault(day, []).append(session)
+        self.still()
         return {
             (day, n)
             for day, sessions in days.items()
@@ -517,6 +532,7 @@ class VisitorDays(StructureForm):
 
     def expire(self, name: bytes, due: int) -> None:
         """See `StructureForm.expire`; a day expires up to a second later."""
+        self.still()
         left = due - 1000 * time.time()
         if due > 0:
             day = date.fromisoformat(name.decode())
@@ -527,10 +543,15 @@ class VisitorDays(StructureForm):
         return iter(())
 
 
-def form_of(conversion: Conversion, kit: ShardKit, component: str) -> StructureForm:
-    """Return the form of a conversion."""
+def form_of(
+    conversion: Conversion,
+    kit: ShardKit,
+    component: str,
+    still: Callable[[], object] = lambda: None,
+) -> StructureForm:
+    """Return the form of a conversion; ``still`` is that of `StructureForm`."""
     made = {"unique_visitors": VisitorDays, "list": ListForm}.get(conversion.into, StructureForm)
-    return made(conversion, kit, component)
+    return made(conversion, kit, component, still)
 
 
 def _packed(conversion: Conversion, raw: Any) -> dict[str, int]:

@@ -35,6 +35,7 @@ from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import CONFIG_KEYS, reason
+from shardkit.operations.arguments import check_integer
 from shardkit.operations.commands import Key
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.keys import KeyRoutes, hash_tag
@@ -161,8 +162,7 @@ def adopt(
     """
     for wrong in check_name(component, "component"):
         raise InvalidArgumentError(f"component {component!r:.80} {wrong.problem}", wrong.remedy)
-    if not 1 <= sample <= MOST:
-        raise InvalidArgumentError(f"sample={sample!r}", f"specify 1 to {MOST:,} keys")
+    check_integer(component, "sample", sample, 1, MOST)
     entries = _entries(component, on, config)
     count = len(entries)
     if names and len(names) != count:
@@ -179,8 +179,11 @@ def adopt(
         progress(f"sampled {sum(sampled):,} keys of {len(sampled)} of {counted(count, 'server')}")
         return keys
 
-    with working_on(config, "adopt", component, [Component(component, shards=tuple(entries))]):
+    with working_on(
+        config, "adopt", component, [Component(component, shards=tuple(entries))]
+    ) as still:
         samples = at_once(sample_of, numbers)
+        still()  # or keys may have been moved in between
     if count == 1:
         return Adoption(
             component,

@@ -20,11 +20,17 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, TypeAlias, Unpack
 
-from shardkit.admin.changes import LEASE, Change, now_of, read_changes, taking_part
+from shardkit.admin.changes import (
+    LEASE,
+    Change,
+    now_of,
+    read_changes,
+    require_open,
+    taking_part,
+)
 from shardkit.admin.growth import journal, relocation
 from shardkit.admin.growth.attachment import attach_replica, detach_replica, obstacles
 from shardkit.admin.growth.exchange import free_databases
-from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.move import (
     MoveOptions,
@@ -35,7 +41,7 @@ from shardkit.admin.growth.move import (
     started,
 )
 from shardkit.admin.growth.move_plan import Components, MovePlan, new_split
-from shardkit.admin.growth.mover import Expected, Progress, duration
+from shardkit.admin.growth.mover import Expected, Progress, check_numbers, duration
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, touched
@@ -46,7 +52,6 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError, ShardKitError
-from shardkit.operations.arguments import in_seconds
 
 _MOST_STEPS = 10_000
 _ROLLBACK = "shardkit config rollback EPOCH"
@@ -115,7 +120,7 @@ def plan_apply(
 
     Cost: that of `plan_move` and `plan_split` for each step.
     """
-    hold, offline = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
+    hold, offline = check_numbers(**options)[0], options.get("offline", False)
     now = read_components(config, shard_map.components)
     left = () if prune else tuple(sorted(now.keys() - shard_map.components.keys()))
     if interrupted := tuple(map(_resumed, _open_moves(config))):
@@ -199,6 +204,7 @@ def apply_map(
                     f"{step}: is done, and still to do: another process changes the entries",
                     "see: shardkit config history",
                 )
+            require_open(config, change)
             tell(f"step {len(done) + 1} of {max(len(plan.steps), len(done) + 1)}: {step}")
             work.run(change.id, options)
             note(step)

@@ -40,7 +40,7 @@ from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.network.server_queries import STEPS, query_all
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 
 COPY = 3600.0  # seconds
 
@@ -87,7 +87,7 @@ def attach_replica(
             that server, and no entry names it.
         InvalidArgumentError: no entry names the server to follow.
     """
-    copy_timeout = in_seconds(copy_timeout)
+    copy_timeout = check_seconds("attach_replica", "copy_timeout", copy_timeout)
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
@@ -98,17 +98,18 @@ def attach_replica(
         source, login = _followed(components, to)
         master = stack.enter_context(servers.connected_to(source, login))
         new = stack.enter_context(servers.connected_to(target, login))
-        role = servers.role_of(new)
         databases = servers.touched({target: "*", source: "*"}, lambda _: login)
         change = Change(kind="attach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
         if problems := _obstacles(master, new, (source, target), login, same):
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
+        role = servers.role_of(new)
         if role.is_master:
-            servers.replicate(new, source, login, held.order)
+            with held.marking(new):
+                servers.replicate(new, source, login, held.order)
             servers.persist_roles(new)
         again = f"and again: shardkit replicas attach {target} --to {to}"
-        servers.wait_for_copy(master, new, copy_timeout, again)
+        servers.wait_for_copy(master, new, copy_timeout, again, held.check)
         named = bool(known.entries_on(source))
         epoch = push_changed(
             held,
@@ -118,7 +119,8 @@ def attach_replica(
         now = read_components(config).values()
         if named and not relocation.entries_on(now, source, same):
             if role.is_master:
-                held.order(new, "REPLICAOF", "NO", "ONE")
+                with held.marking(master):
+                    held.order(new, "REPLICAOF", "NO", "ONE")
                 servers.persist_roles(new)
             raise GrowthError(
                 f"entries have stopped naming {source} during the copy, so none names {target}",
@@ -134,14 +136,11 @@ def obstacles(components: Mapping[str, Component], replica: str, to: str) -> lis
     if known.entries_on(target):
         return [f"entries name {target} as a master"]
     source, login = _followed(components, to)
-    try:
-        with (
-            servers.connected_to(source, login) as master,
-            servers.connected_to(target, login) as new,
-        ):
-            return _obstacles(master, new, (source, target), login, known.same)
-    except (RedisError, OSError) as error:
-        return [f"{target} or {source} cannot be asked ({error})"]
+    with (
+        servers.connected_to(source, login) as master,
+        servers.connected_to(target, login) as new,
+    ):
+        return _obstacles(master, new, (source, target), login, known.same)
 
 
 def _obstacles(
@@ -154,9 +153,15 @@ def _obstacles(
     source, target = pair
     if same(*pair):
         return [f"{source} and {target} are one server"]
-    info = master.info()
-    problems = servers.unfit((source, master, info), (target, new, new.info()))
-    if servers.role_of(new).is_master:
+    said: list[dict[str, Any]] = []
+    for server, client in ((source, master), (target, new)):
+        try:
+            said.append(client.info())
+        except (RedisError, OSError) as error:
+            return [f"{server} cannot be asked: {error}"]
+    info, there = said
+    problems = servers.unfit((source, master, info), (target, new, there))
+    if there["role"] == "master":
         problems += servers.mismatched_tls(new, target, login)
     if info.get("cluster_enabled"):
         problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
@@ -214,7 +219,9 @@ def detach_replica(
         )
         if role is not None and not role.is_master:
             wait_until_left(client, LEAVE)
-            held.order(client, "REPLICAOF", "NO", "ONE")
+            master = stack.enter_context(servers.connected_to(source, login))
+            with held.marking(master):  # which the replica gets, too
+                held.order(client, "REPLICAOF", "NO", "ONE")
             servers.persist_roles(client)
     return AttachedReplica(target, source, False, epoch)
 
@@ -385,7 +392,7 @@ def verify_replica(master: Any, replica: Any, timeout: Seconds = TIMEOUT) -> Ver
     Cost: a few exchanges with both, one more with the replica every 5 ms, and a second if the
     replica has an append-only file.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("verify_replica", "timeout", timeout)
     check = partial(_verify, master, replica, timeout)
     [answer] = query_all({0: check}, (timeout + _ANSWER) / STEPS).values()
     if isinstance(answer, Exception):
@@ -444,7 +451,7 @@ def verify_replicas(
     Returns:
         By master and replica, each pair once whatever its names, how far a write got, or the error.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("verify_replicas", "timeout", timeout)
     components = list(components)
     same = KnownServers(components).same
     pairs: dict[tuple[ServerAddress, ServerAddress], Stored] = {}

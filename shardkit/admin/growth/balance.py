@@ -24,8 +24,8 @@ from typing import Any, Literal, Unpack, get_args
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from shardkit.admin.changes import Change, taking_part
-from shardkit.admin.growth.exchange import at_work, database_client, database_count
+from shardkit.admin.changes import Change, require_open, taking_part
+from shardkit.admin.growth.exchange import at_work, check_share, database_client, database_count
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
@@ -33,10 +33,10 @@ from shardkit.admin.growth.relocation import ServerAddress, Stored, masters_in, 
 from shardkit.admin.growth.servers import KnownServers, config_databases, touched
 from shardkit.admin.heat import HotName
 from shardkit.config.component import entry_key
-from shardkit.config.store import read_components
+from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
 from shardkit.network.survey import CONFIG_KEYS, reason
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_integer, check_number, check_seconds, shown
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag
@@ -139,12 +139,14 @@ class LoadReport:
         databases: their databases.
         parts: the biggest and busiest keys and tags, at most 100 of each.
         skipped: entries that cannot be moved, such as clusters, and were not measured.
+        epoch: `config:epoch` at the start; None if unknown.
     """
 
     servers: tuple[ServerLoad, ...]
     databases: tuple[DatabaseLoad, ...]
     parts: tuple[PartLoad, ...]
     skipped: tuple[str, ...] = ()
+    epoch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ class BalancePlan:
         fewest: whether no other plan does it with fewer bytes; False if not all were tried.
         uneven: what is out of balance, in words.
         problems: what prevents the moves; empty if nothing does.
+        epoch: that of the report: with other entries the plan is not carried out.
     """
 
     by: By
@@ -191,6 +194,7 @@ class BalancePlan:
     fewest: bool
     uneven: tuple[str, ...]
     problems: tuple[str, ...] = ()
+    epoch: int | None = None
 
 
 def measure_balance(
@@ -225,12 +229,10 @@ def measure_balance(
         GrowthError: a server cannot be measured; names it.
         ConfigError: the entries cannot be read.
     """
-    seconds = in_seconds(seconds)
-    if sample < 0 or not 0 < share <= 1 or not 0 < seconds <= 60:
-        raise InvalidArgumentError(
-            f"sample={sample}, share={share:g}, seconds={seconds:g} cannot be used",
-            "give a sample of 0 or more, a share up to 1, and up to 60 seconds",
-        )
+    seconds = check_seconds("balance", "seconds", seconds, 0.001, 60)
+    share = check_share("balance", share)
+    check_integer("balance", "sample", sample, 0, 2**31)
+    epoch = read_epoch(config)
     components = read_components(config)
     if unknown := sorted(set(names) - components.keys()):
         raise InvalidArgumentError(f"{unknown[0]!r} is no component", "see: shardkit config show")
@@ -286,6 +288,7 @@ def measure_balance(
         tuple(database for _, own, _ in found for database in own),
         tuple(_biggest([part for _, _, parts in found for part in parts])),
         tuple(skipped),
+        epoch,
     )
 
 
@@ -303,10 +306,10 @@ def plan_balance(
     Raises:
         InvalidArgumentError: the report has no operations, or the tolerance cannot be used.
     """
-    if by not in get_args(By) or not 0 <= tolerance < 1:
+    tolerance = check_number("balance", "tolerance", tolerance, 0, 0.99)
+    if by not in get_args(By):
         raise InvalidArgumentError(
-            f"by={by!r}, tolerance={tolerance!r} cannot be balanced",
-            "specify bytes, keys or operations, and a tolerance from 0 to below 1",
+            f"by={shown(by)} cannot be balanced", "specify bytes, keys or operations"
         )
     if by == "operations" and any(each.watched is None for each in report.servers):
         raise InvalidArgumentError("the report has no watched operations", "use watch=True")
@@ -347,6 +350,7 @@ def plan_balance(
         placed.exact,
         tuple(_uneven(report, by, before, mean, tolerance)),
         tuple(problems),
+        report.epoch,
     )
 
 
@@ -360,6 +364,8 @@ def with_operations(
     So `plan_balance` balances operations without MONITOR. See `shardkit.admin.read_heat`; ``hot``
     are its `Heat.kinds`, of which keys and tags become parts of the report.
     """
+    for shard, rate in rates.items():
+        check_number(shard, "rate", rate, 0, 2**63)
     databases = tuple(
         replace(each, operations=sum(rates.get(shard, 0.0) for shard in each.shards))
         for each in report.databases
@@ -413,12 +419,17 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
         ),
     )
     with taking_part(config, change):
+        if plan.epoch not in (None, read_epoch(config)):
+            raise GrowthError(
+                "the entries have changed since the plan", "plan again: shardkit balance"
+            )
         for n, each in enumerate(plan.moves, 1):
 
             def progress(what: str, n: int = n) -> None:
                 tell(f"move {n} of {len(plan.moves)}: {what}")
 
             own: MoveOptions = {**options, "progress": progress}
+            require_open(config, change)
             done.append(start_move(config, each.shards, each.target, within=change.id, **own))
     return done
 

@@ -27,7 +27,15 @@ from typing import Any, TypeAlias, TypeVar
 
 import redis
 
-from shardkit.admin.growth.exchange import Slices, accepted, ask, ask_all, at_work, one_connection
+from shardkit.admin.growth.exchange import (
+    Slices,
+    accepted,
+    ask,
+    ask_all,
+    at_work,
+    check_share,
+    one_connection,
+)
 from shardkit.admin.growth.pieces import has_expiring_fields, large_values
 from shardkit.admin.growth.shard_copy import TOLD
 from shardkit.errors import GrowthError, counted
@@ -120,6 +128,7 @@ def compare(
     above 500 members and strings above 16 KB, two more for streams, one more for each hash if
     fields expire.
     """
+    share = check_share("compare", share)
     result = ServerComparison()
     slices = Slices(_SLICE)
     total = 0

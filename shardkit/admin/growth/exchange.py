@@ -24,11 +24,12 @@ from typing import Any, TypeAlias, TypeVar
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
-from shardkit.admin.growth.servers import OPERATOR, LoginOf, connected_to
+from shardkit.admin.growth.servers import OPERATOR, TOKEN_KEY, LoginOf, connected_to
 from shardkit.config.component import WITNESS_KEY
 from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, numbers_in
 from shardkit.network.links.resp import Arguments, pack_all
+from shardkit.operations.arguments import check_number
 from shardkit.routing.placement import slot_of
 
 T = TypeVar("T")
@@ -164,6 +165,11 @@ class Slices:
         self._count = max(1, min(_MOST, fitting, 2 * self._count))
 
 
+def check_share(owner: str, share: float) -> float:
+    """Return a share of the time, checked."""
+    return check_number(owner, "share", share, 0.001, 1)
+
+
 @contextmanager
 def at_work(share: float) -> Iterator[None]:
     """Pause after the block, so that the block takes at most a share of the time."""
@@ -175,7 +181,7 @@ def at_work(share: float) -> Iterator[None]:
 
 R = TypeVar("R")
 
-OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode(), b"config:growth:token"})
+OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode(), TOKEN_KEY.encode()})
 """Keys of a database that are shardkit's, and do not move."""
 _MARK = f"{FENCE_KEY}{{".encode()
 MOST_NAMED = 20

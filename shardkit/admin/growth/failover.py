@@ -54,7 +54,7 @@ from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.network.rules import MOST_DOWN
 from shardkit.network.server_queries import ServerErrors, client_of
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.commands import Shard
 
 HOLD = 0.5  # seconds that writers may wait
@@ -110,7 +110,7 @@ def fail_over(
         InvalidArgumentError: there is no such shard or server.
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
-    hold = in_seconds(hold)
+    hold = check_seconds("fail_over", "hold", hold)
     change = Change(kind="failover", name=name, databases=["*/*"])
     with lease(config) as leased, taking_part(config, change), ExitStack() as stack:
         components = read_components(config)
@@ -188,9 +188,10 @@ def fail_over(
             offsets = _roles(candidates, login)
             target = _best(source, _following(offsets, source, same, role.history), None)
             replica = connect(target)
-            servers.wait_for_copy(master, replica, _COPY, "and fail over again")
+            again = "and fail over again"
+            servers.wait_for_copy(master, replica, _COPY, again, leased.check)
             servers.take_writes_alone(replica, config, target)
-            servers.follow_as(master, login)
+            servers.follow_as(master, login, leased.order)
             with leased.marking(master, replica):
                 held = servers.hand_over(master, replica, target, hold, leased.order)
             servers.persist_roles(master, replica)
@@ -442,7 +443,7 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
     Returns:
         All fences that were pending, and whether each is applied.
     """
-    timeout = in_seconds(timeout)
+    timeout = check_seconds("apply_fences", "timeout", timeout)
     end = time.monotonic() + timeout
     done: dict[ServerAddress, Fence] = {}
     fleet: KnownServers | None = None

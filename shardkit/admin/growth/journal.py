@@ -32,7 +32,7 @@ from redis.utils import str_if_bytes
 from shardkit.admin import changes
 from shardkit.admin.changes import CHANGES_KEY, FORMAT, LEASE, Change
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, relocated
-from shardkit.admin.growth.servers import KnownServers
+from shardkit.admin.growth.servers import TOKEN_KEY, KnownServers
 from shardkit.admin.pushes import attest, newest_witness
 from shardkit.config.component import Component
 from shardkit.config.problem import mask
@@ -49,7 +49,6 @@ from shardkit.errors import (
 from shardkit.operations.arguments import annotations_of, kind_of
 
 _LEASE_KEY = "config:growth:lease"
-_TOKEN_KEY = "config:growth:token"  # on a server that a process is changing: its lease
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0"""
@@ -310,7 +309,7 @@ def _accepts(value: Any, annotation: Any) -> bool:
 
 def _token_key(client: Any) -> str:
     """Return the key of a server for `Lease.marking`; that of a cluster's node has a slot of it."""
-    return f"{client.mark}:token" if hasattr(client, "mark") else _TOKEN_KEY
+    return f"{client.mark}:token" if hasattr(client, "mark") else TOKEN_KEY
 
 
 class Lease:
@@ -391,7 +390,7 @@ class Lease:
         return GrowthError(
             f"the lease ended: this process was stopped, or the config server was away, for longer "
             f"than {LEASE:g} s. Another process may have taken over",
-            "see: shardkit move status. Resume if none has",
+            "see: shardkit changes. If none has, resume the move, or repeat the command",
         )
 
 

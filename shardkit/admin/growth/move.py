@@ -23,7 +23,7 @@ from shardkit.admin.growth.failover import HOLD, repoint
 from shardkit.admin.growth.gate import proof_key, update_nodes
 from shardkit.admin.growth.journal import KEYS, LEAVE, REPLICATION, Lease, Move, push_relocation
 from shardkit.admin.growth.move_plan import MovePlan, new_split, plan_of, plan_split_of
-from shardkit.admin.growth.mover import COPIED, Mover, Progress
+from shardkit.admin.growth.mover import COPIED, Mover, Progress, check_numbers
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.rule import like_of
 from shardkit.admin.growth.servers import ServerRole
@@ -32,7 +32,7 @@ from shardkit.config.component import Component
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.server_errors import failed_command, meaning
 
 
@@ -87,7 +87,7 @@ class ServerMover(Mover):
                 self._progress(f"handing over to {target}")
                 if hands_over():
                     self._attach(new)  # the target may have been restarted
-                    servers.wait_for_copy(old, new, self._copy_timeout)
+                    servers.wait_for_copy(old, new, self._copy_timeout, tell=self._lease.check)
                     servers.take_writes_alone(new, config, target)
                     with self._lease.marking(old, new):
                         self._prove(old, new)
@@ -129,7 +129,7 @@ class ServerMover(Mover):
         self._reached("begun")
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
-        servers.follow_as(old, self._own)
+        servers.follow_as(old, self._own, self._lease.order)
 
         def tell() -> None:
             said = new.info("replication")
@@ -402,8 +402,8 @@ def plan_move(
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
-    planned = planned_move(config, what, to)
-    return planned(read_components(config), in_seconds(hold), offline)[1]
+    hold = check_seconds("plan_move", "hold", hold)
+    return planned_move(config, what, to)(read_components(config), hold, offline)[1]
 
 
 def start_move(
@@ -473,9 +473,9 @@ def started(
     config: Any, planned: Planned, within: str = "", **options: Unpack[MoveOptions]
 ) -> Move:
     """Carry out a plan, as a step of a change with some id, unless something prevents it."""
+    limits = check_numbers(**options)[0], options.get("offline", False)
     with journal.lease(config) as lease:
         components = read_components(config)
-        limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
         move, plan = planned(components, *limits)
         move.within = within
         for each in journal.read_all(config):
@@ -527,9 +527,10 @@ def plan_split(
 
     Cost: a few exchanges with each server, and a sample of 1,000 keys of each shard.
     """
+    hold = check_seconds("plan_split", "hold", hold)
     given = component, shards, placement, over, routes, to_cluster
     planned = planned_split(config, lambda components: new_split(components, *given))
-    return planned(read_components(config), in_seconds(hold), offline)[1]
+    return planned(read_components(config), hold, offline)[1]
 
 
 def start_split(

@@ -57,6 +57,7 @@ from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, coun
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.rules import eviction
 from shardkit.network.survey import missing_rights
+from shardkit.operations.arguments import check_integer
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.keys import KeyRoutes
@@ -737,8 +738,7 @@ def new_split(
     after = rule if places and rule is not None else rule or before or DEFAULT
     there = len(component.shards) or 1
     count = there if count is None else count
-    if not 1 <= count <= MAX_SHARDS:
-        raise InvalidArgumentError(f"shards={count!r}", f"specify 1 to {MAX_SHARDS:,}")
+    check_integer(name, "shards", count, 1, MAX_SHARDS)
     placement_of_all(after or DEFAULT, count)  # raises ConfigError
     left = _cluster_of(component)
     if left is not None and not (over or to_cluster or places):

@@ -15,13 +15,14 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.changes import LEASE
 from shardkit.admin.growth.certificate import ServerComparison, compare
+from shardkit.admin.growth.exchange import check_share
 from shardkit.admin.growth.failover import HOLD, pending_fences
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, replace_server, servers_in
 from shardkit.admin.growth.relocation import ServerAddress, Stored
 from shardkit.admin.growth.servers import KnownServers, touched
 from shardkit.config.component import Component
 from shardkit.errors import GrowthError
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_seconds
 
 D = TypeVar("D")
 
@@ -52,7 +53,7 @@ class Mover(ABC):
         keep: bool = False,
         progress: Progress = lambda what: None,
     ) -> None:
-        hold, copy_timeout = in_seconds(hold), in_seconds(copy_timeout)
+        hold, copy_timeout, share = check_numbers(hold, copy_timeout, share)
         self._lease, self._config = lease, lease.config
         self._components = components
         self._move = move
@@ -206,6 +207,14 @@ class Expected:
 
     def __str__(self) -> str:
         return f"{self.seconds:,.0f} s ({self.least:,.0f} to {self.most:,.0f} s)"
+
+
+def check_numbers(
+    hold: Seconds = HOLD, copy_timeout: Seconds = COPY, share: float = 1.0, **_others: object
+) -> tuple[float, float, float]:
+    """Return the options of a move that are numbers, checked; times in seconds."""
+    copy_timeout = check_seconds("move", "copy_timeout", copy_timeout)
+    return check_seconds("move", "hold", hold), copy_timeout, check_share("move", share)
 
 
 class Pace:

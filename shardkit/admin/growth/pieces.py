@@ -25,6 +25,7 @@ from redis.exceptions import ResponseError
 
 from shardkit.admin.growth.exchange import Commands, ask, one_connection
 from shardkit.network.links.resp import Arguments
+from shardkit.operations.operation import pages
 
 # A type's command for its size, and those that read and write a page of it.
 IN_PIECES = {
@@ -45,6 +46,7 @@ for n = 2, #ARGV do
 end
 return large"""
 _PIECE, _MEMBERS = 100_000, 1000  # bytes and members at a time
+_CLAIMED, _CLAIM = 15_000, 100  # bytes of XCLAIM at a time, 26 microseconds for each of about 100
 _MANY, _MEMBER = 500, 200  # members, and bytes of each, if a server must not say how large it is
 
 
@@ -140,7 +142,7 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
         {
             _parts(id_)
             for name in names
-            for pending in _pending(source, key, name)
+            for pending in _pending(source, key, name, page)
             for id_, found in zip(
                 [each[0] for each in pending],
                 ask(source, [("XRANGE", key, each[0], each[0]) for each in pending]),
@@ -179,14 +181,16 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
         kept = [each for each in early if each <= until]
         early = early[len(kept) :]
         every = {**{each: [b"", b""] for each in kept}, **{_parts(id_): f for id_, f in entries}}
-        yield [("XADD", key, b"%d-%d" % each, *every[each]) for each in sorted(every)]
+        for some in pages(sorted(every), page):
+            yield [("XADD", key, b"%d-%d" % each, *every[each]) for each in some]
         if len(entries) < page:
             break
         start = b"(" + entries[-1][0]
     for name in names:
         consumers = ask(source, [("XINFO", "CONSUMERS", key, name)])[0]
-        yield [("XGROUP", "CREATECONSUMER", key, name, _named(each)[b"name"]) for each in consumers]
-        for pending in _pending(source, key, name):
+        for some in pages(consumers, _MEMBERS // 2):
+            yield [("XGROUP", "CREATECONSUMER", key, name, _named(each)[b"name"]) for each in some]
+        for pending in _pending(source, key, name, _CLAIMED // (_CLAIM + len(key) + len(name))):
             yield [
                 (
                     *("XCLAIM", key, name, consumer, 0, id_),
@@ -203,14 +207,14 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
     yield [("XSETID", key, last, *counts)]
 
 
-def _pending(source: Any, key: bytes, group: bytes) -> Iterator[list[Any]]:
-    """Yield the pending entries of a group, in pages."""
-    start = b"-"
+def _pending(source: Any, key: bytes, group: bytes, most: int) -> Iterator[list[Any]]:
+    """Yield the pending entries of a group, at most some at a time, or one."""
+    start, most = b"-", max(1, most)
     while True:
-        [page] = ask(source, [("XPENDING", key, group, start, "+", _MEMBERS)])
+        [page] = ask(source, [("XPENDING", key, group, start, "+", most)])
         if page:
             yield page
-        if len(page) < _MEMBERS:
+        if len(page) < most:
             return
         start = b"(" + page[-1][0]
 

@@ -31,6 +31,7 @@ from shardkit.config.component import MAX_SHARDS, check_name
 from shardkit.config.problem import invalid
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.network.rules import NEARLY
+from shardkit.operations.arguments import check_integer, check_number
 from shardkit.operations.commands import Shard
 
 # Memory divided by data: pages written during a snapshot are copied, and clients have buffers.
@@ -214,13 +215,10 @@ def _check(servers: Sequence[str], growth: float, periods: int, *numbers: float)
         raise InvalidArgumentError(
             "the servers are not specified", "list the servers to start with"
         )
-    if not 1 <= growth <= MAX_SHARDS or not 0 <= periods <= 100:
-        raise InvalidArgumentError(
-            f"growth {growth:g} in {periods} periods cannot be planned",
-            "give a factor of 1 or more, and 0 to 100 periods",
-        )
-    if not all(0 <= number < math.inf for number in numbers):
-        raise InvalidArgumentError("a rate or size is negative", "give numbers of 0 or more")
+    check_number("plan", "growth", growth, 1, MAX_SHARDS)
+    check_integer("plan", "periods", periods, 0, 100)
+    for number in numbers:
+        check_number("plan", "a rate or size", number, 0, 2**63)
     if growth**periods * len(servers) > MAX_SHARDS:  # a power of two, as the count of shards
         raise InvalidArgumentError(
             f"growth {growth:g} in {counted(periods, 'period')} needs too many shards: a component "

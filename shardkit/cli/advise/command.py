@@ -35,13 +35,25 @@ from shardkit.cli.advise.servers import (
     measure,
 )
 from shardkit.cli.options import ShardOptions, command, opened
-from shardkit.cli.output import BAD, DIM, GOOD, STRONG, WARN, Output, Styled, Table, number, wordy
+from shardkit.cli.output import (
+    BAD,
+    DIM,
+    GOOD,
+    STRONG,
+    WARN,
+    Output,
+    Styled,
+    Table,
+    number,
+    wordy,
+    write_private,
+)
 from shardkit.cli.progress import progress
 from shardkit.cli.text import percent, printable, size
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry, read_regular
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.url import cluster_of, each_url
+from shardkit.config.url import cluster_of, node_urls
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.operation import pages
 from shardkit.structures.unique.visitors import UniqueVisitors
@@ -97,13 +109,13 @@ def advise(
         software, model = server.software, measure(server, expiring)
     for n, family in enumerate(sample.families[:most]):
         choices, reason = layouts_of(family, model)
-        found = []
+        layouts = []
         for choice in choices:
             progress(f"{family.family.text}: {choice.conversion.into}", n, most)
             with servers.empty_server() as server, server.limits(choice.settings):
-                found.append(_check(choice, server, model))
-        found.sort(key=lambda advice: advice.bytes)
-        advices.append(FamilyAdvice(family, tuple(found), "" if found else reason))
+                layouts.append(_check(choice, server, model))
+        layouts.sort(key=lambda advice: advice.bytes)
+        advices.append(FamilyAdvice(family, tuple(layouts), "" if layouts else reason))
     return advices, software
 
 
@@ -247,7 +259,7 @@ def advise_command(
         advices, software = advise(sample, ServerSource(binary), families, tell)
     component = names[0] if names else "data"
     if file is not None:
-        file.write_text(_best(advices).to_json(), encoding="utf-8")
+        write_private(str(file), _best(advices).to_json())
     if plot is not None:
         _plot(plot, advices)
     if not output.wrote_json(_document(sample, advices, software, component)):
@@ -279,7 +291,7 @@ def _databases(
     named = {"data": Component("data", shards=entries)} if entries else {}
     for n, text in enumerate(on):
         if (url := cluster_of(text)) is not None:  # any of its nodes will do
-            entry = Entry({"url": each_url(url)[0], "cluster": True}, f"--on {text}")
+            entry = Entry({"url": node_urls(url)[0], "cluster": True}, f"--on {text}")
             named[f"data-{n}"] = Component(f"data-{n}", entry=entry)
     with shardkit.connect(ShardMap(named)) as kit:
         databases = databases_with(kit, *named)
@@ -427,11 +439,11 @@ def convert_command(
     structure. If it is interrupted, run it again: what is equal is only read.
     """
     conversion = Conversion.parse(read_regular(plan))
-    told = threading.Event()
+    confirmed = threading.Event()
 
     def wait_for_enter() -> None:
         sys.stdin.readline()
-        told.set()
+        confirmed.set()
 
     def stopped() -> bool:
         if offline:
@@ -440,7 +452,7 @@ def convert_command(
             output.note("both are equal; stop writing the keys, then press Enter")
             asking.append(threading.Thread(target=wait_for_enter, daemon=True))
             asking[0].start()
-        return told.is_set()
+        return confirmed.is_set()
 
     asking: list[threading.Thread] = []
     with (
@@ -449,7 +461,7 @@ def convert_command(
         working_on(
             *(topology.config_server, "convert", component),
             [topology.kit.component(component), *read],
-        ),
+        ) as still,
         progress("entries") as tell,
     ):
         result = convert(
@@ -459,6 +471,7 @@ def convert_command(
             databases,
             offline=offline,
             stopped=stopped,
+            still=still,
             share=share,
             progress=lambda step, entries: tell(step, entries, None),
         )

@@ -78,8 +78,8 @@ def _fitting(family: SampledFamily, model: MemoryModel) -> tuple[list[LayoutChoi
     if pattern is not None and pattern.variables == ("date",) and kind == "set":
         return list(_visitors(family)), "its members are not sessions"
     if kind == "stream":
-        each = family.memory / max(family.entries, 1)
-        return [], f"a STREAM is compact at any length: {each:.0f} bytes an entry"
+        entry_size = family.memory / max(family.entries, 1)
+        return [], f"a STREAM is compact at any length: {entry_size:.0f} bytes an entry"
     if pattern is None and kind in _LARGE:
         if not family.large:
             return [], "one small key"
@@ -176,7 +176,7 @@ def _fields(
         length = sum(map(len, values)) / len(values)
         entry = mean_size(values)
 
-        fields = [b"%d" % (int(each) % size) if numbered else each for _, each, _ in rows]
+        fields = [b"%d" % (int(field) % size) if numbered else field for _, field, _ in rows]
         pairs = list(zip(fields, values, strict=False))  # of a dictionary's check half of them
 
         def part(model: MemoryModel, count: float) -> float:
@@ -200,8 +200,8 @@ def _fields(
         parameters["part_size"] = size
     elif numbered:
         any_server = replace(_ANY, fields=expiring)
-        sizes = {each: predicting(stored, each)(any_server, total) for each in _SIZES}
-        size = next(each for each in _SIZES if sizes[each] <= min(sizes.values()) * _WORTH)
+        sizes = {size: predicting(stored, size)(any_server, total) for size in _SIZES}
+        size = next(size for size in _SIZES if sizes[size] <= min(sizes.values()) * _WORTH)
         if size != 128:
             parameters["part_size"] = size
     settings = {
@@ -227,11 +227,11 @@ def _growing(name: str, size: int, part: Callable[[MemoryModel, float], float]) 
     load = max_load(size)
 
     def predict(model: MemoryModel, count: int) -> float:
-        each = count / GROUPS
-        parts = max(1, ceil(each / load))
+        members_each = count / GROUPS
+        parts = max(1, ceil(members_each / load))
         level = 1 << (parts.bit_length() - 1)
-        unsplit = (2 * level - parts) * part(model, each / level)
-        halves = 2 * (parts - level) * part(model, each / level / 2)
+        unsplit = (2 * level - parts) * part(model, members_each / level)
+        halves = 2 * (parts - level) * part(model, members_each / level / 2)
         return GROUPS * (unsplit + halves + model.part(f"{name}:{{12}}", _STATE))
 
     return predict
@@ -258,7 +258,7 @@ def _codecs(kind: str, values: Sequence[Any]) -> Iterator[tuple[str | None, str]
     documents = kind == "hash" or all(value[:1] in (b"{", b"[") for value in values)
     mean = sum(len(v if isinstance(v, bytes) else str(v)) for v in values) / len(values)
     names = ["tokens" if mean < _LONG else "lz4", "zstd"] if mean >= _SHORT else []
-    names = ["json", "msgpack", *names] if documents else [f"{each}-text" for each in names]
+    names = ["json", "msgpack", *names] if documents else [f"{codec}-text" for codec in names]
     for name in names:
         try:
             codec(name)
@@ -491,13 +491,13 @@ def _is_hexadecimal(session: bytes) -> bool:
 def _day(precision: str, name: str, members: Sequence[bytes]) -> Predict:
     size = 128 if precision == "exact" else 512
     text = [_UUID if _is_hexadecimal(member) else member for member in members]
-    each = {"exact": mean_size(text), "60-bit": 8.0, "compact": 4.0}.get(precision, 0.0)
+    id_size = {"exact": mean_size(text), "60-bit": 8.0, "compact": 4.0}.get(precision, 0.0)
 
     def predict(model: MemoryModel, count: int) -> float:
         if precision == "hyperloglog":
             return model.part(f"{name}:{DAY}", 12_304)
         parts = parts_for(expected_after(count), size)
         key = f"{name}:{DAY}:123"
-        return parts * model.part(key, 8 + count / parts * each) + 4 * model.part(key, 40)
+        return parts * model.part(key, 8 + count / parts * id_size) + 4 * model.part(key, 40)
 
     return predict

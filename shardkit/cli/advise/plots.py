@@ -70,7 +70,7 @@ def bars(
     A single series is drawn in its labels' looks.
     """
     pyplot = loaded_pyplot(path.stem)
-    series = list(dict.fromkeys(name for each in values.values() for name in each))
+    series = list(dict.fromkeys(name for row in values.values() for name in row))
     alone = len(series) == 1
     looks = {label: looks_of([label])[label] for label in values} if alone else looks_of(series)
     height = 0.8 / len(series)
@@ -78,7 +78,7 @@ def bars(
     figure, axes = pyplot.subplots(figsize=(7.5, 1.1 + 0.42 * rows), layout="constrained")
     for n, name in enumerate(series):
         places = [at + (n - (len(series) - 1) / 2) * height for at in range(len(values))]
-        lengths = [each.get(name, 0.0) for each in values.values()]
+        lengths = [row.get(name, 0.0) for row in values.values()]
         drawn = axes.barh(places, lengths, height * 0.9, label=name)
         for bar, label in zip(drawn, values, strict=True):
             look = looks[label if alone else name]

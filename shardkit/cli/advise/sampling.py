@@ -32,7 +32,7 @@ _PROBED = 40  # numbers whose neighbours are looked for,
 _NEIGHBOURS = 16  # ids tried of the 128 around each
 _AROUND = 128
 _WITH_ENTRY, _OBJECT = 40, 16  # bytes of a key that MEMORY STATS and MEMORY USAGE both count
-_FEW = 100  # keys: of fewer, a table takes much by each
+_LEAST_KEYS = 100  # keys: of fewer, a table takes much by each
 _LENGTHS = {
     "string": "STRLEN",
     "hash": "HLEN",
@@ -102,8 +102,8 @@ class SampledFamily:
         """The sampled numbers, in order, if its fields are numbers; otherwise none."""
         if self.pattern is None or self.pattern.variables != ("n",):
             return []
-        found = [self.pattern.field_of(key.name) or b"" for key in self.keys]
-        return sorted(map(int, found)) if all(b"%d" % int(n) == n for n in found) else []
+        fields = [self.pattern.field_of(key.name) or b"" for key in self.keys]
+        return sorted(map(int, fields)) if all(b"%d" % int(n) == n for n in fields) else []
 
 
 @dataclass
@@ -136,26 +136,26 @@ def take(
     servers = set()
     matches = glob_filter(match)
     for database in databases:
-        found: list[SampledKey] = []
+        sampled_keys: list[SampledKey] = []
         own = 0
         for names in _names(database):
             own += len(names)
             progress(seen + own)
             wanted = list(filter(matches, names))
-            found += [
+            sampled_keys += [
                 key
-                for key in _described(database, wanted[: size - len(found)])
+                for key in _described(database, wanted[: size - len(sampled_keys)])
                 if type_ in (None, key.type)
             ]
-            if len(found) >= size or own >= _NAMES:
+            if len(sampled_keys) >= size or own >= _NAMES:
                 break
         here = max(int(database.client.dbsize()), own)
         of_key, of_due = _table_bytes(database.client)
-        for key in found:
+        for key in sampled_keys:
             key.weight = here / own
             key.memory += of_key + (of_due if key.due >= 0 else 0.0)
             homes[key.name] = database
-        sampled += found
+        sampled += sampled_keys
         total, seen = total + here, seen + own
         info: Any = database.client.info()
         if info["run_id"] not in servers:
@@ -166,16 +166,16 @@ def take(
         SampledFamily(family, [by_name[name] for name in family.keys])
         for family in families((key.name, key.type) for key in sampled)
     ]
-    grouped = [each for each in grouped if not _of_structure(databases, each.family)]
-    for each in grouped:
-        if each.pattern is None:
-            each.keys[0].weight = 1.0  # however many the sample stands for
-        if each.large:
-            largest = max(each.keys, key=lambda key: key.length)
-            each.members = _members(homes[largest.name], largest)
-        elif each.numbers:
-            each.density = _density(databases, each)
-    grouped.sort(key=lambda each: -each.memory)
+    grouped = [sample for sample in grouped if not _of_structure(databases, sample.family)]
+    for sample in grouped:
+        if sample.pattern is None:
+            sample.keys[0].weight = 1.0  # however many the sample stands for
+        if sample.large:
+            largest = max(sample.keys, key=lambda key: key.length)
+            sample.members = _members(homes[largest.name], largest)
+        elif sample.numbers:
+            sample.density = _density(databases, sample)
+    grouped.sort(key=lambda sample: -sample.memory)
     return KeySample(grouped, total, seen, used)
 
 
@@ -195,8 +195,8 @@ def _names(database: Database) -> Iterator[list[bytes]]:
 def _described(database: Database, names: Sequence[bytes]) -> Iterator[SampledKey]:
     for start in range(0, len(names), _KEYS):
         page = names[start : start + _KEYS]
-        kinds = [str_if_bytes(kind) for kind in _ask(database, (("TYPE", name) for name in page))]
-        figures = _ask(
+        kinds = [str_if_bytes(kind) for kind in _run(database, (("TYPE", name) for name in page))]
+        figures = _run(
             database,
             (
                 command
@@ -222,13 +222,13 @@ def _described(database: Database, names: Sequence[bytes]) -> Iterator[SampledKe
             or (key.type == "hash" and key.memory <= _SMALL)
         ]
         commands = {"string": "GET", "hash": "HGETALL"}
-        values = _ask(database, ((commands[key.type], key.name) for key in read))
+        values = _run(database, ((commands[key.type], key.name) for key in read))
         for key, value in zip(read, values, strict=True):
             key.value = None if isinstance(value, Exception) else value
         yield from keys
 
 
-def _ask(database: Database, commands: Iterable[Sequence[Any]]) -> list[Any]:
+def _run(database: Database, commands: Iterable[Sequence[Any]]) -> list[Any]:
     with at_work(_SHARE):
         pipe: Any = database.client.pipeline(transaction=False)
         for command in commands:
@@ -249,11 +249,11 @@ def _table_bytes(client: Any) -> tuple[float, float]:
     tables = client.memory_stats().get(f"db.{number}") or {}
     counts = client.info("keyspace").get(f"db{number}") or {}
     keys, expiring = counts.get("keys", 0), counts.get("expires", 0)
-    each = tables["overhead.hashtable.main"] / keys if keys else 0.0
-    counted = _WITH_ENTRY if each > _WITH_ENTRY else _OBJECT
+    table_bytes = tables["overhead.hashtable.main"] / keys if keys else 0.0
+    counted = _WITH_ENTRY if table_bytes > _WITH_ENTRY else _OBJECT
     return (
-        max(0.0, each - counted) if keys >= _FEW else 0.0,
-        tables["overhead.hashtable.expires"] / expiring if expiring >= _FEW else 0.0,
+        max(0.0, table_bytes - counted) if keys >= _LEAST_KEYS else 0.0,
+        tables["overhead.hashtable.expires"] / expiring if expiring >= _LEAST_KEYS else 0.0,
     )
 
 
@@ -261,11 +261,11 @@ def _list_values(database: Database, key: SampledKey) -> list[tuple[bytes, Any]]
     """Return some values of a LIST, from places all over it."""
     client: Any = database.client
     step = max(_SCAN, key.length // (_MEMBERS // _SCAN))
-    found: list[bytes] = []
+    values: list[bytes] = []
     for start in range(0, key.length, step):
         with at_work(_SHARE):
-            found += client.lrange(key.name, start, start + _SCAN - 1)
-    return [(b"%d" % n, value) for n, value in enumerate(found[:_MEMBERS])]
+            values += client.lrange(key.name, start, start + _SCAN - 1)
+    return [(b"%d" % n, value) for n, value in enumerate(values[:_MEMBERS])]
 
 
 def _members(database: Database, key: SampledKey) -> list[tuple[bytes, Any]]:
@@ -275,18 +275,18 @@ def _members(database: Database, key: SampledKey) -> list[tuple[bytes, Any]]:
     scan = {"hash": "hscan", "set": "sscan", "zset": "zscan"}.get(key.type)
     if scan is None:
         return []
-    found: dict[bytes, Any] = {}
+    entries: dict[bytes, Any] = {}
     cursor: Any = None
-    while cursor != 0 and len(found) < _MEMBERS:
+    while cursor != 0 and len(entries) < _MEMBERS:
         with at_work(_SHARE):
             cursor, page = getattr(database.client, scan)(key.name, cursor or 0, count=_SCAN)
         cursor = int(cursor)
-        found.update(
+        entries.update(
             page
             if isinstance(page, dict)
-            else (each if isinstance(each, tuple) else (each, None) for each in page)
+            else (entry if isinstance(entry, tuple) else (entry, None) for entry in page)
         )
-    return list(found.items())[:_MEMBERS]
+    return list(entries.items())[:_MEMBERS]
 
 
 def _density(databases: Sequence[Database], sampled: SampledFamily) -> float:
@@ -299,16 +299,16 @@ def _density(databases: Sequence[Database], sampled: SampledFamily) -> float:
         for n in chosen
         for step in range(_NEIGHBOURS)
     } - set(chosen)
-    asked = sorted(n for n in around if numbers[0] <= n <= numbers[-1])
-    if not asked:
+    wanted = sorted(n for n in around if numbers[0] <= n <= numbers[-1])
+    if not wanted:
         return 1.0
-    there = 0
-    for start in range(0, len(asked), _KEYS):
-        keys = [pattern.key_of(b"%d" % n) for n in asked[start : start + _KEYS]]
+    existing = 0
+    for start in range(0, len(wanted), _KEYS):
+        keys = [pattern.key_of(b"%d" % n) for n in wanted[start : start + _KEYS]]
         for database in databases:
-            found = _ask(database, (("EXISTS", key) for key in keys))
-            there += sum(reply == 1 for reply in found)
-    return max(there / len(asked), 1 / _AROUND)
+            replies = _run(database, (("EXISTS", key) for key in keys))
+            existing += sum(reply == 1 for reply in replies)
+    return max(existing / len(wanted), 1 / _AROUND)
 
 
 def _of_structure(databases: Sequence[Database], family: KeyFamily) -> bool:
@@ -316,7 +316,5 @@ def _of_structure(databases: Sequence[Database], family: KeyFamily) -> bool:
     name = re.split(r"<|:meta$", family.text)[0].rstrip("{").removesuffix(":")
     if not name or name == family.text:
         return False
-    replies = [
-        reply for each in databases for reply in _ask(each, [("HGET", f"{name}:meta", "kind")])
-    ]
+    replies = [reply for at in databases for reply in _run(at, [("HGET", f"{name}:meta", "kind")])]
     return any(isinstance(reply, bytes) for reply in replies)

@@ -55,9 +55,9 @@ class BenchServer:
             if not isinstance(client, redis.Redis):
                 raise ShardKitError("a cluster cannot be measured", "name one server")
             info: Any = client.info()
-        held = {name: each["keys"] for name, each in info.items() if _DATABASE.fullmatch(name)}
-        if held:
-            what = ", ".join(f"{name}: {keys:,} keys" for name, keys in held.items())
+        stored = {name: stats["keys"] for name, stats in info.items() if _DATABASE.fullmatch(name)}
+        if stored:
+            what = ", ".join(f"{name}: {keys:,} keys" for name, keys in stored.items())
             raise ShardKitError(
                 f"the server holds data ({what})", "name an empty one, or use embedded servers"
             )
@@ -262,8 +262,8 @@ def measure(server: BenchServer, expiring: bool = False) -> MemoryModel:
         pipe.hset(f"bench:{10_000 + n}", mapping={"7": "abcdef"})
     pipe.execute()
     first = MemoryModel("jemalloc" in server.software, 0.0, 0.0)
-    each = (server.bytes_added() - before) / _KEYS
-    key = each - first.block(7 + entry_size(b"7") + entry_size(b"abcdef"))
+    memory = (server.bytes_added() - before) / _KEYS
+    key = memory - first.block(7 + entry_size(b"7") + entry_size(b"abcdef"))
     keys = server.bytes_added()
     pipe = server.client.pipeline(transaction=False)
     for n in range(_TABLE // 2):
@@ -281,15 +281,15 @@ def measure(server: BenchServer, expiring: bool = False) -> MemoryModel:
 
 
 def _due(server: BenchServer) -> float:
-    taken = []
+    totals = []
     for end in (None, _YEAR):
         pipe: Any = server.client.pipeline(transaction=False)
         for n in range(_KEYS):
             pipe.set(f"bench:{10_000 + n}", "abcdef", px=end)
         pipe.execute()
-        taken.append(server.bytes_added())
+        totals.append(server.bytes_added())
     server.client.flushall()
-    return (taken[1] - taken[0]) / _KEYS
+    return (totals[1] - totals[0]) / _KEYS
 
 
 def _expiring_fields(server: BenchServer, model: MemoryModel) -> ExpiringFields | None:
@@ -297,20 +297,20 @@ def _expiring_fields(server: BenchServer, model: MemoryModel) -> ExpiringFields 
 
     def besides(count: int, compact: bool) -> tuple[float, str]:
         """Return what a HASH takes besides what is known, and its encoding."""
-        each, encoding = _load_expiring(server, count)
+        memory, encoding = _load_expiring(server, count)
         known = replace(model, fields=replace(fields, compact=0.0 if compact else None))
-        return each - known.expiring_part(_NAME, _pairs(0, count), count, compact), encoding
+        return memory - known.expiring_part(_NAME, _pairs(0, count), count, compact), encoding
 
-    few, many = _FIELDS
+    short, many = _FIELDS
     try:
         with server.limits({"hash-max-listpack-entries": 0, "hash-max-ziplist-entries": 0}):
-            of_few, of_many = besides(few, False)[0], besides(many, False)[0]
+            of_short, of_many = besides(short, False)[0], besides(many, False)[0]
     except ResponseError:  # Redis before 7.4, Valkey before 9.0
         server.client.flushall()
         return None
     compact, encoding = besides(many, True)
-    entry = (of_many - of_few) / (many - few)
-    table = of_few - few * entry
+    entry = (of_many - of_short) / (many - short)
+    table = of_short - short * entry
     return replace(
         fields, table=table, entry=entry, compact=None if encoding == "hashtable" else compact
     )
@@ -340,9 +340,9 @@ def _load_expiring(server: BenchServer, count: int) -> tuple[float, str]:
         pipe.execute()
     client: Any = server.client
     encoding = str_if_bytes(client.object("encoding", key))
-    each = (server.bytes_added() - before) / _HASHES
+    memory = (server.bytes_added() - before) / _HASHES
     server.client.flushall()
-    return each, encoding
+    return memory, encoding
 
 
 def entry_size(text: bytes) -> int:

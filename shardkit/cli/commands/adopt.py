@@ -73,7 +73,7 @@ def _document(result: Adoption) -> dict[str, Any]:
 
 
 def _show(output: Output, result: Adoption, file: str | None) -> None:
-    sampled = [each.sampled for each in result.servers]
+    sampled = [server.sampled for server in result.servers]
     if result.rules and any(sampled):
         table = Table.of(wordy("rule"), number("agree"), number("of each server's keys"))
         for rule in result.rules[:5]:
@@ -94,7 +94,7 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
     )
     for server in result.servers:
         texts = [printable(key.decode(errors="backslashreplace")) for key in server.misplaced]
-        wrong = " ".join(each if len(each) <= 40 else f"{each[:39]}…" for each in texts)
+        wrong = " ".join(text if len(text) <= 40 else f"{text[:39]}…" for text in texts)
         table.row(server.address, server.shard, server.sampled, server.fitting, wrong)
     output.table(table)
     for note in result.notes:
@@ -164,8 +164,8 @@ def retire(
     output.line(
         f"{name} was removed by a push (epoch {epoch}); clients that use it get RetiredError"
     )
-    for who, seconds in sorted(users.items(), key=lambda each: each[1]):
-        output.warn(f"{who} used it {seconds} s ago")
+    for process, seconds in sorted(users.items(), key=lambda user: user[1]):
+        output.warn(f"{process} used it {seconds} s ago")
     for place, error in failed.items():
         output.warn(f"{place} was not asked who uses it: {reason(error)}")
     then = f"shardkit retire {name} --delete-data"

@@ -46,17 +46,17 @@ def backup_command(
         config = None if server is None else stack.enter_context(config_client(server))
         stack.enter_context(output.busy("fetching snapshots"))
         manifest = backup(chosen.values(), directory, config=config, pause=not no_pause)
-    left_out = [what for each in manifest.servers for what in each.left_out]
+    left_out = [what for snapshot in manifest.servers for what in snapshot.left_out]
     if output.as_json:
-        said = {"directory": str(directory), **asdict(manifest), "left_out": left_out}
-        output.document(said)
+        document = {"directory": str(directory), **asdict(manifest), "left_out": left_out}
+        output.document(document)
         return
-    total = sum(each.size for each in manifest.servers)
-    keys = sum(sum(each.keys.values()) for each in manifest.servers)
-    held = f"; writes were held for {manifest.paused_ms:.0f} ms" if not no_pause else ""
+    total = sum(snapshot.size for snapshot in manifest.servers)
+    keys = sum(sum(snapshot.keys.values()) for snapshot in manifest.servers)
+    pause = f"; writes were held for {manifest.paused_ms:.0f} ms" if not no_pause else ""
     output.good(
         f"wrote {directory}: {counted(len(manifest.servers), 'server')}, {counted(keys, 'key')}, "
-        f"{size(total)}{held}"
+        f"{size(total)}{pause}"
     )
     if no_pause:
         output.warn("the snapshots are of different moments")
@@ -138,10 +138,10 @@ def restore_command(
     keys = sum(copied.values())
     output.good(f"restored {counted(keys, 'key')} on {counted(len(copied), 'shard')}")
     if sum(leased):
-        said = (
+        warning = (
             f"{counted(sum(leased), 'task')} of queues were leased: handed out again when that ends"
         )
-        output.warn(said)
+        output.warn(warning)
     if objects_to is not None:
         output.good(f"{counted(objects, 'object')} written to the config server")
     for what in left_out:

@@ -435,7 +435,7 @@ def show_command(
         chosen = {name: then[name] for name in names or sorted(then)}
     if output.wrote_json(
         source=source,
-        components={name: json_row(_COMPONENT_FIELDS, each) for name, each in chosen.items()},
+        components={name: json_row(_COMPONENT_FIELDS, row) for name, row in chosen.items()},
         broken={name: str(error) for name, error in broken.items()},
     ):
         return int(bool(broken))
@@ -477,18 +477,18 @@ _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
 
 
 _ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
-    column_only("entry", lambda each: str(each[0])),
-    column_only("server", lambda each: each[1].address),
-    column_only(wordy("settings"), lambda each: _settings(each[1])),
+    column_only("entry", lambda row: str(row[0])),
+    column_only("server", lambda row: row[1].address),
+    column_only(wordy("settings"), lambda row: _settings(row[1])),
 )
 
 
 def _settings(entry: Entry) -> str:
     """Return the settings of an entry apart from its location, secrets masked."""
-    said = {n: v for n, v in entry.masked().items() if n not in LOCATION - {"sentinel"} | {"db"}}
+    rest = {n: v for n, v in entry.masked().items() if n not in LOCATION - {"sentinel"} | {"db"}}
     return ", ".join(
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in said.items()
+        for name, value in rest.items()
     )
 
 
@@ -616,27 +616,27 @@ def validate(
             ShardMap.load(path)  # of an address with a password, the error shows nothing
     examined = [(path, *examine(path)) for path in maps]
     if connect:
-        for path, shard_map, found in examined:
-            found += [] if shard_map is None else problems_of_servers(path, shard_map)
-    findings = [finding for _, _, found in examined for finding in found]
+        for path, shard_map, problems in examined:
+            problems += [] if shard_map is None else problems_of_servers(path, shard_map)
+    findings = [finding for _, _, problems in examined for finding in problems]
     failed = any(strict or not finding.warning for finding in findings)
     if output.wrote_json(
         valid=all(shard_map is not None for _, shard_map, _ in examined),
         maps=[
-            {"file": str(path), "valid": shard_map is not None, "problems": found}
-            for path, shard_map, found in examined
+            {"file": str(path), "valid": shard_map is not None, "problems": problems}
+            for path, shard_map, problems in examined
         ],
     ):
         return int(failed)
     if findings:
         output.table(table_of(_problem_fields(output), findings))
         output.line()
-    for path, shard_map, found in examined:
+    for path, shard_map, problems in examined:
         if shard_map is None:
-            output.bad(f"{path} cannot be used: {counted(len(found), 'problem')}")
+            output.bad(f"{path} cannot be used: {counted(len(problems), 'problem')}")
         else:
-            warned = f", {counted(len(found), 'warning')}" if found else ""
-            colour = WARN if found else GOOD
+            warned = f", {counted(len(problems), 'warning')}" if problems else ""
+            colour = WARN if problems else GOOD
             output.line(f"{path} can be used: {contents_of(shard_map)}{warned}", colour)
             if not connect and (users := users_of(shard_map)):
                 output.dim(
@@ -683,5 +683,5 @@ def contents_of(shard_map: ShardMap) -> str:
     return f"{named}, {counted(shards, 'shard')}"
 
 
-for each in (validate, diff_command, push, pull, show_command, history, rollback):
-    config.add_command(each)
+for subcommand in (validate, diff_command, push, pull, show_command, history, rollback):
+    config.add_command(subcommand)

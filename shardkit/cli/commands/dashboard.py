@@ -53,12 +53,12 @@ def dashboard(
     from shardkit.dashboard import FleetWatch, application
 
     try:
-        *_, found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        *_, resolved = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise ConfigError(
             f"--host {host} is not a name of this machine: {error.strerror}", "give its address"
         ) from None
-    listens_on = str(found[0]).partition("%")[0]
+    listens_on = str(resolved[0]).partition("%")[0]
     is_local = ip_address(listens_on).is_loopback
     is_open = is_local and not browse_keys
     token = os.environ.get(TOKEN, "") or ("" if is_open else secrets.token_urlsafe(24))
@@ -81,7 +81,7 @@ def dashboard(
             )
             server = uvicorn.Server(config)
             family = socket.AF_INET6 if ":" in listens_on else socket.AF_INET
-            listening = socket.create_server((str(found[0]), port), family=family)
+            listening = socket.create_server((str(resolved[0]), port), family=family)
             address = listening.getsockname()
             url = f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}/"
             if token:
@@ -143,7 +143,7 @@ def top(
         try:
             if output.as_json:
                 for _ in range(_WAIT):
-                    states = [each.state for each in list(fleet.servers.values())]
+                    states = [server.state for server in list(fleet.servers.values())]
                     if states and "unknown" not in states:
                         break
                     time.sleep(interval / 10)
@@ -161,7 +161,7 @@ def top(
 
 
 def _shards(fleet: Any) -> list[dict[str, Any]]:
-    return [row for each in list(fleet.components.values()) for row in fleet.shards_of(each)]
+    return [row for c in list(fleet.components.values()) for row in fleet.shards_of(c)]
 
 
 def _application(fleet: Any, interval: float) -> Any:
@@ -208,7 +208,7 @@ def _application(fleet: Any, interval: float) -> Any:
 
         def _columns(self) -> _Columns:
             columns = _SHARDS if self.shards else _SERVERS
-            return tuple(each for each in columns if each[2] <= self.size.width)
+            return tuple(column for column in columns if column[2] <= self.size.width)
 
         def show(self) -> None:
             try:
@@ -224,7 +224,7 @@ def _application(fleet: Any, interval: float) -> Any:
                 [value(row) for _, value, _ in columns]
                 for row in (_shards(fleet) if self.shards else servers)
             ]
-            kept = [row for row in rows if self.text.lower() in " ".join(map(str, row)).lower()]
+            matching = [row for row in rows if self.text.lower() in " ".join(map(str, row)).lower()]
 
             def order(row: list[Any]) -> tuple[bool, Any]:  # what is not known first, text last
                 value = row[self.column]
@@ -232,20 +232,20 @@ def _application(fleet: Any, interval: float) -> Any:
                     return True, natural(value)
                 return False, -1 if value is None else value
 
-            kept.sort(key=order, reverse=self.down)
+            matching.sort(key=order, reverse=self.down)
             table: DataTable[Any] = self.query_one(DataTable)
             place = table.cursor_row
             table.clear(columns=True)
             arrow = "↓" if self.down else "↑"
             for n, (name, _, _) in enumerate(columns):
                 table.add_column(f"{name} {arrow}" if n == self.column else name)
-            for row in kept:
+            for row in matching:
                 table.add_row(*(_cell(columns[n][0], value, Text) for n, value in enumerate(row)))
             table.move_cursor(row=place)
             up = sum(row["state"] == "up" for row in servers)
             ops = sum(row["ops"] or 0 for row in servers)
             memory = sum(row["memory"] or 0 for row in servers)
-            problems = sum(each["severity"] > 1 for each in fleet.problems)
+            problems = sum(problem["severity"] > 1 for problem in fleet.problems)
             line = f"{up} of {len(servers)} servers up   {ops:,} ops/s   {size(memory)}"
             line += f"   {problems} problems" if problems else ""
             self.query_one("#line", Static).update(fleet.banner or line)

@@ -102,13 +102,13 @@ def doctor(
                     after = examine(repack=repack)
     if not output.wrote_json(_document(after, broken, applied, rewritten)):
         _show(output, after, before, broken, applied, rewritten, fix=fix)
-    failed = any(each.error for each in applied) or any(rewritten.values())
+    failed = any(change.error for change in applied) or any(rewritten.values())
     return int(failed or bool(broken) or not after.healthy)
 
 
 def _changing(
     topology: OpenTopology, chosen: Mapping[str, Component]
-) -> AbstractContextManager[None]:
+) -> AbstractContextManager[object]:
     return working_on(topology.config_server, "doctor", ", ".join(chosen), chosen.values())
 
 
@@ -131,32 +131,32 @@ def _check(
                 return check_all(topology.kit, chosen, seen, only, report_progress), seen
 
         checked, seen = examine(structures)
-        before = [(each, damage) for each in checked for damage in each.damages]
+        before = [(structure, damage) for structure in checked for damage in structure.damages]
         if not output.as_json:
             _show_damage(output, checked, before)
         repaired: dict[str, str] = {}
-        mending = [each for each in checked if each.repairable] if repair else []
+        mending = [structure for structure in checked if structure.repairable] if repair else []
         if mending:
             what = counted(len(mending), "structure")
             if yes or click.confirm(f"Rebuild {what}? The table shows what that loses."):
                 with _changing(topology, chosen):
-                    for each in mending:
-                        repaired[f"{each.component}/{each.name}"] = _rebuilt(each)
+                    for structure in mending:
+                        repaired[f"{structure.component}/{structure.name}"] = _rebuilt(structure)
                 checked, seen = examine(structures)
-    after = [(each, damage) for each in checked for damage in each.damages]
+    after = [(structure, damage) for structure in checked for damage in structure.damages]
     ok = not (after or broken or seen.failures or seen.broken)
-    ok = ok and not any(each.unchecked and structures for each in checked)
+    ok = ok and not any(structure.unchecked and structures for structure in checked)
     if output.wrote_json(
         ok=ok,
         structures=[
             {
-                "component": each.component,
-                "structure": each.name,
-                "kind": each.kind,
-                "damages": len(each.damages),
-                "unchecked": each.unchecked or None,
+                "component": structure.component,
+                "structure": structure.name,
+                "kind": structure.kind,
+                "damages": len(structure.damages),
+                "unchecked": structure.unchecked or None,
             }
-            for each in checked
+            for structure in checked
         ],
         damages=json_rows(_DAMAGE_FIELDS, after),
         repaired=repaired,
@@ -192,10 +192,11 @@ def _show_damage(
     if table.rows:
         output.table(table)
         output.line()
-    for each in checked:
-        if each.unchecked:
-            output.warn(f"{each.component}/{each.name} was not checked: {each.unchecked}")
-    done = counted(sum(not each.unchecked for each in checked), "structure")
+    for structure in checked:
+        if structure.unchecked:
+            name = f"{structure.component}/{structure.name}"
+            output.warn(f"{name} was not checked: {structure.unchecked}")
+    done = counted(sum(not structure.unchecked for structure in checked), "structure")
     if damages:
         output.bad(f"checked {done}: {counted(len(damages), 'damage')}")
     else:
@@ -388,10 +389,10 @@ def _remarks(
     seen = now.scan
     if seen.repacked:
         yield Styled(f"{counted(seen.repacked, 'part')} rewritten", GOOD)
-    if any(each.error is None for each in applied):
+    if any(change.error is None for change in applied):
         if not rewritten:
             yield Styled("The limits hold until a server restarts: --rewrite saves them.", DIM)
-        if any(each.server.replicas for each in applied):
+        if any(change.server.replicas for change in applied):
             yield Styled("Replicas have limits of their own: set them there too.", WARN)
     for address, error in rewritten.items():
         if error is None:
@@ -517,8 +518,8 @@ def upgrade_(
 
         def upgrade(dry_run: bool) -> list[Upgrade]:
             kit = topology.kit
-            found = (kit.upgrade(name, structures, dry_run=dry_run) for name in chosen)
-            return [each for of_component in found for each in of_component]
+            by_component = (kit.upgrade(name, structures, dry_run=dry_run) for name in chosen)
+            return [row for of_component in by_component for row in of_component]
 
         upgrades = upgrade(True)
         if upgrades and not dry_run:
@@ -571,8 +572,8 @@ def replan_command(
     """
     with opened(where) as topology:
         kit = topology.kit
-        found = planned_structures(kit, component, names)
-        chosen = found if names else [each for each in found if each.has_outgrown]
+        planned = planned_structures(kit, component, names)
+        chosen = planned if names else [row for row in planned if row.has_outgrown]
         many = counted(len(chosen), "structure")
         if chosen and not dry_run:
             if not yes and not click.confirm(f"replan {many} of {component}?", err=True):
@@ -582,14 +583,14 @@ def replan_command(
                 working_on(topology.config_server, "replan", component, concerned),
                 output.busy("replanning") as tell,
             ):
-                for each in chosen:
-                    wanted = total or 2 * max(each.members, each.total)
+                for row in chosen:
+                    wanted = total or 2 * max(row.members, row.total)
 
-                    def progress(step: str, name: str = each.structure) -> None:
+                    def progress(step: str, name: str = row.structure) -> None:
                         tell(f"{name}: {step}")
 
-                    replan(kit, component, each.structure, wanted, progress)
-            chosen = planned_structures(kit, component, [each.structure for each in chosen])
-    fine = f"{counted(len(found), 'planned structure')}: none has outgrown its plan"
+                    replan(kit, component, row.structure, wanted, progress)
+            chosen = planned_structures(kit, component, [row.structure for row in chosen])
+    fine = f"{counted(len(planned), 'planned structure')}: none has outgrown its plan"
     write_rows(output, _PLAN_FIELDS, chosen, fine, GOOD)
     return int(dry_run and bool(chosen))

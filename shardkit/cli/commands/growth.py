@@ -183,20 +183,20 @@ def status(output: Output, where: str | None = given.config) -> int:
     if not all_moves:
         return code
     table = Table.of("what", "from", "to", "phase", number("keys"), identifier("epoch"), "same")
-    for each in all_moves:
-        certificate = each.certificate or {}
+    for row in all_moves:
+        certificate = row.certificate or {}
         same = "" if "same" not in certificate else "yes" if _is_right(certificate) else "no"
-        what = " ".join(each.shards) if each.copying == KEYS else "server"
-        if any(each.clusters):
-            left, entered = each.clusters
-            what = f"{each.name}: {f'into cluster {entered}' if entered else f'out of {left}'}"
-        elif each.placements:
-            what = f"{each.name}: {len(each.sources)} to {counted(len(each.targets), 'shard')}"
-        table.row(what, each.source, each.target, each.phase, each.total, each.epoch or None, same)
+        what = " ".join(row.shards) if row.copying == KEYS else "server"
+        if any(row.clusters):
+            left, entered = row.clusters
+            what = f"{row.name}: {f'into cluster {entered}' if entered else f'out of {left}'}"
+        elif row.placements:
+            what = f"{row.name}: {len(row.sources)} to {counted(len(row.targets), 'shard')}"
+        table.row(what, row.source, row.target, row.phase, row.total, row.epoch or None, same)
     output.table(table)
-    for each in all_moves:
-        if said := progress_of(each):
-            output.dim(f"{each.name}: {said}")
+    for row in all_moves:
+        if progress := progress_of(row):
+            output.dim(f"{row.name}: {progress}")
     return code
 
 
@@ -223,10 +223,10 @@ def show_load(output: Output, plan: growth.MovePlan) -> None:
     keys = sum(plan.keys.values())
     output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
     output.line(f"{plan.memory:,} bytes, about {plan.expected} to copy and compare")
-    for server, each in plan.connections.items():
+    for server, load in plan.connections.items():
         output.line(
-            f"{server}: {counted(each['now'], 'connection')}, up to {each['needed']:,} at the "
-            f"cutover, of {each['allowed']:,} allowed"
+            f"{server}: {counted(load['now'], 'connection')}, up to {load['needed']:,} at the "
+            f"cutover, of {load['allowed']:,} allowed"
         )
 
 
@@ -308,7 +308,7 @@ def split(
     this command is killed: `shardkit move resume COMPONENT`. Undo it with `shardkit move reverse
     COMPONENT`. The exit code is 1 if another program wrote to the old databases afterwards.
     """
-    servers = [server for each in over for server in each.split(",")]
+    servers = [server for group in over for server in group.split(",")]
     new: Any = {
         "shards": shards,
         "placement": placement,
@@ -348,17 +348,17 @@ def changes() -> None:
 def list_(output: Output, where: str | None = given.config) -> None:
     """Show the changes of the fleet that are open, and those of the last 30 days."""
     with config_client(config_server(where)) as config:
-        found, now = read_changes(config), now_of(config)
-    if output.wrote_json([{**asdict(each), "is_open": each.is_open(now)} for each in found]):
+        records, now = read_changes(config), now_of(config)
+    if output.wrote_json([{**asdict(row), "is_open": row.is_open(now)} for row in records]):
         return
-    if not found:
+    if not records:
         output.line("nothing has changed")
         return
     table = Table.of("change", "of", "phase", "started", "by", "id", "undoes")
-    for each in sorted(found, key=lambda change: (not change.is_open(now), -change.started)):
-        phase = each.phase or ("at work" if each.is_open(now) else "done")
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.started))
-        table.row(each.kind, each.name, phase, began, each.owner, each.id, each.undoes)
+    for record in sorted(records, key=lambda change: (not change.is_open(now), -change.started)):
+        phase = record.phase or ("at work" if record.is_open(now) else "done")
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
+        table.row(record.kind, record.name, phase, began, record.owner, record.id, record.undoes)
     output.table(table)
 
 
@@ -375,15 +375,15 @@ def repair(
     """
     with config_client(config_server(where)) as config:
         repairs = growth.repair_changes(config, dry_run=dry_run)
-    code = 1 if any(each.action == "unknown" for each in repairs) else 0
+    code = 1 if any(result.action == "unknown" for result in repairs) else 0
     if output.wrote_json(repairs):
         return code
     if not repairs:
         output.good("records and databases agree")
         return code
     table = Table.of("database", "of", "does", "why", "change")
-    for each in repairs:
-        table.row(each.database, each.name, each.action, each.reason, each.change)
+    for result in repairs:
+        table.row(result.database, result.name, result.action, result.reason, result.change)
     output.table(table)
     return code
 
@@ -534,12 +534,12 @@ def balance(
         report = growth.measure_balance(config, names, to=to, progress=tell, **options)
         if heat:
             hot = read_heat(config, _SHARDS).kinds
-            rates = {each.name: each.now for each in hot["shard"]}
+            rates = {shard.name: shard.now for shard in hot["shard"]}
             report = growth.with_operations(report, rates, hot)
         plan = growth.plan_balance(config, report, by=by, tolerance=tolerance)
         done = growth.apply_balance(config, plan, hold=hold, progress=tell) if moving else []
     left = 0 if plan.fits and (moving or not plan.moves) else 1
-    parts = [{**asdict(each), "name": _name(each)} for each in report.parts]
+    parts = [{**asdict(part), "name": _name(part)} for part in report.parts]
     if output.wrote_json(**asdict(report) | {"parts": parts}, plan=plan, moved=done):
         return left
     _show_balance(output, report, top)
@@ -564,13 +564,13 @@ def _show_balance(output: Output, report: growth.LoadReport, top: int) -> None:
         table.row(server.server, size(int(server.bytes)), server.keys, *rest)
     output.table(table)
     headings = number("data"), number("keys"), number("ops/s")
-    shown = sorted(report.databases, key=lambda each: -each.bytes)[:top]
+    shown = sorted(report.databases, key=lambda row: -row.bytes)[:top]
     if shown:
         output.line()
         table = Table.of(wordy("biggest shards"), "server", *headings)
-        for each in shown:
-            at = f"{each.server}/{each.database}"
-            table.row(" ".join(each.shards), at, *_load(each.bytes, each.keys, each.operations))
+        for row in shown:
+            at = f"{row.server}/{row.database}"
+            table.row(" ".join(row.shards), at, *_load(row.bytes, row.keys, row.operations))
         output.table(table)
     for kind in ("tag", "key"):
         parts = [part for part in report.parts if part.kind == kind and part.bytes][:top]
@@ -601,9 +601,9 @@ def _show_plan(output: Output, plan: growth.BalancePlan, moved: bool) -> None:
     if plan.fits and not plan.moves:
         output.good(f"all servers are within {plan.tolerance:.0%} of the mean {plan.by}")
         return
-    for each in plan.moves:
-        words = f"shardkit move shards {' '.join(each.shards)} --to {each.target}"
-        output.line(f"{words}   # {size(int(each.bytes))}, about {each.seconds:.0f} s")
+    for move in plan.moves:
+        words = f"shardkit move shards {' '.join(move.shards)} --to {move.target}"
+        output.line(f"{words}   # {size(int(move.bytes))}, about {move.seconds:.0f} s")
     for problem in plan.problems:
         output.bad(f"cannot be done: {problem}")
     table = Table.of("server", number("times the mean"), number("afterwards"))
@@ -618,7 +618,7 @@ def _show_plan(output: Output, plan: growth.BalancePlan, moved: bool) -> None:
     elif moved:
         output.good(f"{counted(len(plan.moves), 'move')} done")
     else:
-        total = size(int(sum(each.bytes for each in plan.moves)))
+        total = size(int(sum(move.bytes for move in plan.moves)))
         fewest = "no plan moves less" if plan.fewest else "the best of the plans that were tried"
         output.line(f"{counted(len(plan.moves), 'move')} of {total} ({fewest}); do it: --move")
 

@@ -75,45 +75,45 @@ def locate(
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
             rows = locate_keys(topology.kit, component, placed)
         else:
-            asked = {"total": total, "part_size": part_size, "members": members}
-            in_set = open_set(topology.kit, component, structure, asked)
+            parameters = {"total": total, "part_size": part_size, "members": members}
+            in_set = open_set(topology.kit, component, structure, parameters)
             rows = locate_members(topology.kit, component, in_set, keys)
     fields = _key_fields(component) if structure is None else _member_fields(component)
     write_rows(output, fields, rows)
-    return int(any(each.failed for each in rows))
+    return int(any(row.failed for row in rows))
 
 
 def _key_fields(component: Component) -> tuple[Field[LocatedKey], ...]:
     placement = component.placement if component.shards else None
     return (
-        Field("key", lambda each: each.key, wordy("key")),
-        Field("shard", lambda each: str(each.shard), Column("shard")),
-        Field("component", lambda each: each.shard.component),
-        Field("number", lambda each: each.shard.number),
-        Field("server", lambda each: each.server, Column("server")),
+        Field("key", lambda row: row.key, wordy("key")),
+        Field("shard", lambda row: str(row.shard), Column("shard")),
+        Field("component", lambda row: row.shard.component),
+        Field("number", lambda row: row.shard.number),
+        Field("server", lambda row: row.server, Column("server")),
         Field("placement", lambda _: placement),
-        Field("hashed", lambda each: each.why.hashed or None),
-        Field("is_tag", lambda each: each.why.is_tag),
-        Field("hash", lambda each: each.why.hash),
-        Field("why", lambda each: each.why.text, wordy("why")),
+        Field("hashed", lambda row: row.why.hashed or None),
+        Field("is_tag", lambda row: row.why.is_tag),
+        Field("hash", lambda row: row.why.hash),
+        Field("why", lambda row: row.why.text, wordy("why")),
     )
 
 
 def _member_fields(component: Component) -> tuple[Field[LocatedKey], ...]:
     return (
-        Field("member", lambda each: each.member, wordy("member")),
-        Field("part", lambda each: each.part),
-        Field("there", lambda each: None if each.failed else each.there, Column("there"), _there),
-        Field("reason", lambda each: str(each.there) if each.failed else None),
+        Field("member", lambda row: row.member, wordy("member")),
+        Field("part", lambda row: row.part),
+        Field("there", lambda row: None if row.failed else row.there, Column("there"), _there),
+        Field("reason", lambda row: str(row.there) if row.failed else None),
         *_key_fields(component),
     )
 
 
-def _there(found: LocatedKey) -> Cell:
-    if isinstance(found.there, ShardFailure):
-        error = found.there.error
-        return Styled(f"? {reason(error) if error else found.there}", BAD)
-    return Styled("yes", GOOD) if found.there else "no"
+def _there(row: LocatedKey) -> Cell:
+    if isinstance(row.there, ShardFailure):
+        error = row.there.error
+        return Styled(f"? {reason(error) if error else row.there}", BAD)
+    return Styled("yes", GOOD) if row.there else "no"
 
 
 @command(

@@ -90,7 +90,7 @@ def attach(
     with config_client(config_server(where)) as config, output.busy("filling it"):
         done = growth.attach_replica(config, server, to, zone=zone, copy_timeout=copy_timeout)
     named = f"entries name it since epoch {done.epoch}" if done.named else "no entry names it"
-    _say(output, done, f"{done.replica} follows {done.master}; {named}")
+    _show(output, done, f"{done.replica} follows {done.master}; {named}")
 
 
 @command("shardkit replicas detach c.internal:6379", short_help="Detach a replica.", group=replicas)
@@ -106,10 +106,10 @@ def detach(
     """
     with config_client(config_server(where)) as config, output.busy("waiting for clients to leave"):
         done = growth.detach_replica(config, server, force=force)
-    _say(output, done, f"{done.replica} no longer follows {done.master}; no entry names it")
+    _show(output, done, f"{done.replica} no longer follows {done.master}; no entry names it")
 
 
-def _say(output: Output, done: growth.AttachedReplica, text: str) -> None:
+def _show(output: Output, done: growth.AttachedReplica, text: str) -> None:
     document = {**asdict(done), "replica": str(done.replica), "master": str(done.master)}
     output.answer(document, text, GOOD)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias, cast
 
 import click
 
@@ -25,6 +25,7 @@ from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import printable
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted, naming
 from shardkit.kit.kit import ShardKit
+from shardkit.network.topology.saved import replacing
 from shardkit.operations.operation import Blocking, pages
 from shardkit.search import files as readers
 from shardkit.search.documents import Document, Hit, Results
@@ -72,22 +73,22 @@ def created(
     Options given here override stored ones, so that contradicting ones are refused at the first
     write.
     """
-    there, stored = _stored(kit, name, component)
+    part_count, stored = _stored(kit, name, component)
     given: dict[str, Any]
     if stored is None:
         given = {"fields": FIELDS, "attributes": ATTRIBUTES}
         chosen = Analyzer()
     else:
-        there, found = parameters_of(name, stored)
-        given = {**found}
-        chosen = found["analyzer"]
+        part_count, parameters = parameters_of(name, stored)
+        given = {**parameters}
+        chosen = parameters["analyzer"]
     words = {None: chosen.stop_words, "english": ENGLISH, "none": frozenset[str]()}[stop_words]
     given["analyzer"] = Analyzer(chosen.tokenizer, words, stemming or chosen.stemmer)
     given["attributes"] = {**given["attributes"], **attributes}
     if no_phrases:
         given["phrases"] = False
     return kit.search(
-        name, component=component, parts=parts or there, keep_text=not no_text, **given
+        name, component=component, parts=parts or part_count, keep_text=not no_text, **given
     )
 
 
@@ -110,10 +111,10 @@ def query_errors() -> Iterator[None]:
 
 
 _DAMAGE_FIELDS: tuple[Field[Damage], ...] = (
-    Field("shard", lambda each: each.shard, wordy("shard")),
-    Field("key", lambda each: each.key, wordy("key")),
-    Field("found", lambda each: each.found, wordy("found")),
-    Field("expected", lambda each: each.expected, wordy("expected")),
+    Field("shard", lambda damage: damage.shard, wordy("shard")),
+    Field("key", lambda damage: damage.key, wordy("key")),
+    Field("found", lambda damage: damage.found, wordy("found")),
+    Field("expected", lambda damage: damage.expected, wordy("expected")),
 )
 
 
@@ -127,9 +128,9 @@ def verify(output: Output, at: StructureOptions = index_options) -> int:
 
     Changes nothing; scripts take some milliseconds each. Exits with 1 if anything is damaged.
     """
-    with at.opened(existing) as found, output.busy("reading the index"):
-        damaged = list(found.check())
-        documents = found.count()
+    with at.opened(existing) as index, output.busy("reading the index"):
+        damaged = list(index.check())
+        documents = index.count()
     if output.as_json:
         output.document(documents=documents, damaged=json_rows(_DAMAGE_FIELDS, damaged))
     elif damaged:
@@ -157,9 +158,9 @@ def rebuild(
     this is interrupted, run it again. Refused, with nothing changed, if documents are lost or
     cannot be read, unless --lossy. Exits with 1 if anything is damaged afterwards.
     """
-    with at.opened(existing) as found, progress("documents") as report_progress:
-        done = found.rebuild(lossy=lossy, progress=partial(report_progress, "indexing"))
-        left = len(list(found.check()))
+    with at.opened(existing) as index, progress("documents") as report_progress:
+        done = index.rebuild(lossy=lossy, progress=partial(report_progress, "indexing"))
+        left = len(list(index.check()))
     text = f"{counted(done, 'document')} indexed again in {at.name!r}"
     output.answer({"documents": done, "damaged": left}, text, GOOD)
     return int(bool(left))
@@ -170,12 +171,12 @@ def rebuild(
 )
 def drop(output: Output, at: StructureOptions = index_options, yes: bool = given.yes) -> None:
     """Delete an index with all its documents and parameters, in slices, for good."""
-    with at.opened(existing) as found:
-        documents = found.count()
+    with at.opened(existing) as index:
+        documents = index.count()
         if not yes:
-            asked = f"Delete index {at.name!r} with {counted(documents, 'document')} for good?"
-            click.confirm(asked, abort=True, err=True)
-        removed = found.delete()
+            question = f"Delete index {at.name!r} with {counted(documents, 'document')} for good?"
+            click.confirm(question, abort=True, err=True)
+        removed = index.delete()
     text = f"index {at.name!r} deleted: {counted(removed, 'document')}"
     output.answer({"removed": removed}, text, GOOD)
 
@@ -233,13 +234,13 @@ def query(
     title; size:>1000, updated:2024-01-01..2024-06-30 and kind:=markdown compare attributes. *
     alone matches everything.
     """
-    with query_errors(), at.opened(existing) as found:
+    with query_errors(), at.opened(existing) as index:
         began = time.perf_counter()
-        asked = {"sort": sort, "offset": offset, "cursor": cursor, "plain": plain, **options}
-        results = found.search(words, attributes=True, **asked)
+        arguments = {"sort": sort, "offset": offset, "cursor": cursor, "plain": plain, **options}
+        results = index.search(words, attributes=True, **arguments)
         seconds = time.perf_counter() - began
-        previews = _previews(found, query_tree(found.schema, words, plain=plain), results)
-    fields = _hit_fields(found, results, previews, sort, offset if cursor is None else None)
+        previews = _previews(index, query_tree(index.schema, words, plain=plain), results)
+    fields = _hit_fields(index, results, previews, sort, offset if cursor is None else None)
     if output.wrote_json(_document(results, fields, seconds)):
         return
     if len(results):
@@ -255,11 +256,11 @@ def query(
         output.warning(f"{counted(len(results.missing), 'part')} did not answer")
 
 
-def _previews(found: SearchIndex[Blocking], tree: Node, results: Results) -> dict[str, _Preview]:
+def _previews(index: SearchIndex[Blocking], tree: Node, results: Results) -> dict[str, _Preview]:
     """Return titles, and snippets of the other fields, of hits whose text is kept."""
-    analyzer = found.schema.analyzer
+    analyzer = index.schema.analyzer
     shown: dict[str, _Preview] = {}
-    for key, document in found.get_many(hit.id for hit in results).items():
+    for key, document in index.get_many(hit.id for hit in results).items():
         if document.text:
             title = document.text.pop("title", None)
             name, text = next(iter(document.text.items()), ("title", title or ""))
@@ -288,14 +289,14 @@ def _plain(value: Any) -> Any:
 
 
 def _hit_fields(
-    found: SearchIndex[Blocking],
+    index: SearchIndex[Blocking],
     results: Results,
     previews: dict[str, _Preview],
     sort: str | dict[str, float],
     offset: int | None,
 ) -> tuple[Field[Hit], ...]:
     by = sort.removeprefix("-") if isinstance(sort, str) else "score"
-    kind = found.schema.attributes.get(by)
+    kind = index.schema.attributes.get(by)
     heading = "score" if by == "relevance" else by
     ranks = {} if offset is None else {hit.id: n for n, hit in enumerate(results, 1 + offset)}
 
@@ -376,15 +377,15 @@ def export(
     This is two lines of JSON per document, which Elasticsearch accepts too. A file is replaced when
     it is complete.
     """
-    with query_errors(), at.opened(existing) as found:
+    with query_errors(), at.opened(existing) as index:
         if only_mappings:
             with _target(file) as out:
-                out.write(json.dumps(mappings(found.schema), indent=2) + "\n")
+                out.write(json.dumps(mappings(index.schema), indent=2) + "\n")
             return
         written = 0
         with _target(file) as out, progress("documents") as report_progress:
-            total = found.search(words, limit=0).total
-            for document in _documents(found, words):
+            total = index.search(words, limit=0).total
+            for document in _documents(index, words):
                 out.write(bulk_lines(document, target or at.name))
                 written += 1
                 if written % _AT_ONCE == 0:
@@ -395,10 +396,10 @@ def export(
         output.note(f"{counted(written, 'document')} written to {file}")
 
 
-def _documents(found: SearchIndex[Blocking], words: str) -> Iterator[Document]:
+def _documents(index: SearchIndex[Blocking], words: str) -> Iterator[Document]:
     """Yield the documents that a query finds, with text, except those removed in the meantime."""
-    for page in pages((hit.id for hit in found.all(words, page_size=10_000)), _AT_ONCE):
-        documents = found.get_many(page)
+    for page in pages((hit.id for hit in index.all(words, page_size=10_000)), _AT_ONCE):
+        documents = index.get_many(page)
         yield from (documents[key] for key in page if key in documents)
 
 
@@ -408,14 +409,8 @@ def _target(file: Path | None) -> Iterator[TextIO]:
     if file is None:
         yield sys.stdout
         return
-    half = file.with_name(f"{file.name}.part")
-    try:
-        with naming(half), half.open("w", encoding="utf-8") as out:
-            yield out
-        os.replace(half, file)
-    except BaseException:
-        half.unlink(missing_ok=True)
-        raise
+    with naming(file), replacing(file, keeps=True) as raw:
+        yield cast("TextIO", codecs.getwriter("utf-8")(raw))
 
 
 _SKIPPED_SHOWN = 10
@@ -426,8 +421,8 @@ def search() -> None:
     """Index documents over shards, and find them."""
 
 
-for each in (query, export, verify, rebuild, drop):
-    search.add_command(each)
+for subcommand in (query, export, verify, rebuild, drop):
+    search.add_command(subcommand)
 
 
 def _attributes(
@@ -484,10 +479,10 @@ def index(
     """
     if not files and not installed:
         raise click.UsageError("nothing to index: name files or folders, or use --installed")
-    with at.opened(partial(created, **options)) as found, progress("") as report_progress:
-        reading = _DocumentReader(found.schema, report_progress)
+    with at.opened(partial(created, **options)) as opened, progress("") as report_progress:
+        reading = _DocumentReader(opened.schema, report_progress)
         try:
-            found.index_many(reading.documents(files, installed))
+            opened.index_many(reading.documents(files, installed))
         except KeyboardInterrupt:
             output.note("the documents so far are indexed; index again to continue")
             raise
@@ -540,9 +535,9 @@ class _DocumentReader:
                 yield from self._fitted(document)
 
     def _files(self, paths: Sequence[Path]) -> Iterator[Path]:
-        there = [path for path in paths if path.exists()]
+        existing = [path for path in paths if path.exists()]
         for path in paths:
-            if path not in there:
+            if path not in existing:
                 self.failed = True
                 self._skip(readers.SkippedFile(str(path), "does not exist"))
             elif not path.is_dir() and path.suffix.lower() not in readers.KINDS:
@@ -551,11 +546,11 @@ class _DocumentReader:
                 self._skip(
                     readers.SkippedFile(str(path), f"is of a kind that is not read: {kinds} are")
                 )
-        for found in readers.files_below(there):
-            if isinstance(found, Path):
-                yield found
+        for readable in readers.files_below(existing):
+            if isinstance(readable, Path):
+                yield readable
             else:
-                self._skip(found)
+                self._skip(readable)
 
     def _fitted(
         self, document: readers.FileDocument | readers.SkippedFile
@@ -567,12 +562,12 @@ class _DocumentReader:
         kind = {} if "kind" in document.attributes else {"kind": "jsonl"}
         document.attributes.update(kind)
         try:
-            made = readers.adapt(self.schema, document)
+            adapted = readers.adapt(self.schema, document)
         except InvalidArgumentError as error:
             self._skip(readers.SkippedFile(document.id, error.message))
             return
         self.indexed += 1
-        yield made
+        yield adapted
 
     def _skip(self, skipped: readers.SkippedFile) -> None:
         self.skipped += 1
@@ -599,14 +594,14 @@ def remove(
         raise click.UsageError("name ids, or a query with --matching, or use --all")
     if tuple(ids) == ("-",):
         ids = [line for line in sys.stdin.read().splitlines() if line]
-    with at.opened(existing) as found:
+    with at.opened(existing) as index:
         if everything:
-            removed = found.delete()
+            removed = index.delete()
         elif matching is None:
-            removed = found.remove_many(ids)
+            removed = index.remove_many(ids)
         else:
             with query_errors():
-                removed = found.remove_many([hit.id for hit in found.all(matching)])
+                removed = index.remove_many([hit.id for hit in index.all(matching)])
     output.answer({"removed": removed}, f"{counted(removed, 'document')} removed")
 
 
@@ -618,9 +613,9 @@ def remove(
 )
 def info(output: Output, at: StructureOptions = index_options) -> None:
     """Show the contents of an index, and the options that it was created with."""
-    with at.opened(existing) as found:
-        parts = found.info()
-    schema = found.schema
+    with at.opened(existing) as index:
+        parts = index.info()
+    schema = index.schema
     documents = sum(part.documents for part in parts)
     if output.as_json:
         about: dict[str, Any] = {

@@ -74,16 +74,16 @@ def clients(
 
 
 _FIELDS: tuple[Field[ClientProcess], ...] = (
-    Field("host", lambda each: each.host, Column("host")),
-    Field("pid", lambda each: each.pid or None, identifier("pid")),
-    Field("library", lambda each: each.library or None, wordy("library")),
-    Field("users", lambda each: sorted(each.users), wordy("user")),
-    Field("components", lambda each: sorted(each.components), wordy("components")),
-    Field("epoch", lambda each: each.epoch, identifier("epoch")),
-    Field("entries", lambda each: each.entries),
-    Field("connections", lambda each: each.connections, number("conns")),
-    Field("idle_seconds", lambda each: each.idle, number("idle s")),
-    Field("age_seconds", lambda each: each.age, number("age s")),
+    Field("host", lambda process: process.host, Column("host")),
+    Field("pid", lambda process: process.pid or None, identifier("pid")),
+    Field("library", lambda process: process.library or None, wordy("library")),
+    Field("users", lambda process: sorted(process.users), wordy("user")),
+    Field("components", lambda process: sorted(process.components), wordy("components")),
+    Field("epoch", lambda process: process.epoch, identifier("epoch")),
+    Field("entries", lambda process: process.entries),
+    Field("connections", lambda process: process.connections, number("conns")),
+    Field("idle_seconds", lambda process: process.idle, number("idle s")),
+    Field("age_seconds", lambda process: process.age, number("age s")),
 )
 
 
@@ -126,11 +126,11 @@ def keys(
 
 
 _KEY_FIELDS: tuple[Field[BigKey], ...] = (
-    Field("key", lambda each: each.key, wordy("key")),
-    Field("shard", lambda each: each.shard, wordy("shard")),
-    Field("type", lambda each: each.kind, Column("type")),
-    Field("memory", lambda each: each.memory, number("memory"), lambda each: size(each.memory)),
-    Field("elements", lambda each: each.elements, number("elements")),
+    Field("key", lambda row: row.key, wordy("key")),
+    Field("shard", lambda row: row.shard, wordy("shard")),
+    Field("type", lambda row: row.kind, Column("type")),
+    Field("memory", lambda row: row.memory, number("memory"), lambda row: size(row.memory)),
+    Field("elements", lambda row: row.elements, number("elements")),
 )
 
 
@@ -200,9 +200,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if isinstance(value, list | tuple | set):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
-        return {str(_plain(name)): _plain(each) for name, each in value.items()}
+        return {str(_plain(name)): _plain(item) for name, item in value.items()}
     return value
 
 
@@ -322,8 +322,8 @@ def _timed(output: Output, query: Callable[..., float], timeout: float, **server
     def lines(seconds: float) -> None:
         output.good(f"  done in {seconds:.1f} s")
 
-    asked, said = partial(query, timeout=timeout), lambda seconds: {"seconds": seconds}
-    return _on_all(output, asked, said, lines, timeout, **servers)
+    ask, document = partial(query, timeout=timeout), lambda seconds: {"seconds": seconds}
+    return _on_all(output, ask, document, lines, timeout, **servers)
 
 
 def _on_all(
@@ -446,8 +446,8 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
             output.line(_SOURCES[source].format(counted(len(entries), "entry", "entries")))
     if rotation.pending:
         table = Table.of(wordy("process"), wordy("may use the old password: it"))
-        for each in rotation.pending:
-            table.row(each.process, each.reason)
+        for process in rotation.pending:
+            table.row(process.process, process.reason)
         output.table(table)
     if aborted:
         output.good("taken back: only the old password is taken")

@@ -292,7 +292,7 @@ def _by_server(rows: Sequence[rules.JudgedEntry]) -> Iterator[_ServerStatus]:
     for row in rows:
         groups.setdefault((row.server.address, row.state), []).append(row)
     for (_, state), group in groups.items():
-        databases = {each.row.number: each.keys for each in group}
+        databases = {entry.row.number: entry.keys for entry in group}
         known = [keys for keys in databases.values() if keys is not None]
         first = group[0]
         keys = sum(known) if known else None

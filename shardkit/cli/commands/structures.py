@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -102,9 +103,9 @@ def dead(
     limit: int = given.number(20, "At most this many, the oldest first."),
 ) -> None:
     """Show the dead tasks of QUEUE: what they were to do, when and why they died."""
-    with at.opened(ShardKit.queues) as found:
-        rows = list(islice(found.dead(queue), limit))
-        total = found.counts(queue).dead
+    with at.opened(ShardKit.queues) as task_queues:
+        rows = list(islice(task_queues.dead(queue), limit))
+        total = task_queues.counts(queue).dead
     if output.wrote_json(dead=total, tasks=json_rows(_DEAD_FIELDS, rows)):
         return
     if rows:
@@ -128,11 +129,11 @@ _DEAD_FIELDS: tuple[Field[DeadTask], ...] = (
 )
 
 
-def _write_each(
+def _write_outcomes(
     output: Output, done: dict[str, bool], what: str, missing: str, extra: dict[str, Any]
 ) -> int:
     """Say which tasks something was done to; return the exit code."""
-    absent = [id_ for id_, found in done.items() if not found]
+    absent = [id_ for id_, is_done in done.items() if not is_done]
     if output.wrote_json({**extra, what: len(done) - len(absent), "missing": absent}):
         return int(bool(absent))
     output.line(f"{counted(len(done) - len(absent), 'task')} {what}", WARN if absent else GOOD)
@@ -159,14 +160,14 @@ def revive(
     """
     if bool(ids) == every:
         raise click.UsageError("name the tasks, or use --all")
-    with at.opened(ShardKit.queues) as found:
+    with at.opened(ShardKit.queues) as task_queues:
         if every:
-            revived = found.revive_all(queue)
+            revived = task_queues.revive_all(queue)
             document = {"queue": queue, "revived": revived, "missing": []}
             output.answer(document, f"{counted(revived, 'task')} revived", GOOD)
             return 0
-        done = {id_: found.revive(queue, id_) for id_ in ids}
-    return _write_each(output, done, "revived", "is not dead", {"queue": queue})
+        done = {id_: task_queues.revive(queue, id_) for id_ in ids}
+    return _write_outcomes(output, done, "revived", "is not dead", {"queue": queue})
 
 
 @command(
@@ -184,10 +185,10 @@ def cancel(
 
     Exits with 1 if one of them neither waits nor is delayed.
     """
-    with at.opened(ShardKit.queues) as found:
-        done = {id_: found.cancel(queue, id_) for id_ in ids}
+    with at.opened(ShardKit.queues) as task_queues:
+        done = {id_: task_queues.cancel(queue, id_) for id_ in ids}
     missing = "neither waits nor is delayed"
-    return _write_each(output, done, "cancelled", missing, {"queue": queue})
+    return _write_outcomes(output, done, "cancelled", missing, {"queue": queue})
 
 
 @command(
@@ -203,14 +204,14 @@ def purge(
     at: StructureOptions = _queue_options,
 ) -> None:
     """Remove everything in QUEUE, also what is leased and dead, for good."""
-    with at.opened(ShardKit.queues) as found:
-        before = found.counts(queue)
+    with at.opened(ShardKit.queues) as task_queues:
+        before = task_queues.counts(queue)
         if not sum(before):
             raise InvalidArgumentError(f"queue {queue!r} is empty", "see shardkit queues show")
         if not yes:
-            asked = f"Remove {counted(sum(before), 'task')} of {queue!r} for good?"
-            click.confirm(asked, abort=True, err=True)
-        removed = found.purge(queue)
+            question = f"Remove {counted(sum(before), 'task')} of {queue!r} for good?"
+            click.confirm(question, abort=True, err=True)
+        removed = task_queues.purge(queue)
     document = {"queue": queue, **removed._asdict()}
     output.answer(document, f"{counted(sum(removed), 'task')} removed", GOOD)
 
@@ -342,7 +343,7 @@ def publish(
     sources: list[str] = []
     for path in paths:
         if path != "-" and Path(path).is_dir():
-            sources += [str(each) for each in sorted(Path(path).iterdir()) if each.is_file()]
+            sources += [str(entry) for entry in sorted(Path(path).iterdir()) if entry.is_file()]
         else:
             sources.append(path)
     if given is not None and len(sources) != 1:
@@ -441,8 +442,8 @@ def status(
             {"reader": reader, "file": file, "reason": reason}
             for (reader, file), reason in now.failed.items()
         ]
-        held = [file._asdict() for file in now.files]
-        output.document({**now._asdict(), "files": held, "failed": failed})
+        rows = [file._asdict() for file in now.files]
+        output.document({**now._asdict(), "files": rows, "failed": failed})
     else:
         state = "closed" if now.closed else "open"
         output.line(
@@ -461,7 +462,9 @@ def _target(into: Path, name: str) -> Any:
     if Path(name).name != name or name in (".", ".."):
         raise ChannelError(f"file {name!r} is no file name", "read it without --into")
     into.mkdir(parents=True, exist_ok=True)
-    return (into / name).open("wb")
+    waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | waits
+    return open(os.open(into / name, flags, 0o666), "wb")
 
 
 def _file_fields(readers: Sequence[str]) -> tuple[Field[FileStatus], ...]:
@@ -503,8 +506,8 @@ def logs(
         for entry in messages.follow(log, severity, limit=limit, stopped=lambda: not follow):
             if output.as_json:
                 when = entry.time.isoformat() if entry.time else None
-                said = {"time": when, "severity": entry.severity, "message": entry.message}
-                click.echo(json.dumps(said, ensure_ascii=False))
+                document = {"time": when, "severity": entry.severity, "message": entry.message}
+                click.echo(json.dumps(document, ensure_ascii=False))
             else:
                 when = entry.time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if entry.time else "-"
                 output.line(f"{when} {entry.severity:<8} {entry.message}")

@@ -158,7 +158,7 @@ def _push(servers: LocalServers) -> None:
 def _require_open(config: Any, running: ShardMap) -> None:
     """Refuse to lead entries to a database that a move or split has left, as a push does."""
     known = {
-        shard: each for one in read_components(config).values() for shard, each in one.entries()
+        shard: entry for one in read_components(config).values() for shard, entry in one.entries()
     }
     for component in running.components.values():
         for shard, entry in component.entries():
@@ -348,7 +348,7 @@ def _names(topology: OpenTopology) -> dict[str, Any]:
             components[name] = kit.key_sharded(name) if component.shards else kit.client(name)
         except ConfigError:  # `status` shows it
             continue
-    plain = {name: each for name, each in components.items() if name.isidentifier()}
+    plain = {name: client for name, client in components.items() if name.isidentifier()}
     return {**plain, "shardkit": shardkit, "kit": kit, "components": components}
 
 
@@ -371,12 +371,12 @@ def completion(
     reads it; for fish one file, which fish reads by itself. A second call changes nothing more.
     """
     shell = shell or Path(os.environ.get("SHELL", "")).name
-    made = get_completion_class(shell) if shell in _SHELLS else None
-    if made is None:
+    kind = get_completion_class(shell) if shell in _SHELLS else None
+    if kind is None:
         raise ConfigError(
             f"shell {shell or 'of $SHELL'!r} has no completion", f"name one: {', '.join(_SHELLS)}"
         )
-    script = made(ctx.find_root().command, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source()
+    script = kind(ctx.find_root().command, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source()
     if only:
         output.text(script)
         return

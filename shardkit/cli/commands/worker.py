@@ -63,33 +63,33 @@ def worker(
     were returned unfinished.
     """
     session.timed = True
-    found = _load(spec)
+    loaded = _load(spec)
     ran: Worker | AsyncWorker
 
-    def prepare(made: Any) -> Worker | AsyncWorker:
-        if not isinstance(made, Worker | AsyncWorker):
+    def prepare(candidate: Any) -> Worker | AsyncWorker:
+        if not isinstance(candidate, Worker | AsyncWorker):
             raise ShardKitError(
-                f"{spec} is a {type(made).__name__}",
+                f"{spec} is a {type(candidate).__name__}",
                 "name a Worker, or a function that returns one",
             )
         if queues:
-            made.queues = list(queues)
+            candidate.queues = list(queues)
         if concurrency is not None:
-            made.concurrency = concurrency
-        served.append(made)
-        return made
+            candidate.concurrency = concurrency
+        served.append(candidate)
+        return candidate
 
     served: list[Worker | AsyncWorker] = []
     with (
         _answering_probes(live_port, served),
-        _telling(output) if verbose else nullcontext(),
+        _reporting(output) if verbose else nullcontext(),
         output.busy("starting") as tell,
     ):
-        if isinstance(found, Worker):
-            ran = _run(prepare(found), burst, tell)
-        elif inspect.iscoroutinefunction(found):
-            ran = asyncio.run(_arun(spec, where, found, prepare, burst, tell))
-        elif isinstance(found, AsyncWorker) or not callable(found):
+        if isinstance(loaded, Worker):
+            ran = _run(prepare(loaded), burst, tell)
+        elif inspect.iscoroutinefunction(loaded):
+            ran = asyncio.run(_arun(spec, where, loaded, prepare, burst, tell))
+        elif isinstance(loaded, AsyncWorker) or not callable(loaded):
             raise ShardKitError(
                 f"{spec} is not a Worker, nor a function",
                 "name a Worker, a function that takes a kit and returns one, or an async function "
@@ -98,19 +98,19 @@ def worker(
         else:
             with opened(where) as topology:
                 with _explained(spec):
-                    made = found(topology.kit)
-                ran = _run(prepare(made), burst, tell)
-    output.answer(ran.summary.as_dict(), _said(ran.summary))
+                    candidate = loaded(topology.kit)
+                ran = _run(prepare(candidate), burst, tell)
+    output.answer(ran.summary.as_dict(), _outcome(ran.summary))
     return INTERRUPTED if ran.aborted else 0
 
 
-def _run(found: Worker | AsyncWorker, burst: bool, tell: Tell) -> Worker:
-    if isinstance(found, AsyncWorker):
+def _run(worker: Worker | AsyncWorker, burst: bool, tell: Tell) -> Worker:
+    if isinstance(worker, AsyncWorker):
         raise ShardKitError(
             "a function that is not async returned an AsyncWorker", "use an async function"
         )
-    found.run(burst=burst, on_progress=_progress_reporter(found, tell))
-    return found
+    worker.run(burst=burst, on_progress=_progress_reporter(worker, tell))
+    return worker
 
 
 async def _arun(
@@ -123,12 +123,12 @@ async def _arun(
 ) -> AsyncWorker:
     async with await shardkit.aconnect(topology_of(where)) as kit:
         with _explained(spec):
-            made = await make(kit)
-        made = prepare(made)
-        if not isinstance(made, AsyncWorker):
+            worker = await make(kit)
+        worker = prepare(worker)
+        if not isinstance(worker, AsyncWorker):
             raise ShardKitError("an async function returned a Worker", "return an AsyncWorker")
-        await made.run(burst=burst, on_progress=_progress_reporter(made, tell))
-    return made
+        await worker.run(burst=burst, on_progress=_progress_reporter(worker, tell))
+    return worker
 
 
 @contextmanager
@@ -199,17 +199,17 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _progress_reporter(
-    found: Worker | AsyncWorker, tell: Tell
+    worker: Worker | AsyncWorker, tell: Tell
 ) -> Callable[[WorkerSummary, int], object] | None:
     if not sys.stderr.isatty():
         return None
-    queues = ", ".join(map(str, found.queues))
-    return lambda summary, running: tell(f"{queues}: {running} running, {_said(summary)}")
+    queues = ", ".join(map(str, worker.queues))
+    return lambda summary, running: tell(f"{queues}: {running} running, {_outcome(summary)}")
 
 
-def _said(summary: WorkerSummary) -> str:
-    said = [f"{counted(summary.done, 'task')} done"]
-    said += [
+def _outcome(summary: WorkerSummary) -> str:
+    parts = [f"{counted(summary.done, 'task')} done"]
+    parts += [
         f"{count:,} {what}"
         for count, what in (
             (summary.failed, "failed"),
@@ -219,11 +219,11 @@ def _said(summary: WorkerSummary) -> str:
         )
         if count
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 @contextmanager
-def _telling(output: Output) -> Iterator[None]:
+def _reporting(output: Output) -> Iterator[None]:
     """Show the worker's log of every task; warnings are shown in any case."""
     logger, handler = logging.getLogger("shardkit.queues"), logging.Handler()
     before = logger.level

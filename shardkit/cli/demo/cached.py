@@ -52,9 +52,9 @@ class _Load:
         @kit.cached("cache", ttl=60, stale=10, key="price:{item}")
         def price(item: int) -> int:
             run.computed += 1
-            found = self.prices[item]
+            current = self.prices[item]
             time.sleep(COMPUTING)
-            return found
+            return current
 
         self.price = price
 

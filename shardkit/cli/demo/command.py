@@ -95,11 +95,11 @@ def demo(
             counting.forget()
         with progress("bytes") as tell:
 
-            def tell_lines(so_far: ReplayResult) -> None:
+            def report_lines(so_far: ReplayResult) -> None:
                 read = 0 if log.size is None else log.position
                 tell(f"{so_far.lines:,} lines, {so_far.speed:,.0f}/s", read, log.size)
 
-            replayed = replay(log, counting, batch_size, tell_lines)
+            replayed = replay(log, counting, batch_size, report_lines)
         report = _report(output, log, counting, replayed)
         if not output.wrote_json(document(report)):
             show(output, report)
@@ -139,8 +139,8 @@ def logs(
     same = result.days == result.expected
     if output.as_json:
         countries = {
-            day: {member: n for (kind, member), n in of.items() if kind == "country"}
-            for day, of in result.days.items()
+            day: {member: n for (kind, member), n in counts.items() if kind == "country"}
+            for day, counts in result.days.items()
         }
         counts = {"files": result.files, "lines": result.lines, "kills": result.kills, "same": same}
         top = {kind: dict(top_places(result.days, kind)) for kind in KINDS}
@@ -221,9 +221,9 @@ def celery(
     sent = {"tasks sent": run.sent, "ran": run.ran}
     _show_figures(output, sent, {"lost": run.lost}, {"ran more than once": run.again})
     plot = Table.of(number("second"), number("tasks"), wordy(""))
-    each = [now - before for before, now in pairwise((0, *run.slices))]
-    for n, count in enumerate(each):
-        bar = "█" * round(30 * count / max(1, *each))
+    counts = [now - before for before, now in pairwise((0, *run.slices))]
+    for n, count in enumerate(counts):
+        bar = "█" * round(30 * count / max(1, *counts))
         if run.moved[0] < n + 1 and n < run.moved[1]:
             bar += " queues move"
         plot.row(f"{n}", f"{count:,}", bar + " a worker is killed" * (int(run.killed) == n))
@@ -287,10 +287,10 @@ def _report(
     example = None
     if replayed.visitor is not None:
         day, visitor = replayed.visitor
-        place, there = counting.locate(visitor, day)
+        place, is_counted = counting.locate(visitor, day)
         figures = next(figures for figures in days if figures.day == day)
         example = VisitorExample(
-            visitor, figures, place, there, component.entry_of(place.shard).address
+            visitor, figures, place, is_counted, component.entry_of(place.shard).address
         )
     shares, memory = [], None
     if not replayed.interrupted:

@@ -194,9 +194,9 @@ def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
     described = kit.component(component)
     for shard in described.all_shards():
         number = shard.number or 0
-        found = set(map(text, router.client(number).scan_iter(match=f"{name}:*", count=_PIPELINED)))
+        known = set(map(text, router.client(number).scan_iter(match=f"{name}:*", count=_PIPELINED)))
         # Shards may share a database.
-        keys = [key for key in found if router.shard_of(key) == number]
+        keys = [key for key in known if router.shard_of(key) == number]
         ids, size = kit.driver.run(_sums(component, keys))
         yield ShardLoad(shard, described.entry_of(shard).address, ids, len(keys), size)
 
@@ -204,11 +204,11 @@ def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
 def _sums(component: str, keys: Iterable[str]) -> Operation[tuple[int, int]]:
     ids = size = 0
     for page in pages(keys, _PIPELINED):
-        size += sum((yield [_ask(component, key, "MEMORY", "USAGE", key) for key in page]))
+        size += sum((yield [_read(component, key, "MEMORY", "USAGE", key) for key in page]))
         parts = filter(_PART.search, page)
-        ids += sum((yield [_ask(component, key, "SCARD", key) for key in parts]))
+        ids += sum((yield [_read(component, key, "SCARD", key) for key in parts]))
     return ids, size
 
 
-def _ask(component: str, key: str, *args: str) -> Command:
+def _read(component: str, key: str, *args: str) -> Command:
     return Command(component, key, args, idempotent=True)

@@ -140,9 +140,9 @@ def count_logs(kit: ShardKit, url: str, folder: Path, workers: int, kills: int) 
 def top_places(days: dict[str, dict[tuple[str, str], int]], kind: str) -> list[tuple[str, int]]:
     """Return the ten places of a kind with the most lines of all days."""
     counts: Counter[str] = Counter()
-    for of in days.values():
-        for (each, member), count in of.items():
-            if each == kind:
+    for day in days.values():
+        for (counted_kind, member), count in day.items():
+            if counted_kind == kind:
                 counts[member] += count
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]
 
@@ -155,7 +155,7 @@ def _start(url: str, kills: int) -> subprocess.Popen[bytes]:
 
 def _counted_here(kit: ShardKit, folder: Path) -> dict[str, dict[tuple[str, str], int]]:
     tally = tally_of(kit.ip_to_city(component="geo").local())
-    for path in sorted(each for each in folder.iterdir() if each.is_file()):
+    for path in sorted(file for file in folder.iterdir() if file.is_file()):
         with path.open("rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if is_gzip else path.open("rb") as lines:

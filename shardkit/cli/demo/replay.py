@@ -68,7 +68,7 @@ def replay(
         try:
             for lines in log.batches(batch_size):
                 batch = parser.parse(lines)
-                with interrupts.held():
+                with interrupts.delayed():
                     counting.count(batch)
                     replayed.add(batch)
                     replayed.seconds = time.perf_counter() - began
@@ -83,8 +83,8 @@ class _Interrupts:
     """Delays Ctrl-C, but not a second one, so that no batch is counted in part."""
 
     def __init__(self) -> None:
-        self._holding = False
-        self._asked = False
+        self._delaying = False
+        self._interrupted = False
         self._before: Any = None
 
     def __enter__(self) -> _Interrupts:
@@ -98,20 +98,20 @@ class _Interrupts:
             signal.signal(signal.SIGINT, self._before)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def delayed(self) -> Iterator[None]:
         """Delay the first Ctrl-C until the end of the block."""
-        self._holding = True
+        self._delaying = True
         try:
             yield
         finally:
-            self._holding = False
-        if self._asked:
+            self._delaying = False
+        if self._interrupted:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._asked or not self._holding:
+        if self._interrupted or not self._delaying:
             raise KeyboardInterrupt
-        self._asked = True
+        self._interrupted = True
 
 
 @contextmanager

@@ -127,8 +127,8 @@ def _request(
     number = sum((n + 1) * 977 * ord(c) for n, c in enumerate(path))
     size = 0 if status == 304 else 300 + number % 40_000
     request = f"{method} {path} HTTP/1.1"
-    taken = 3 * dice.random() ** 4  # seconds
-    return at + taken, _line(at, address, user, request, status, size, referer, agent)
+    duration = 3 * dice.random() ** 4  # seconds
+    return at + duration, _line(at, address, user, request, status, size, referer, agent)
 
 
 def _line(

@@ -109,7 +109,7 @@ class ShardKitBackend(KeyValueStoreBackend):
         self._run(self._command("HDEL", self.get_key_for_chord(header_result_args[0]), "done"))
         if not isinstance(header_result_args[1], _regen):
             header = self.app.GroupResult(*header_result_args)
-            if any(isinstance(each, GroupResult) for each in header.results):
+            if any(isinstance(result, GroupResult) for result in header.results):
                 header.save(backend=self)
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:

@@ -22,11 +22,12 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
+from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
@@ -176,6 +177,7 @@ class Channel(virtual.Channel):
         self._transport, self._pid = connection, os.getpid()
         self._threads: dict[str, tuple[threading.Event, threading.Thread]] = {}
         self._own: set[str] = set()  # queues that end with this channel
+        self._unbound: set[tuple[str, str, str]] = set()  # bindings that a server did not answer
         self.qos.prefetch_count = 0  # made here: threads share it
 
     # ---- publishing
@@ -186,8 +188,8 @@ class Channel(virtual.Channel):
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
         body, enqueue = [dumps(message)], self.tasks.deferred.enqueue
         queues = {queue for _, _, queue in self.get_table(exchange)}
-        puts = [enqueue(self._by_priority(queue, message), MESSAGE, body) for queue in queues]
-        self.kit.together(*puts)
+        batch = [enqueue(self._by_priority(queue, message), MESSAGE, body) for queue in queues]
+        self.kit.together(*batch)
 
     def _by_priority(self, queue: str, message: dict[str, Any]) -> str:
         priority, steps = self._get_message_priority(message), self._transport.steps
@@ -232,7 +234,11 @@ class Channel(virtual.Channel):
                 stop.set()
             for _, thread in self._threads.values():
                 thread.join(4 * WAIT)
-            super().close()
+            try:
+                with DeadlineBlock(PATIENCE):
+                    self._bind_late(self._unbound)
+            finally:
+                super().close()
 
     def _queues(self, queue: str) -> list[str]:
         return [_named(queue, step) for step in self._transport.steps]
@@ -269,28 +275,48 @@ class Channel(virtual.Channel):
                 transport.wake(error)
                 return
             except SERVER_ERRORS as error:
-                about = log_records.fields("queue-not-read", queue=queue, cause=str(error))
-                logger.warning("queue %s cannot be read: %s", queue, error, extra=about)
+                _warn("queue-not-read", queue, "cannot be read", error)
                 stop.wait(min(FIRST_PAUSE * 2.0**failures, LONGEST_PAUSE))
                 failures = min(failures + 1, 10)
 
     # ---- exchanges
 
+    def queue_declare(self, queue: str = "", passive: bool = False, **kwargs: Any) -> Any:
+        try:
+            with DeadlineBlock(PATIENCE):
+                return super().queue_declare(queue, passive, **kwargs)
+        except SERVER_ERRORS as error:
+            if passive:
+                raise
+            _warn("queue-not-read", queue, "cannot be counted", error)
+            return queue_declare_ok_t(queue, 0, 0)
+
     def get_table(self, exchange: str) -> list[tuple[str, Any, str]]:
+        self._bind_late(each for each in self._unbound if each[0] == exchange)
         read, table = self._transport.tables.get(exchange, (0.0, []))
         kind = self.typeof(exchange)
         if kind.type == "direct" or time.monotonic() - read > KNOWN_FOR:
             stored = self.kit.driver.run(self._bindings(exchange, "inf"))
-            pairs = [loads(each) for each in stored]
+            pairs = [loads(text) for text in stored]
             table = [kind.prepare_bind(queue, exchange, key, None) for key, queue in pairs]
             self._transport.tables[exchange] = time.monotonic(), table
         return table
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
-        if queue in self._own and self.typeof(exchange).type == "fanout":
-            self._purge(queue)  # broadcasts to an earlier worker of this name
-        self.kit.driver.run(self._binding(exchange, routing_key, queue))
-        self._transport.tables.pop(exchange, None)
+        self._unbound.add(binding := (exchange, routing_key, queue))
+        try:
+            with DeadlineBlock(PATIENCE):
+                self._bind_late([binding])
+        except SERVER_ERRORS as error:  # other queues do not wait for it
+            _warn("queue-not-bound", queue, "is bound later", error)
+
+    def _bind_late(self, bindings: Iterable[tuple[str, str, str]]) -> None:
+        for exchange, routing_key, queue in list(bindings):
+            if queue in self._own and self.typeof(exchange).type == "fanout":
+                self._purge(queue)  # broadcasts to an earlier worker of this name
+            self.kit.driver.run(self._binding(exchange, routing_key, queue))
+            self._unbound.discard((exchange, routing_key, queue))
+            self._transport.tables.pop(exchange, None)
 
     def _binding(self, exchange: str, routing_key: str, queue: str) -> Operation[None]:
         seconds = BOUND_FOR if queue in self._own else "inf"
@@ -304,18 +330,18 @@ class Channel(virtual.Channel):
                 yield from self._binding(*binding)
 
         for queue in list(self._active_queues):
-            for each in list(self.state.queue_bindings(queue)):
-                steps = again(each.exchange, each.routing_key, queue)
-                key = self._table(each.exchange)
+            for bound in list(self.state.queue_bindings(queue)):
+                steps = again(bound.exchange, bound.routing_key, queue)
+                key = self._table(bound.exchange)
                 yield Job(self.tasks.component, key, steps, lambda: BOUND_FOR / 3)
 
     def _bindings(self, exchange: str, seconds: Argument, *new: str) -> Operation[list[bytes]]:
         """Bind queues for some seconds, and return all bindings."""
         name, key = "integrations/celery/bindings", self._table(exchange)
         call = lua_call(self.tasks.component, name, [key], (seconds, *new), idempotent=True)
-        [[live, gone]] = yield [call]
-        for each in gone:
-            yield from self._purging(loads(each)[1])
+        [[live, expired]] = yield [call]
+        for binding in expired:
+            yield from self._purging(loads(binding)[1])
         return live  # type: ignore[no-any-return]
 
     def _table(self, exchange: str) -> str:
@@ -329,6 +355,7 @@ class Channel(virtual.Channel):
 
     def _delete(self, queue: str, exchange: str, routing_key: str, *_: Any, **kwargs: Any) -> None:
         # An end in the past removes the binding, and what waits in its queue.
+        self._unbound.discard((exchange, routing_key, queue))
         self.kit.driver.run(self._bindings(exchange, -1, dumps([routing_key, queue])))
 
     def _purge(self, queue: str) -> int:
@@ -336,8 +363,8 @@ class Channel(virtual.Channel):
 
     def _purging(self, queue: str) -> Operation[int]:
         removed = 0
-        for each in self._queues(queue):
-            removed += (yield from self.tasks.deferred.purge(each)).waiting
+        for name in self._queues(queue):
+            removed += (yield from self.tasks.deferred.purge(name)).waiting
         return removed
 
     def _size(self, queue: str) -> int:
@@ -427,7 +454,9 @@ class Transport(virtual.Transport):
 
     def close_connection(self, connection: Any) -> None:
         self._closed.set()
-        super().close_connection(connection)
+        while self.channels or self._avail_channels:
+            with suppress(*SERVER_ERRORS):
+                super().close_connection(connection)
         if self._loop is not None:
             self._loop.remove(self._reading)
         self._reading.close()
@@ -444,11 +473,16 @@ class Transport(virtual.Transport):
         while not self._closed.wait(min(TICK, self.lease / 3)):
             if renew := time.monotonic() - renewed >= self.lease / 3:
                 renewed = time.monotonic()
-            jobs = [job for each in list(self.channels) for job in each.qos.jobs(renew=renew)]
+            jobs = [job for channel in list(self.channels) for job in channel.qos.jobs(renew=renew)]
             if time.monotonic() - bound > BOUND_FOR / 3:
                 bound = time.monotonic()
-                jobs += [job for each in list(self.channels) for job in each.bindings()]
+                jobs += [job for channel in list(self.channels) for job in channel.bindings()]
             lanes.start(jobs)
+
+
+def _warn(event: str, queue: str, what: str, error: BaseException) -> None:
+    about = log_records.fields(event, queue=queue, cause=str(error))
+    logger.warning("queue %s %s: %s", queue, what, error, extra=about)
 
 
 def _named(queue: str, step: int) -> str:

@@ -30,7 +30,7 @@ from shardkit.caching.functions import computation, provide
 from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.integrations.kits import kit_of
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import LONGEST_WAIT, Seconds, check_seconds, shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -44,6 +44,7 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.steps import run_steps
 from shardkit.routing.keys import hash_tag
+from shardkit.structures.base.arguments import LONGEST_EXPIRY
 
 logger = logging.getLogger("shardkit.integrations")
 
@@ -74,16 +75,16 @@ class ShardKitCache(BaseCache):
         self._name: str = options.get("NAME", "cache")
         self._ignore = bool(options.get("IGNORE_EXCEPTIONS", False))
         self._log = bool(options.get("LOG_IGNORED_EXCEPTIONS", False))
-        self._serializer = _made(options.get("SERIALIZER"), options) or RedisSerializer()
-        self._compressor = _made(options.get("COMPRESSOR"), options)
+        self._serializer = _created(options.get("SERIALIZER"), options) or RedisSerializer()
+        self._compressor = _created(options.get("COMPRESSOR"), options)
         reverse = params.get("REVERSE_KEY_FUNCTION")
         self._reverse_key = get_key_func(reverse) if reverse else None
 
     def raising(self) -> ShardKitCache:
         """Return this cache as one that ignores no errors; for sessions."""
-        found = copy.copy(self)
-        found._ignore = False
-        return found
+        strict = copy.copy(self)
+        strict._ignore = False
+        return strict
 
     # ---- Django's methods
 
@@ -99,8 +100,8 @@ class ShardKitCache(BaseCache):
 
     def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
         """Return a value, or the default."""
-        found = self._one(self._command("GET", self._key(key, version)), None)
-        return default if found is None else self._load(found)
+        reply = self._one(self._command("GET", self._key(key, version)), None)
+        return default if reply is None else self._load(reply)
 
     def set(
         self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
@@ -135,12 +136,12 @@ class ShardKitCache(BaseCache):
             return self._one(script_call(self._component, script(name), [stored], args), None)
 
         while True:
-            found = call("integrations/cache_incr", delta)
-            if found is None:
+            reply = call("integrations/cache_incr", delta)
+            if reply is None:
                 raise ValueError(f"Key {key!r} not found")
-            if isinstance(found, bytes):
-                return int(found)
-            [old] = found
+            if isinstance(reply, bytes):
+                return int(reply)
+            [old] = reply
             value = self._load(old)
             if type(value) is not int:
                 raise ValueError(f"{key!r} is not an integer")
@@ -162,12 +163,12 @@ class ShardKitCache(BaseCache):
         try:
             driver, renewals = kit_of(self._topology).face_of(False)
             values: Any = PlainValues(driver, self._component, self._name, seconds)
-            found, lease, _ = values.take(stored, ())
+            stored_value, lease, _ = values.take(stored, ())
         except ShardKitError as error:
             self._ignored(error)
             return default()
         if lease is None:
-            return self._load(found)
+            return self._load(stored_value)
         renewals.add(lease)
 
         def dump(value: Any) -> bytes:
@@ -195,8 +196,8 @@ class ShardKitCache(BaseCache):
         """Return the values that there are, by key."""
         names = {self._key(key, version): key for key in keys}
         batch = [self._command("GET", stored) for stored in names]
-        found = self._checked(self._run(batch), [None] * len(batch))
-        rows = zip(names.values(), found, strict=True)
+        replies = self._checked(self._run(batch), [None] * len(batch))
+        rows = zip(names.values(), replies, strict=True)
         return {key: self._load(value) for key, value in rows if value is not None}
 
     def set_many(
@@ -222,10 +223,10 @@ class ShardKitCache(BaseCache):
 
         Cost: a scan of every shard.
         """
-        mine = _literal(f"{self._name}:") + "*"
+        pattern = _literal(f"{self._name}:") + "*"
         if self.key_func is default_key_func:  # with a version of any name
-            mine = _literal(f"{self._name}:{self.key_prefix}:") + "[^:]*"
-        return self._unlinked(mine) is not None
+            pattern = _literal(f"{self._name}:{self.key_prefix}:") + "[^:]*"
+        return self._unlinked(pattern) is not None
 
     # ---- django-redis's
 
@@ -273,7 +274,7 @@ class ShardKitCache(BaseCache):
 
     def expire(self, key: Any, timeout: Seconds, version: int | None = None) -> bool:
         """Have a value expire in ``timeout`` seconds; return whether there is one."""
-        milliseconds = round(1000 * in_seconds(timeout))
+        milliseconds = round(1000 * self._time(timeout))
         return bool(self._one(self._command("PEXPIRE", self._key(key, version), milliseconds), 0))
 
     def persist(self, key: Any, version: int | None = None) -> bool:
@@ -303,16 +304,16 @@ class ShardKitCache(BaseCache):
     def _pattern(self, pattern: str, version: int | None, prefix: str | None = None) -> str:
         prefix = self.key_prefix if prefix is None else prefix
         wanted = str(self.version if version is None else version)
-        made = self.key_func(pattern, _literal(prefix), _literal(wanted))
-        return f"{_literal(self._name)}:{made}"
+        made_key = self.key_func(pattern, _literal(prefix), _literal(wanted))
+        return f"{_literal(self._name)}:{made_key}"
 
     def _scan(self, pattern: str, at_once: int) -> Iterator[tuple[Any, list[bytes]]]:
         kit = kit_of(self._topology)
         shards: list[int | None] = [*range(len(kit.component(self._component).shards))] or [None]
         for shard in shards:
             client: Any = kit.client(self._component, shard)
-            found = client.scan_iter(match=pattern, count=min(at_once, _SCANNED_AT_ONCE))
-            for page in pages(found, _UNLINKED_AT_ONCE):
+            keys = client.scan_iter(match=pattern, count=min(at_once, _SCANNED_AT_ONCE))
+            for page in pages(keys, _UNLINKED_AT_ONCE):
                 yield client, page
 
     def _unlinked(self, pattern: str, at_once: int = _SCANNED_AT_ONCE) -> int | None:
@@ -330,13 +331,16 @@ class ShardKitCache(BaseCache):
         return count
 
     def _left(self, command: str, key: Any, version: int | None) -> int | None:
-        found = int(self._one(self._command(command, self._key(key, version)), -2))
-        return None if found == -1 else max(0, found)
+        left = int(self._one(self._command(command, self._key(key, version)), -2))
+        return None if left == -1 else max(0, left)
+
+    def _time(self, timeout: Seconds) -> float:
+        return check_seconds(self._name, "timeout", timeout, -LONGEST_WAIT, LONGEST_EXPIRY)
 
     def _seconds(self, timeout: Any) -> int | None:
         if timeout is DEFAULT_TIMEOUT:
             timeout = self.default_timeout
-        return None if timeout is None else max(0, int(timeout))
+        return None if timeout is None else max(0, int(self._time(timeout)))
 
     def _command(self, name: str, stored: str, *args: Argument) -> Command:
         return Command(self._component, stored, (name, stored, *args))
@@ -417,7 +421,7 @@ for _name in _ONE_CALL:
 
 def _has_failed(reply: Any) -> bool:
     several = reply if isinstance(reply, list) else [reply]
-    return any(isinstance(each, ShardFailure) for each in several)
+    return any(isinstance(error, ShardFailure) for error in several)
 
 
 def _expiry(seconds: int | None) -> tuple[Argument, ...]:
@@ -429,12 +433,12 @@ def _literal(text: str) -> str:
     return "".join(f"\\{sign}" if sign in "*?[]\\" else sign for sign in text)
 
 
-def _made(what: str | Callable[..., Any] | None, options: Mapping[str, Any]) -> Any:
+def _created(what: str | Callable[..., Any] | None, options: Mapping[str, Any]) -> Any:
     """Return an object of a class that is given by its dotted path."""
     if what is None:
         return None
-    found: Any = import_string(what) if isinstance(what, str) else what
+    factory: Any = import_string(what) if isinstance(what, str) else what
     try:
-        return found() if callable(found) else found
+        return factory() if callable(factory) else factory
     except TypeError:  # django-redis's take the options
-        return found(options)
+        return factory(options)

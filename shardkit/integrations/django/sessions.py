@@ -27,10 +27,10 @@ class SessionStore(CacheSessionStore):
     def load(self) -> Any:
         """Return the session's data; of one that is gone, an empty dict."""
         # Django's own takes every error for a session that is gone.
-        found = self._cache.get(self.cache_key)
-        if found is None:
+        data = self._cache.get(self.cache_key)
+        if data is None:
             self._session_key = None
-        return found or {}
+        return data or {}
 
     async def aload(self) -> Any:
         """Return the session's data; see `load`."""

@@ -80,14 +80,14 @@ class _DjangoWorker(Worker):
 
     def _callback_of(self, task: QueuedTask) -> Callable[..., Any]:
         try:
-            found = import_string(task.name)
+            imported = import_string(task.name)
         except ImportError:
-            found = None
-        if not isinstance(found, Task):
+            imported = None
+        if not isinstance(imported, Task):
             raise NewerFormatError(
                 f"{task.name} is no task of Django", "start a worker of the version that has it"
             )
-        return partial(self._call, task, found.using(queue_name=task.queue))
+        return partial(self._call, task, imported.using(queue_name=task.queue))
 
     def _call(self, queued: QueuedTask, task: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         backend, now = self.backend, timezone.now()

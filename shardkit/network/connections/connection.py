@@ -31,7 +31,7 @@ from shardkit.network.connections.connection_state import (
 )
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
-from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, framed, refusals
+from shardkit.network.connections.framing import CONFIRMED, refusals
 from shardkit.network.connections.redis_private import (
     INCOMPLETE,
     NOT_GIVEN,
@@ -179,13 +179,10 @@ class Closable(ConnectionState):
             with within(deadline or current.get()):
                 for error in self.open((database,)).values():
                     raise error
-        form = self.form_for(database, does, len(data), count)
+        form, sent, replies_due = self.encode(database, does, data, count)
         if form != CONFIRMED:
-            sent = framed(form, database.select, data)
-            replies, some = self.round_trip(sent, raw, deadline, count + ADDED[form])
-            if form == PLAIN:
-                return replies, some
-            found = self.unframed(form, replies, database)
+            replies, some = self.round_trip(sent, raw, deadline, replies_due)
+            found = self.decode(form, replies, database)
             if found is not None:
                 return list(found), some
         with within(deadline or current.get()):
@@ -211,7 +208,8 @@ class Closable(ConnectionState):
             run_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
-        self._note_blocking()
+        if self.protocol != 2:
+            self._note_blocking()
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         read = super().read_response  # type: ignore[misc]
@@ -414,7 +412,8 @@ class _FastReplies(Closable):
             return False
         if not self._is_plain_tcp:
             return super().is_reusable()
-        return not self.reply_parser.has_more() and not self.reply_parser.poll(0)
+        parser = self.reply_parser
+        return not (parser.headers.held or parser.reader.has_data() or parser.poll(0))
 
 
 class TcpConnection(_FastReplies, redis.Connection):
@@ -505,7 +504,8 @@ class AsyncClosable(ConnectionState):
             await arun_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
-        self._note_blocking()
+        if self.protocol != 2:
+            self._note_blocking()
         read, blocks = super().read_response, self._blocking_for  # type: ignore[misc]
         extends = kwargs.get("timeout") is None and self.extend_blocking_timeout
         try:

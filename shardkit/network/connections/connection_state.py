@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
 import hiredis
@@ -19,7 +19,6 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,
-    NoPermissionError,
     ReadOnlyError,
     ResponseError,
     TimeoutError,
@@ -36,19 +35,7 @@ from shardkit.network.connections.databases import (
     opening,
 )
 from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
-from shardkit.network.connections.framing import (
-    ADDED,
-    CHANGES,
-    CONFIRMED,
-    INSERTED,
-    PLAIN,
-    WRAPPED,
-    form_of,
-    framed,
-    has_selected,
-    refusals,
-    unframed,
-)
+from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, Session, refusals
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     PREVIOUS_MASTER,
@@ -83,7 +70,7 @@ EXCHANGE_TIMEOUT = 60.0
 _AT_ONCE = 16  # commands of an opening whose replies are read at once
 
 
-class ConnectionState(Reconnects):
+class ConnectionState(Session, Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     direct = False  # whether commands may bypass redis-py's code
@@ -105,14 +92,9 @@ class ConnectionState(Reconnects):
     login_expires = False  # whether it must log in again some time
     released = False  # of the object that its last user may have kept, see `passed_on`
     database = UNNAMED  # what its user uses
-    # What it has opened; the number that is selected; and what it used last, if that is opened.
-    opened: set[ClientDatabase]
-    selected = 0
-    entered: ClientDatabase | None = None
     # Whether its user's database must be selected for what redis-py's code sends next; and how
     # that was done, and what was sent, until the replies have been read.
     selects = False
-    may_multi = True  # whether its user has the right to MULTI
     _framed: tuple[int, PackedCommands] | None = None
     _ready: deque[Any]  # replies that were read with others, as bytes
     ends = False  # whether it is closed when it is released
@@ -223,8 +205,7 @@ class ConnectionState(Reconnects):
     def pack_commands(self, commands: Iterable[Any]) -> PackedCommands:
         """Pack commands to be sent."""
         commands = list(commands)
-        for args in commands:
-            require_printable(args)
+        require_printable(chain.from_iterable(commands))
         return PackedCommands.of(super().pack_commands(commands), commands)  # type: ignore[misc]
 
     def send_command(self, *args: Any, check_health: bool = True, **options: Any) -> Any:
@@ -272,10 +253,6 @@ class ConnectionState(Reconnects):
         elif does & WHOLE:
             self.own = self.own and self.ends
 
-    def entering(self, database: ClientDatabase) -> None:
-        """Note that an opened database is selected, or will be by what is being sent."""
-        self.entered, self.selected = database, database.number
-
     def select(self, database: ClientDatabase) -> Steps[Exception | None]:
         """Select an opened database, for certain; return the server's error if it refuses."""
         [reply] = yield from self.ask([("SELECT", str(database.number))])
@@ -283,39 +260,6 @@ class ConnectionState(Reconnects):
             return reply
         self.entering(database)
         return None
-
-    def unframed(
-        self, form: int, replies: Sequence[Any], database: ClientDatabase | None = None
-    ) -> Sequence[Any] | None:
-        """Return the replies to commands; see `framing.unframed`.
-
-        With ``database``, note that it is selected if it was.
-        """
-        if form in (WRAPPED, INSERTED) and isinstance(replies[0], NoPermissionError):
-            self.may_multi = False
-        if database is not None and has_selected(form, replies):
-            self.entering(database)
-        return unframed(form, replies)
-
-    def form_for(
-        self,
-        database: ClientDatabase,
-        does: int,
-        size: int,
-        count: int,
-        *,
-        several: bool = False,
-        answered: bool = True,
-    ) -> int:
-        """Return how commands reach an opened database: the one place that decides, for all.
-
-        See `form_of`. ``answered`` unless the SELECT that was sent last has no reply yet. Writes
-        do not rely on that; reads may, and are thrown away if it is refused.
-        """
-        if self.selected == database.number and (answered or not does & CHANGES):
-            self.entered = database
-            return PLAIN
-        return form_of(does, size, count, self.may_multi, several)
 
     def _sending(self, packed: PackedCommands) -> Steps[Any]:
         """Return what is sent for commands, so that they reach their user's database."""
@@ -325,14 +269,13 @@ class ConnectionState(Reconnects):
         form = PLAIN
         if self.selects and not self.own and not packed.effects & ANYWHERE:
             data, database = b"".join(packed), self.database
-            form = self.form_for(database, packed.effects, len(data), packed.replies)
+            form, data, _ = self.encode(database, packed.effects, data, packed.replies)
             if form == CONFIRMED:
                 if (error := (yield from self.select(database))) is not None:
                     raise refusals(error, 1)[0]
                 form = PLAIN
             if form != PLAIN:
-                self._framed = form, packed
-                pieces = [framed(form, database.select, data)]
+                self._framed, pieces = (form, packed), [data]
             self.selects = False
         self._note(packed, form)
         return pieces
@@ -344,7 +287,7 @@ class ConnectionState(Reconnects):
         self._framed = None
         try:
             replies = yield from self._replies(packed.replies + ADDED[form])
-            found = self.unframed(form, replies, self.database)
+            found = self.decode(form, replies, self.database)
             if found is None and (error := (yield from self.select(self.database))) is not None:
                 found = refusals(error, packed.replies)
             elif found is None:
@@ -369,7 +312,7 @@ class ConnectionState(Reconnects):
         return replies
 
     def _note_blocking(self) -> None:
-        """Note whether the next reply is that of a command that may block."""
+        """Note whether the next reply, which pushes may precede, is of a command that may block."""
         parser: Any = getattr(self, "reply_parser", None)  # not in memory, nor unconnected
         if parser is not None:
             parser.may_block = self.for_block or self._blocking_for is not None
@@ -387,10 +330,6 @@ class ConnectionState(Reconnects):
     def is_replaced(self) -> bool:
         """Whether it leads to a master that Sentinels have replaced, or are about to."""
         return self.master is not None and self.master.address != (self.host, self.port)
-
-    def be_in_any(self) -> None:
-        """Note that it may be in any database: SELECT goes in front of whatever comes next."""
-        self.entered, self.selected = None, -1
 
     def introduce(self) -> Steps[None]:
         """Ask what must be known of the server: in the greeting, before subscriptions follow."""

@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import hiredis
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, NoPermissionError
 
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, WHOLE, WRITES
 
 PLAIN, SELECTED, WRAPPED, INSERTED, CONFIRMED = range(5)
@@ -36,10 +37,77 @@ MOST_WRAPPED, MOST_BYTES = 1000, 256 * 1024
 MULTI, EXEC = hiredis.pack_command(("MULTI",)), hiredis.pack_command(("EXEC",))
 
 
+class Session:
+    """Which database a connection is in, by what was sent and answered: the one place that decides.
+
+    Attributes:
+        opened: the databases that were opened, whose numbers are confirmed.
+        selected: the number in the SELECT that was sent last; -1 if others follow, or it was
+            refused.
+        entered: what was used last, if that is opened and selected.
+        may_multi: whether its user has the right to MULTI, and the entry allows it.
+    """
+
+    opened: set[ClientDatabase]
+    selected = 0
+    entered: ClientDatabase | None = None
+    may_multi = True
+
+    def encode(
+        self,
+        database: ClientDatabase,
+        does: int,
+        data: bytes,
+        count: int,
+        *,
+        several: bool = False,
+        answered: bool = True,
+    ) -> tuple[int, bytes, int]:
+        """Return the form in which commands reach an opened database; what is sent, with replies.
+
+        ``several`` if other chunks follow; ``answered`` unless the SELECT that was sent last has no
+        reply yet. Writes do not rely on that; reads may, and are thrown away if it is refused.
+        """
+        if self.selected == database.number and (answered or not does & CHANGES):
+            self.entered = database
+            return PLAIN, data, count
+        form = form_of(does, len(data), count, self.may_multi, several)
+        if form == CONFIRMED:
+            return form, data, count
+        self.entering(database)
+        return form, framed(form, database.select, data), count + ADDED[form]
+
+    def decode(
+        self, form: int, replies: Sequence[Any], database: ClientDatabase
+    ) -> Sequence[Any] | None:
+        """Return the replies to commands in a form; None if they must be sent again.
+
+        Nothing was executed then that changes anything, and SELECT must be confirmed first.
+
+        Raises:
+            ConnectionError: they were executed in another database.
+        """
+        if form == PLAIN:
+            return replies
+        if form in (WRAPPED, INSERTED) and isinstance(replies[0], NoPermissionError):
+            self.may_multi = False
+        if self.selected == database.number and not has_selected(form, replies):
+            self.be_in_any()
+        return unframed(form, replies)
+
+    def entering(self, database: ClientDatabase) -> None:
+        """Note that an opened database is selected, or will be by what is being sent."""
+        self.entered, self.selected = database, database.number
+
+    def be_in_any(self) -> None:
+        """Note that it may be in any database: SELECT goes in front of whatever comes next."""
+        self.entered, self.selected = None, -1
+
+
 def form_of(does: int, size: int, count: int, may_multi: bool, several: bool = False) -> int:
     """Return how ``count`` commands of ``size`` bytes reach another database.
 
-    ``several`` if they are sent in several chunks. See also `ConnectionState.form_for`.
+    ``several`` if they are sent in several chunks. See also `Session.encode`.
     """
     if not does & CHANGES:
         return SELECTED
@@ -101,11 +169,6 @@ def refusals(error: Exception, count: int) -> list[Exception]:
     """Return the replies to ``count`` commands whose database the server refused to select."""
     error.maybe_executed = False  # type: ignore[attr-defined]
     return [copy.copy(error) for _ in range(count)]
-
-
-def first_error(replies: Sequence[Any]) -> Exception:
-    """Return the first error among replies."""
-    return next(reply for reply in replies if isinstance(reply, Exception))
 
 
 def astray(error: Exception) -> ConnectionError:

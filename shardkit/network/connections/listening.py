@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +28,7 @@ class ListeningConnection:
         self._connection = pool.get_connection()
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self.socket = socket_of(self._connection)
-        if self.socket is None:
+        if not isinstance(self.socket, socket.socket):
             self.close()
             raise InvalidArgumentError(
                 "in-memory servers tell nothing by themselves", "use shardkit.local"

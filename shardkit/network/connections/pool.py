@@ -119,7 +119,8 @@ class Connections:
                 connection = connection.passed_on()
             now = time.monotonic()
             unusable = connection.unusable
-            ends = ends or unusable or connection.ends or connection.is_replaced
+            ends = ends or unusable or connection.ends
+            ends = ends or (connection.master is not None and connection.is_replaced)
             connection.idle_since = now
             if ends:
                 self._give(None)

@@ -96,6 +96,8 @@ class HeaderCheck:
         self.suspect, first = False, end
         for kind in _AGGREGATES:
             at = data.find(kind, start, first)  # faster, where there is none
+            if at == start and not _LONG[kind].match(data, at, end):  # as that of most lists
+                at = data.find(kind, start + 1, first)
             if at > start:
                 at = data.find(b"\n" + kind, at - 1, first)
             for match in _LONG[kind].finditer(data, at, end) if at >= 0 else ():

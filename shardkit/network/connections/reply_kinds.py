@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import redis
 
@@ -30,9 +30,24 @@ def _is_list(reply: object) -> bool:
     return isinstance(reply, list | dict | set)
 
 
-def are_texts(reply: object) -> bool:
+def _are_texts(reply: object) -> TypeGuard[list[bytes | str | None]]:
     """Return whether a reply is a list of texts; None is one that is not there."""
     return isinstance(reply, list) and all(map(_is_text, reply))
+
+
+def _are_pairs(reply: object) -> bool:
+    if isinstance(reply, dict):
+        reply = [text for pair in reply.items() for text in pair]
+    return _are_texts(reply) and len(reply) % 2 == 0 and None not in reply
+
+
+def _are_ranked(reply: object) -> bool:
+    """Return whether a reply is a list of texts, or in RESP3 of pairs of a text and a number."""
+    return isinstance(reply, list) and all(
+        isinstance(each, bytes | str)
+        or (isinstance(each, list) and len(each) == 2 and isinstance(each[1], float | int))
+        for each in reply
+    )
 
 
 def _is_count(reply: object) -> bool:
@@ -47,8 +62,10 @@ _PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
 _SHAPES: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("INFO", "CLIENT LIST", "TYPE"), lambda reply: isinstance(reply, bytes | str)),
     **dict.fromkeys(("GET", "HGET"), _is_text),
-    **dict.fromkeys(("MGET", "HMGET", "KEYS", "LRANGE", "TIME"), are_texts),
-    **dict.fromkeys(("CONFIG GET", "HGETALL", "ZRANGE", "ROLE", "SLOWLOG GET"), _is_list),
+    **dict.fromkeys(("MGET", "HMGET", "KEYS", "LRANGE", "TIME"), _are_texts),
+    **dict.fromkeys(("CONFIG GET", "HGETALL"), _are_pairs),
+    **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
+    **dict.fromkeys(("ROLE", "SLOWLOG GET"), _is_list),
     **dict.fromkeys(_PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
     **dict.fromkeys(("STRLEN", "EXISTS"), _is_count),

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +44,7 @@ from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import CONFIRMED, WRAPPED, first_error, refusals, unframed
+from shardkit.network.connections.framing import CONFIRMED, WRAPPED, refusals, unframed
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
@@ -112,6 +112,7 @@ class Attempt:
     sent: bool = False  # whether the server may have received something
     told: list[CommandsSent] = field(default_factory=list)  # for each shard
     confirms: bool = False  # whether it is sent behind a confirmed SELECT, or must be
+    ended_parts: list[Attempt] | None = None  # what has ended, if its parts are sent by themselves
     # By `time.perf_counter`, if there are event handlers: when the replies had come, and when the
     # request was written to a shared connection.
     ended: float = 0.0
@@ -184,14 +185,14 @@ class Attempt:
         if found is not None:
             self.replies = found
         elif lost is not None:
-            self.refuse(first_error(replies))
+            self.refuse(next(each for each in replies if isinstance(each, Exception)))
         else:
             self.confirms = True
 
     def outcomes(self) -> tuple[list[Attempt], list[Attempt]]:
         """Return what has ended, and what must be sent again, alone, behind a confirmed SELECT."""
         if self.confirms:
-            again = self._part([0])
+            again = self.part(0)
             again.confirms = True
             return [], [again]
         request = self.server_request
@@ -209,27 +210,15 @@ class Attempt:
         self.replies = refusals(error, len(self.server_request.positions))
         self.refused = True
 
-    def without(
-        self, unopened: Mapping[ClientDatabase, Exception | None]
-    ) -> tuple[Attempt | None, list[Attempt], list[Attempt]]:
-        """Return, before it is sent, what can be sent, what failed, and what waits at a fence.
+    def apart(self, opened: Set[ClientDatabase]) -> list[Attempt]:
+        """Return attempts at those of its databases that are open, and at each of the others."""
+        databases = list(enumerate(self.server_request.databases))
+        usable = [n for n, database in databases if database in opened]
+        others = [self.part(n) for n, database in databases if database not in opened]
+        return [self.part(*usable), *others] if usable else others
 
-        ``unopened`` has the databases that cannot be used; with an error, or None for a fence.
-        """
-        request = self.server_request
-        usable: list[int] = []
-        failed: list[Attempt] = []
-        fenced: list[Attempt] = []
-        for n, database in enumerate(request.databases):
-            if database not in unopened:
-                usable.append(n)
-                continue
-            part = self._part([n])
-            part.error = unopened[database]
-            (fenced if part.error is None else failed).append(part)
-        return self._part(usable) if usable else None, failed, fenced
-
-    def _part(self, numbers: Sequence[int]) -> Attempt:
+    def part(self, *numbers: int) -> Attempt:
+        """Return an attempt, not made yet, at some of the databases."""
         part = Attempt(self.server_request.parts(numbers))
         part.told = [self.told[n] for n in numbers] if self.told else []
         return part

@@ -36,7 +36,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 import redis.asyncio as aioredis
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import ConnectionError, RedisClusterException, RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
@@ -48,7 +48,7 @@ from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, framed, has_selected
+from shardkit.network.connections.framing import CONFIRMED, PLAIN
 from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
@@ -64,7 +64,7 @@ from shardkit.network.links.grouping import (
     place_short,
     target_of_short,
 )
-from shardkit.network.links.multiplexer import Received, carried, give_back, multiplexed
+from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
 from shardkit.network.links.resp import Chunk, pack_command
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
@@ -352,7 +352,7 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     for turn in turns_of(again):
         done += exchange_all(turn, raw)
     for exchange in exchanges:
-        for attempt in exchange.fenced:  # one by one: each waits, while nobody waits for it
+        for attempt in exchange.apart:  # one by one: each waits, while nobody waits for it
             done += exchange_all([attempt], raw)
     return done
 
@@ -465,10 +465,10 @@ class Exchange:
             self._databases = request.databases
         self.raw = raw
         self._attempt = attempt
-        self.attempts = [attempt]  # and those at databases that cannot be used
+        self.attempts = [attempt]
         self._chunks = request.chunks()
         self.block = request.block
-        self.fenced: list[Attempt] = []  # at databases that are closed: nothing was sent
+        self.apart: list[Attempt] = []  # what is sent next instead, as a database cannot be used
         self.connection: Any = None
         self.helped = self.must_connect = self.timeout_changed = self._refused = False
         self.until = inf  # when the next replies are late, in monotonic seconds
@@ -540,18 +540,14 @@ class Exchange:
             if alone:
                 for error in errors.values():
                     raise error
-            unopened = {each: errors.get(each) for each in new if each not in opened}
-            if unopened:
-                usable, failed, self.fenced = self._attempt.without(unopened)
-                self.attempts = failed if usable is None else [usable, *failed]
-                self._chunks = [] if usable is None else usable.server_request.chunks()
-                self._attempt = usable or self._attempt
-                databases = [each for each in databases if each not in unopened]
+            if not connection.opened.issuperset(databases):
+                self.attempts, self._chunks = [], []
+                self.apart = self._attempt.apart(connection.opened)
         request = self._attempt.server_request
         if len(request.endpoints) > 1:
             if self._chunks:
                 connection.be_in_any()
-        elif self._chunks and databases:
+        elif self._chunks:
             self._enter(databases[0], request)
         self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
         self.due = self._expected[-1] if self._chunks else 0
@@ -561,15 +557,16 @@ class Exchange:
         connection, chunks = self.connection, self._chunks
         first, *others = chunks
         does = ALONE if self.block is not None else request.does
-        self.form = form = connection.form_for(
-            database, does, len(first.data), first.replies, several=bool(others)
-        )
-        if self._attempt.confirms or form == CONFIRMED:
+        if self._attempt.confirms:
             self.form, self._attempt.confirms = CONFIRMED, False
+        else:
+            self.form, data, count = connection.encode(
+                database, does, first.data, first.replies, several=bool(others)
+            )
+        if self.form == CONFIRMED:
             self._chunks = [Chunk(database.select, 1), *chunks]
-        elif form != PLAIN:
-            data = framed(form, database.select, first.data)
-            self._chunks = [Chunk(data, first.replies + ADDED[form]), *others]
+        elif self.form != PLAIN:
+            self._chunks = [Chunk(data, count), *others]
 
     def _write(self) -> None:
         n = self._written
@@ -641,10 +638,11 @@ class Exchange:
         attempt.error, attempt.refused = error, self._refused
         attempt.replies = replies
         if self.form != PLAIN and error is None:
-            attempt.replies = []
-            attempt.take(self.form, replies, None)
-            if has_selected(self.form, replies):
-                self.connection.entering(attempt.server_request.endpoints[0].database)
+            try:
+                found = self.connection.decode(self.form, replies, self._databases[0])
+                attempt.replies, attempt.confirms = found or [], found is None
+            except ConnectionError as astray:
+                attempt.replies, attempt.error = [], astray
         if attempt.error is not None and self.connection is not None:
             self.connection.disconnect()
 
@@ -786,7 +784,7 @@ class AwaitingLink(Link):
             if told is not None:
                 settled(told, None, written=received.written)
             return received
-        attempt = await _attempt(batch, started)
+        [attempt] = await _await_replies([(Attempt.of_all(batch, *started[1:]), started[0])])
         if told is not None:
             attempt.settle(told)
         topology, clients = topology or self._topology, clients or self._clients
@@ -826,15 +824,17 @@ class AwaitingLink(Link):
 
     async def _exchange(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Send attempts and wait for their ends; see `exchange_all`."""
-        # All, before anything is sent.
-        packed = [attempt.server_request.chunks() for attempt in attempts]
+        packed: list[tuple[Attempt, Sequence[Chunk]]] = []  # all, before anything is sent
+        for attempt in attempts:
+            chunks: Sequence[Chunk] = attempt.server_request.chunks()
+            confirmed = CONFIRMED in attempt.server_request.forms  # its place is among the others
+            packed += [each[:2] for each in _split(attempt)] if confirmed else [(attempt, chunks)]
         in_flight, alone = [], []
-        for attempt, chunks in zip(attempts, packed, strict=True):
+        for attempt, chunks in packed:
             request = attempt.server_request
             endpoint = request.endpoints[0]
             holder, databases = endpoint.access.way, request.databases
             connection = None
-            confirms, attempt.confirms = attempt.confirms, False
             if attempt.node is not None:
                 holder = pool_of_node(attempt.node)
                 databases = [holder.database]
@@ -843,36 +843,42 @@ class AwaitingLink(Link):
                 connection = multiplexed(holder)
             else:
                 holder = endpoint.pool
-            if not chunks:  # each database's are sent alone
-                continue
             if connection is None:
                 alone.append(_exchange_alone(holder, attempt, chunks, self._raw))
             else:  # a future: a task for each would cost more than all the rest
-                deadline = attempt.deadline
+                deadline, split = attempt.deadline, partial(_split, attempt)
                 future = connection.submit_chunks(
-                    chunks, databases, request.ends, self._raw, deadline, request.does, confirms
+                    chunks, databases, self._raw, deadline, request.does, split
                 )
-                if attempt.told:
-                    future.add_done_callback(partial(_note_end, attempt))
                 in_flight.append((attempt, future))
         if not alone:
-            await _await_replies(in_flight)
-        elif len(alone) == 1 and not in_flight:
-            await alone[0]
-        else:
-            await asyncio.gather(_await_replies(in_flight), *alone)
-        done, again = [], []
-        for attempt in attempts:
-            unopened = getattr(attempt.replies, "unopened", None)
-            if unopened is None:
-                ended, refused = attempt.outcomes()
-                done += ended
-                again += refused
-                continue
-            usable, failed, fenced = attempt.without(unopened)
-            done += failed
-            again += fenced if usable is None else [usable, *fenced]
-        return done + await self._exchange(again) if again else done
+            return await _await_replies(in_flight)
+        if len(alone) == 1 and not in_flight:
+            return [await alone[0]]
+        together, others = await asyncio.gather(_await_replies(in_flight), asyncio.gather(*alone))
+        return together + others
+
+
+def _split(attempt: Attempt, received: Received | None = None) -> list[Part]:
+    """Return what must be sent to databases alone; given replies, behind a confirmed SELECT."""
+    request = attempt.server_request
+    if received is None:
+        attempt.ended_parts, again = [], list(map(attempt.part, range(len(request.endpoints))))
+    else:
+        _receive(attempt, received)
+        attempt.ended_parts, again = attempt.outcomes()
+    parts = []
+    for part in again:
+        request, part.confirms = part.server_request, False
+        parts.append(Part(part, request.chunks(), request.databases[0], request.does))
+    return parts
+
+
+def _receive(attempt: Attempt, received: Received) -> None:
+    attempt.replies, attempt.refused, attempt.written = received, received.refused, received.written
+    attempt.sent = True
+    if received.lost is not None:
+        attempt.error, attempt.sent = received.lost
 
 
 def _note_end(attempt: Attempt, future: object) -> None:
@@ -885,13 +891,9 @@ async def _initialized(client: Any) -> None:
             await client.initialize()
 
 
-async def _attempt(batch: Batch, started: Started) -> Attempt:
-    attempt = Attempt.of_all(batch, *started[1:])
-    await _await_replies([(attempt, started[0])])
-    return attempt
-
-
-async def _exchange_alone(pool: Any, attempt: Attempt, chunks: list[Chunk], raw: bool) -> None:
+async def _exchange_alone(
+    pool: Any, attempt: Attempt, chunks: Sequence[Chunk], raw: bool
+) -> Attempt:
     """Send chunks over a connection of their own."""
     connection = None
     try:
@@ -908,22 +910,31 @@ async def _exchange_alone(pool: Any, attempt: Attempt, chunks: list[Chunk], raw:
             connection.for_block = False
             await give_back(pool, connection, broken=not attempt.refused)
     _note_end(attempt, None)
+    return attempt
 
 
 async def _await_replies(
-    in_flight: Sequence[tuple[Attempt, asyncio.Future[Received]]],
-) -> None:
-    """Wait for all replies; if cancelled, stop waiting for any of them."""
+    in_flight: list[tuple[Attempt, asyncio.Future[Received]]],
+) -> list[Attempt]:
+    """Wait for all replies, and return the attempts; if cancelled, stop waiting for any of them."""
+    ended: list[Attempt] = []
+    timed = 0
     try:
         for attempt, future in in_flight:
+            for each, done in in_flight[timed:] if handlers else ():
+                done.add_done_callback(partial(_note_end, each))
+            timed = len(in_flight)
             received = await future
-            attempt.written = received.written
-            if received.lost is None:
-                attempt.replies, attempt.refused = received, received.refused
+            in_flight += received.parts
+            if attempt.ended_parts is None:
+                _receive(attempt, received)
+                ended += attempt.outcomes()[0]
             else:
-                attempt.error, attempt.sent = received.lost.error, received.lost.sent
-                attempt.replies, attempt.refused = received, True
+                ended += attempt.ended_parts
     except BaseException:
         for _, future in in_flight:
-            future.cancel()
+            if not future.cancel() and not future.cancelled():
+                for _, part in future.result().parts:
+                    part.cancel()
         raise
+    return ended

@@ -45,12 +45,10 @@ from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
-    ADDED,
     CHANGES,
     CONFIRMED,
     PLAIN,
     SELECTED,
-    framed,
     has_selected,
     refusals,
 )
@@ -115,8 +113,9 @@ class Received(Replies):
     Those to a request for several databases include SELECT's.
     """
 
-    # Databases that cannot be used, with an error or None for a fence; then nothing was sent.
-    unopened: dict[ClientDatabase, Exception | None] | None = None
+    # Of databases whose commands are sent by themselves: what their sender knows each by, and its
+    # future.
+    parts: Sequence[tuple[Any, asyncio.Future[Received]]] = ()
 
     refused = False  # whether an error is among them, inside one, or in their place
     lost: ConnectionLost | None = None  # the error in their place
@@ -138,9 +137,11 @@ class QueuedRequest:
     confirms = False  # whether it needs a connection of its own, behind a confirmed SELECT
     is_copy = False  # of a request that is in flight on another lane
     given: Sequence[Chunk] = ()  # what is sent, if it is in several chunks
-    # Of a request for several databases, whose data has SELECT in front of each.
+    deadline: Deadline | None = None
+    # Of a request for several databases, whose data has SELECT in front of each; and what returns
+    # the commands for each alone: given replies, of those where they say that SELECT was refused.
     databases: Sequence[ClientDatabase] | None = None
-    ends: Sequence[int] = ()  # of those, how many replies there are up to each one's end
+    split: Callable[[Received | None], list[Part]]
 
     def __init__(
         self,
@@ -204,17 +205,20 @@ class QueuedRequest:
         timer = loop.call_later(left, expire)
         self.future.add_done_callback(lambda _: timer.cancel())
 
-    def give_back(self, unopened: dict[ClientDatabase, Exception | None]) -> None:
-        """End before anything is sent, as some databases cannot be used."""
-        if not self.future.done():
-            self.replies.unopened, self.replies.refused = unopened, True
-            self.future.set_result(self.replies)
-
     def fail(self, error: Exception, sent: bool) -> None:
         """End without all replies; ``sent`` if the server may have received the request."""
         if not self.future.done():
             self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
             self.future.set_result(self.replies)
+
+
+class Part(NamedTuple):
+    """The commands for one of several databases, and what their sender knows them by."""
+
+    attempt: Any
+    chunks: Sequence[Chunk]
+    database: ClientDatabase
+    does: int
 
 
 class _LargeString:
@@ -304,29 +308,55 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self,
         chunks: Sequence[Chunk],
         databases: Sequence[ClientDatabase],
-        ends: Sequence[int],
         raw: bool,
         deadline: Deadline | None,
         does: int,
-        confirms: bool = False,
+        split: Callable[[Received | None], list[Part]],
     ) -> asyncio.Future[Received]:
         """Queue chunks, with SELECT in front of the commands for each of several databases.
 
-        ``ends`` are the numbers of replies up to the end of each; see `submit`. If SELECT was
-        refused in front of them, that of a single one ``confirms``.
+        What must be sent alone is what ``split`` returns; see `QueuedRequest` and `submit`.
         """
-        first, *more = chunks
         database = databases[0] if len(databases) == 1 else None
-        request = QueuedRequest(
-            first.data, first.replies, self._loop.create_future(), database, raw, does
-        )
+        request = self._request(chunks, database, raw, does)
         if database is None:
-            request.databases, request.ends = databases, ends
-        if more:
-            request.more, request.given = deque(more), chunks
-        request.confirms = confirms
+            request.databases, request.split = databases, split
         count, size = request.unwritten, sum(len(chunk.data) for chunk in chunks)
         return self._queue(request, count, size, deadline)
+
+    def _request(
+        self, chunks: Sequence[Chunk], database: ClientDatabase | None, raw: bool, does: int
+    ) -> QueuedRequest:
+        first, *more = chunks
+        future = self._loop.create_future()
+        request = QueuedRequest(first.data, first.replies, future, database, raw, does)
+        if more:
+            request.more, request.given = deque(more), chunks
+        return request
+
+    def _parts_of(
+        self, request: QueuedRequest, replies: Received | None = None
+    ) -> list[QueuedRequest]:
+        """Return a request for each database that one for several is split into, which it ends.
+
+        They keep its place: what was called later must not overtake one of them.
+        """
+        parts, futures = [], []
+        for attempt, chunks, database, does in request.split(replies):
+            part = self._request(chunks, database, request.raw, does)
+            if request.deadline is not None:
+                part.limit(request.deadline, self._loop, self._note_silence)
+            futures.append((attempt, part.future))
+            parts.append(part)
+        request.replies.parts = futures
+        request.future.set_result(request.replies)
+        return parts
+
+    def _split(self, request: QueuedRequest, queued: deque[QueuedRequest]) -> int:
+        """Put the parts of a request in its place; return how many replies more there will be."""
+        parts = self._parts_of(request)
+        queued.extendleft(reversed(parts))
+        return sum(part.unwritten for part in parts) - request.unwritten
 
     def submit(
         self,
@@ -352,12 +382,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.fail(self._breaker.error(), sent=False)
             return future
         if deadline is not None and deadline.at != math.inf:
+            request.deadline = deadline
             request.limit(deadline, self._loop, self._note_silence)
             if future.done():
                 return future
-        if request.confirms:
-            self._divert(request)
-            return future
         lane, waiting = self, self._waiting
         if self._lanes or self._incomplete > LARGE_REPLY or size > LARGE_REQUEST:
             lane = self._lane_for(size)
@@ -582,6 +610,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             packed, count = request.data, request.count
             if elsewhere and not request.sent and not elsewhere.keys().isdisjoint(request.targets):
                 queued.popleft()
+                if request.databases is not None:
+                    waiting += self._split(request, queued)
+                    continue
                 waiting -= request.unwritten
                 self._divert(request, after=True)
                 continue
@@ -595,15 +626,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             elif request.database is not entered or self._selecting is not None:
                 if request.database not in connection.opened:
                     break
-                if not self._frame(request):
+                framed = self._frame(request)
+                if framed is None:
+                    # Over another connection, it might overtake what is still in flight here.
+                    if any(request.database in each.targets for each, *_ in in_flight):
+                        break
                     queued.popleft()
                     waiting -= request.unwritten
                     self._divert(request)
                     continue
-                entered = request.database
-                if request.form:
-                    packed = framed(request.form, entered.select, packed)  # type: ignore[union-attr]
-                    count += ADDED[request.form]
+                entered, (packed, count) = request.database, framed
             if handlers and not request.sent:
                 request.replies.written = time.perf_counter()
             request.sent = True
@@ -626,33 +658,27 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         elif not self._in_flight:
             self._pause()
 
-    def _frame(self, request: QueuedRequest) -> bool:
-        """Decide how a request reaches its database; False if SELECT must be confirmed first."""
-        connection, database, behind = self._connection, request.database, self._selecting
-        assert database is not None
-        form = connection.form_for(
-            database,
+    def _frame(self, request: QueuedRequest) -> tuple[bytes, int] | None:
+        """Return what is written, with replies; None if SELECT must be confirmed first."""
+        behind = self._selecting
+        form, data, count = self._connection.encode(
+            request.database,
             request.does,
-            len(request.data),
+            request.data,
             request.count,
             several=bool(request.more),
             answered=behind is None,
         )
+        if form == CONFIRMED:
+            return None
         if form == PLAIN:
             request.behind = behind
-        elif form != CONFIRMED:
+        else:
             request.form, self._selecting = form, request
-            connection.entering(database)
-        return bool(form != CONFIRMED)
+        return data, count
 
     def _divert(self, request: QueuedRequest, *, fenced: bool = False, after: bool = False) -> None:
-        """Send a request over a connection of its own, or after those of its database there.
-
-        Requests for several databases go back to their sender, who sends these one by one.
-        """
-        if request.databases is not None:
-            request.give_back({each: None for each in request.databases if each in self._elsewhere})
-            return
+        """Send a request over a connection of its own, or after those of its database there."""
         assert request.database is not None
         request.sent = False  # or it was refused, and not executed
         request.confirms = not after
@@ -755,14 +781,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         unopened = {each: errors.get(each) for each in wanted if each not in connection.opened}
         if unopened:
             queued, self._queued = self._queued, deque()
-            for request in queued:
-                if unopened.keys().isdisjoint(request.targets):
+            while queued:
+                request = queued.popleft()
+                if unopened.keys().isdisjoint(request.targets) or request.future.done():
                     self._queued.append(request)
                     continue
-                self._waiting -= request.unwritten
                 if request.databases is not None:
-                    request.give_back(unopened)
-                elif (failure := unopened[request.database]) is not None:
+                    self._waiting += self._split(request, queued)
+                    continue
+                self._waiting -= request.unwritten
+                if (failure := unopened[request.database]) is not None:
                     request.fail(failure, sent=False)
                 else:
                     self._divert(request, fenced=True)
@@ -875,11 +903,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 self._must_close = self._must_close or parser.unusable
             if missing:
                 break
+            if last:
+                self._end(request)  # if that fails, it fails as what is in flight
             in_flight.popleft()
             delivered += count
             freed += size
-            if last:
-                self._end(request)
         if delivered:
             self._received = self._incomplete = 0
             self._first_since = self._answered_at = self._last_read
@@ -890,8 +918,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Give a request its replies: all have come."""
         if request.form or request.behind is not None:
             self._end_framed(request)
-        elif not request.future.done():
+        elif request.future.done():
+            pass
+        elif request.databases is None or not request.replies.refused:
             request.future.set_result(request.replies)
+        else:
+            for part in self._parts_of(request, request.replies):
+                self._divert(part)
 
     def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""
@@ -902,12 +935,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             del replies[0]  # as almost always, without further calls
         elif request.form:
             connection, form, database = self._connection, request.form, request.database
-            if not has_selected(form, replies):
-                request.unselected = True
-                if connection.selected == database.number:  # type: ignore[union-attr]
-                    connection.be_in_any()
+            request.unselected = not has_selected(form, replies)
             try:
-                found = connection.unframed(form, replies)
+                found = connection.decode(form, replies, database)
             except ConnectionError as error:
                 self._must_close = connection.ends = True
                 request.fail(error, sent=True)

@@ -30,12 +30,12 @@ measured: runs of 2 to 8 took 3 to 11% longer, of 12 and 16 4% less, of 50 a qua
 from __future__ import annotations
 
 import reprlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, compress, filterfalse, islice, pairwise
-from operator import add, itemgetter, ne
-from typing import Any, NamedTuple, TypeAlias
+from operator import add, itemgetter, ne, sub
+from typing import Any, TypeAlias
 
 import hiredis
 
@@ -149,6 +149,14 @@ class UniformCommands:
 
     name: str
     columns: Sequence[Sequence[bytes]]
+    _lengths: list[list[int]] = field(default_factory=list)
+
+    @property
+    def lengths(self) -> list[list[int]]:
+        """The lengths of the arguments, by column; computed once, as that takes a while."""
+        if not self._lengths:
+            self._lengths = [list(map(len, column)) for column in self.columns]
+        return self._lengths
 
     @classmethod
     def of(cls, commands: Sequence[Arguments]) -> UniformCommands | None:
@@ -191,7 +199,7 @@ class UniformCommands:
             data = pack_command((joined, *first, *values))
             if len(data) <= CHUNK_BYTES:
                 return [Chunk(data, count)]
-        lengths = [list(map(len, column)) for column in columns]
+        lengths = self.lengths[shared:]
         name = (joined or self.name).encode()
         head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
         cuts = self._cuts(lengths, joined)
@@ -218,8 +226,8 @@ class UniformCommands:
         """Return where chunks start and end; with ``starts``, only there."""
         # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
         fixed = 12 * len(lengths) + (0 if joined else 20 + len(self.name))
-        requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
         count = len(lengths[0])
+        requests = CHUNK_REQUESTS if not joined else count if starts else CHUNK_JOINED
         if count <= requests and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
             return [(0, count)]
         sizes = lengths[0]
@@ -234,79 +242,59 @@ class UniformCommands:
         return _cuts([size + fixed for size in sizes], requests)
 
     def in_parts(
-        self, starts: Sequence[int], selects: Sequence[bytes], wrapped: bool = False
-    ) -> tuple[list[Chunk], list[int]]:
+        self,
+        starts: Sequence[int],
+        selects: Sequence[bytes],
+        joined: str = "",
+        shared: int = 0,
+        wrapped: bool = False,
+    ) -> tuple[list[Chunk], list[int]] | None:
         """Pack commands for several databases; return chunks, and the replies up to each one's end.
 
         ``starts`` is where each database's commands start, and the end of all. If ``wrapped``, each
-        database's are a transaction.
+        database's are a transaction; if ``joined``, one command, see `chunks`. Return None if one
+        of these is too large.
         """
-        added, between = (3, EXEC + MULTI) if wrapped else (1, b"")
-        columns = self.columns
-        lengths = [list(map(len, column)) for column in columns]
-        name = self.name.encode()
-        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
-        stride = 1 + 2 * len(columns)
-        chunks = []
-        part = 0
+        if joined and starts[-1] > CHUNK_JOINED < max(map(sub, starts[1:], starts)):
+            return None
+        begin, end, added = (MULTI, EXEC, 3) if wrapped else (b"", b"", 1)
+        columns, lengths = self.columns[shared:], self.lengths[shared:]
+        first = [column[0] for column in self.columns[:shared]]
+        words = [(joined or self.name).encode(), *first]
+        head = b"".join([b"\r\n$%d\r\n%b" % (len(word), word) for word in words])
+        row = b"" if joined else b"\r\n*%d%b" % (1 + len(columns), head)
+        stride, width = bool(row) + 2 * len(columns), len(columns)
+        between, chunks, part = b"\r\n" + end + begin, [], 0
         # Whoever sends a chunk may be cancelled before the next one: no transaction may be open.
-        for a, b in self._cuts(lengths, "", starts if wrapped else ()):
-            pieces = _interleaved(head, columns, lengths, a, b)
-            before = part
-            while starts[part] < b:
-                select = selects[part] if part == before else between + selects[part]
-                pieces[stride * (starts[part] - a)] = b"\r\n" + select[:-2] + head
-                part += 1
-            data = b"".join(pieces)[2:]
-            data = MULTI + data + EXEC if wrapped else data
-            chunks.append(Chunk(data, b - a + added * (part - before)))
+        for a, b in self._cuts(lengths, joined, starts if wrapped or joined else ()):
+            pieces = _interleaved(row, columns, lengths, a, b)
+            last = bisect_left(starts, b, part)
+            own = zip(pairwise(starts[part : last + 1]), selects[part:last], strict=True)
+            for (start, stop), select in own:
+                at = stride * (start - a)
+                if row:
+                    pieces[at] = between + select[:-2] + row
+                else:
+                    count = len(words) + width * (stop - start)
+                    pieces[at] = b"%b%b*%d%b%b" % (between, select, count, head, pieces[at])
+            pieces[0] = begin + pieces[0][len(between) :]
+            pieces[-1] += end
+            data = b"".join(pieces)
+            if joined and last - part == 1 and len(data) > CHUNK_BYTES:
+                return None
+            replies = (last - part) * (added + 1) if joined else b - a + (last - part) * added
+            chunks.append(Chunk(data, replies))
+            part = last
+        if joined:
+            return chunks, list(range(added + 1, (added + 1) * len(starts), added + 1))
         return chunks, list(map(add, starts[1:], range(added, added * len(starts), added)))
 
     def largest(self, starts: Sequence[int]) -> int:
         """Return about how many bytes the commands of the largest part have."""
-        total = sum(sum(map(len, column)) for column in self.columns)
+        total = sum(map(sum, self.lengths))
         if total <= CHUNK_BYTES:
             return total
-        sizes = [
-            [sum(map(len, column[a:b])) for a, b in pairwise(starts)] for column in self.columns
-        ]
-        return max(map(sum, zip(*sizes, strict=True)))
-
-    def joined_in_parts(
-        self,
-        starts: Sequence[int],
-        selects: Sequence[bytes],
-        joined: str,
-        shared: int,
-        wrapped: bool = False,
-    ) -> list[Chunk] | None:
-        """Pack the commands for several databases, those of each as one; None if one is too large.
-
-        See `in_parts` and `chunks`.
-        """
-        columns, bounds = self.columns[shared:], list(pairwise(starts))
-        replies = 4 if wrapped else 2
-        begin, end = (MULTI, EXEC) if wrapped else (b"", b"")
-        count, width, stride = len(columns[0]), len(columns), 2 * len(columns)
-        if count > CHUNK_JOINED and max(b - a for a, b in bounds) > CHUNK_JOINED:
-            return None
-        first = [joined.encode(), *(column[0] for column in self.columns[:shared])]
-        head = b"".join(b"\r\n$%d\r\n%b" % (len(value), value) for value in first)
-        pieces = _interleaved(
-            b"", columns, [list(map(len, column)) for column in columns], 0, count
-        )
-        for n, ((a, b), select) in enumerate(zip(bounds, selects, strict=True)):
-            size, before = len(first) + width * (b - a), end + begin if n else b""
-            begun = b"\r\n%b%b*%d%b%b" % (before, select, size, head, pieces[stride * a])
-            pieces[stride * a] = begun
-        whole = b"%b%b%b" % (begin, b"".join(pieces)[2:], end)
-        if len(whole) <= CHUNK_BYTES and len(bounds) <= CHUNK_REQUESTS:
-            return [Chunk(whole, replies * len(bounds))]
-        packed = [b"".join([*pieces[stride * a : stride * b], b"\r\n"])[2:] for a, b in bounds]
-        packed = [begin + data.removeprefix(end + begin) + end for data in packed]
-        if max(map(len, packed)) > CHUNK_BYTES:
-            return None
-        return join(packed, [replies] * len(packed))
+        return max(sum(sum(sizes[a:b]) for sizes in self.lengths) for a, b in pairwise(starts))
 
 
 def _interleaved(
@@ -363,23 +351,11 @@ _JOINED = {
 }
 _NAME, _KEY = itemgetter(0), itemgetter(1)
 _IS_JOINED = itemgetter(1)  # of a run
-_NAMES = frozenset(name for name, _ in _JOINED)
-# By joined command: the arguments of each original that it takes.
-_VALUES = {
-    "MGET": itemgetter(slice(1, 2)),
-    "MSET": itemgetter(1, 2),
-    "HMGET": itemgetter(slice(2, 3)),
-    **dict.fromkeys(("DEL", "EXISTS", "TOUCH", "UNLINK"), itemgetter(slice(1, 2))),
-}
 _MIN_JOINED = 12  # neighbours; or two, if there is nothing else
-_MIN_COLUMNS = 128  # neighbours to be packed by column
 
 
-class JoinedRun(NamedTuple):
-    """A run of ``size`` replies of the batch; one reply of the server if they were joined."""
-
-    size: int
-    joined: bool = False
+JoinedRun: TypeAlias = tuple[int, bool]
+"""How many replies of the batch a run is, and whether the server gives one for all."""
 
 
 def pack_joined(
@@ -396,16 +372,16 @@ def pack_joined(
     for start, stop in _joinable(commands, in_slots):
         if done < start:
             packed += pack_all(commands[done:start])
-            runs.append(JoinedRun(start - done))
+            runs.append((start - done, False))
         chunks, joined_runs = _join_run(commands[start:stop])
         packed += chunks
         runs += joined_runs
         done = stop
     if not done:  # nothing to join
-        return pack_all(commands), [JoinedRun(len(commands))]
+        return pack_all(commands), [(len(commands), False)]
     if done < len(commands):
         packed += pack_all(commands[done:])
-        runs.append(JoinedRun(len(commands) - done))
+        runs.append((len(commands) - done, False))
     return join([each.data for each in packed], [each.replies for each in packed]), runs
 
 
@@ -414,45 +390,26 @@ def _joinable(commands: Sequence[Arguments], in_slots: bool) -> Iterator[tuple[i
 
     Nothing is joined where runs are short on average, because finding them would cost more.
     """
-    names = list(map(_NAME, commands))
-    bounds = _bounds(names)
+    names, sizes = list(map(_NAME, commands)), list(map(len, commands))
+    columns: list[Sequence[Any]] = [names, sizes]
+    if _too_short(_bounds(*columns)) or 1 in sizes:  # nonsense, for the server to refuse
+        return
+    keys: list[Any] = list(map(_KEY, commands))
+    if "HGET" in names:  # 1 and 1.0 are equal, but not the same key
+        columns.append(
+            [(type(k), k) if n == "HGET" else n for n, k in zip(names, keys, strict=True)]
+        )
+    if in_slots:
+        if not set(map(type, keys)) <= {str, bytes, int}:
+            return
+        columns.append(slots_of(keys))
+    bounds = _bounds(*columns)
     if _too_short(bounds):
         return
-    for start, stop in pairwise(bounds):
-        name = names[start]
-        if type(name) is not str or name not in _NAMES:
-            continue
-        if stop - start < (_MIN_JOINED if len(bounds) > 2 else 2):
-            continue
-        within = _bounds_within(name, commands[start:stop], in_slots)
-        if _too_short(within):
-            continue
-        for a, b in pairwise(within):
-            known = (name, len(commands[start + a])) in _JOINED
-            if known and b - a >= (_MIN_JOINED if len(within) > 2 else 2):
-                yield start + a, start + b
-
-
-def _bounds_within(name: str, commands: Sequence[Arguments], in_slots: bool) -> list[int]:
-    """Return the bounds of joinable runs among commands of one name."""
-    sizes = list(map(len, commands))
-    uniform = sizes.count(sizes[0]) == len(sizes)
-    if uniform and name != "HGET" and not in_slots:
-        return [0, len(commands)]
-    if 1 in sizes:  # nonsense, for the server to refuse
-        return []
-    columns: list[Sequence[Any]] = [] if uniform else [sizes]
-    keys: list[Any] = list(map(_KEY, commands))
-    kinds = set(map(type, keys))
-    if name == "HGET":
-        if len(kinds) > 1:  # 1 and 1.0 are equal, but not the same key
-            return []
-        columns.append(keys)
-    if in_slots:
-        if not kinds <= {str, bytes, int}:
-            return []
-        columns.append(slots_of(keys))
-    return _bounds(*columns)
+    for a, b in pairwise(bounds):
+        known = type(names[a]) is str and (names[a], sizes[a]) in _JOINED
+        if known and b - a >= (_MIN_JOINED if len(bounds) > 2 else 2):
+            yield a, b
 
 
 def _bounds(*columns: Sequence[Any]) -> list[int]:
@@ -466,21 +423,20 @@ def _bounds(*columns: Sequence[Any]) -> list[int]:
 
 def _too_short(bounds: Sequence[int]) -> bool:
     """Whether runs are short on average; not, if there is but one."""
-    return not bounds or len(bounds) - 1 > max(1, bounds[-1] // _MIN_JOINED)
+    return len(bounds) - 1 > max(1, bounds[-1] // _MIN_JOINED)
 
 
 def _join_run(commands: Sequence[Arguments]) -> tuple[list[Chunk], list[JoinedRun]]:
     """Pack a run as one command; or several, where it is too large for a chunk."""
     name, shared = _JOINED[str(commands[0][0]), len(commands[0])]
-    if len(commands) < _MIN_COLUMNS:
-        values = chain.from_iterable(map(_VALUES[name], commands))
-        data = pack((name, *commands[0][1 : 1 + shared], *values))
-        if len(data) <= CHUNK_BYTES:
-            return [Chunk(data, 1)], [JoinedRun(len(commands), joined=True)]
     uniform = UniformCommands.of(commands)
     if uniform is not None:
         return _join(name, shared, uniform)
-    return pack_all(commands), [JoinedRun(len(commands))]
+    values = chain.from_iterable(row[1 + shared :] for row in commands)
+    data = pack((name, *commands[0][1 : 1 + shared], *values))
+    if len(data) <= CHUNK_BYTES and len(commands) <= CHUNK_JOINED:
+        return [Chunk(data, 1)], [(len(commands), True)]
+    return pack_all(commands), [(len(commands), False)]
 
 
 def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
@@ -489,18 +445,18 @@ def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
         return list(chain.from_iterable(replies))
     out: list[Reply] = []
     left = iter(replies)
-    for run in runs:
-        if not run.joined:
-            out.extend(islice(left, run.size))
+    for size, joined in runs:
+        if not joined:
+            out.extend(islice(left, size))
             continue
         reply = next(left)
         if isinstance(reply, list):  # MGET's or HMGET's
             out.extend(reply)
         elif isinstance(reply, int):  # a count
             out.append(reply)
-            out.extend([0] * (run.size - 1))
+            out.extend([0] * (size - 1))
         else:  # an error, or MSET's OK
-            out.extend([reply] * run.size)
+            out.extend([reply] * size)
     return out
 
 
@@ -520,5 +476,5 @@ def joined_kind(uniform: UniformCommands) -> tuple[str, int] | None:
 
 def _join(name: str, shared: int, uniform: UniformCommands) -> tuple[list[Chunk], list[JoinedRun]]:
     chunks = uniform.chunks(joined=name, shared=shared)
-    runs = [JoinedRun(chunk.replies, joined=True) for chunk in chunks]
+    runs = [(chunk.replies, True) for chunk in chunks]
     return [Chunk(chunk.data, 1) for chunk in chunks], runs

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, pairwise
-from operator import attrgetter, itemgetter
+from itertools import accumulate, chain, repeat
+from operator import attrgetter, itemgetter, sub
 from typing import Any
 
 from redis.exceptions import (
@@ -220,7 +220,7 @@ class ServerRequest:
                 chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
             else:
                 chunks += self._packed(self._requests(positions))
-        if self.runs and not any(run.joined for run in self.runs):
+        if self.runs and not any(joined for _, joined in self.runs):
             self.runs = []
         return chunks
 
@@ -253,21 +253,17 @@ class ServerRequest:
                 kind = None
             form, does = SELECTED, _harmless(effects((uniform.name,)), (uniform.name,))
             if does & CHANGES:
-                most = 1 if kind else max(end - start for start, end in pairwise(starts))
+                most = 1 if kind else max(map(sub, starts[1:], starts))
                 form = form_of(does, uniform.largest(starts), most, may_multi)
             if form != CONFIRMED:  # else perhaps a part does not need that
-                self.forms = [form] * len(selects)
-                if kind is None:
-                    chunks, self.ends = uniform.in_parts(starts, selects, form == WRAPPED)
+                packed = uniform.in_parts(starts, selects, *(kind or ("", 0)), form == WRAPPED)
+                if packed is not None:
+                    self.forms = [form] * len(selects)
+                    if kind is not None:
+                        self.runs = list(zip(map(sub, starts[1:], starts), repeat(True)))
+                        self.run_ends = list(range(1, len(starts)))
+                    chunks, self.ends = packed
                     return chunks
-                joined = uniform.joined_in_parts(starts, selects, *kind, form == WRAPPED)
-                if joined is not None:
-                    self.runs = [JoinedRun(b - a, joined=True) for a, b in pairwise(starts)]
-                    self.run_ends = list(range(1, len(starts)))
-                    added = 1 + ADDED[form]
-                    self.ends = list(range(added, added * len(starts), added))
-                    return joined
-                self.forms = []
         all_chunks: list[Chunk] = []
         for n, select in enumerate(selects):
             part = self.parts([n])
@@ -281,7 +277,7 @@ class ServerRequest:
                 chunks, count = [], 0
             else:
                 self.brought |= part.brought
-                self.runs += (part.runs or [JoinedRun(count)]) if self.joins else []
+                self.runs += (part.runs or [(count, False)]) if self.joins else []
                 first.data, count = framed(form, select, first.data), count + ADDED[form]
                 first.replies += ADDED[form]
             all_chunks += chunks
@@ -302,6 +298,8 @@ class ServerRequest:
                 for form, end in zip(self.forms, ends, strict=True):
                     if form == SELECTED:  # for certain: they have no error, see `outcomes`
                         found += replies[start + 1 : end]
+                    elif form == WRAPPED and type(executed := replies[end - 1]) is list:
+                        found += executed[1:]
                     else:
                         found += unframed(form, replies[start:end]) or ()
                     start = end
@@ -316,7 +314,7 @@ class ServerRequest:
             return self._packed_rows(list(map(_ARGS, requests)))
         pieces = [self._pack(request) for request in requests]
         if self.joins:
-            self.runs.append(JoinedRun(sum(count for _, count in pieces)))
+            self.runs.append((sum(count for _, count in pieces), False))
         return join([data for data, _ in pieces], [count for _, count in pieces])
 
     def _packed_rows(self, rows: Sequence[Arguments]) -> list[Chunk]:

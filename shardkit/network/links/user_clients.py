@@ -176,19 +176,28 @@ def _naming_errors(client: Any) -> Iterator[None]:
         raise policy_of(client).named(error) from error.__cause__
 
 
-@contextmanager
-def _piped(pipeline: Any, commands: Sequence[Sequence[Any]], executes: bool) -> Iterator[None]:
+class _piped(watched):  # noqa: N801 - a context manager
     """Send the events of a pipeline's exchange, and name its errors."""
-    with watched(policy_of(pipeline), commands):
+
+    __slots__ = ("_executes",)
+
+    def __init__(self, pipeline: Any, commands: Sequence[Sequence[Any]], executes: bool) -> None:
+        super().__init__(policy_of(pipeline), commands)
+        self._executes = executes
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            yield
-        except WatchError as error:
-            # redis-py raises it for what a signal handler raises and for lost connections, too.
-            # A caller would repeat what EXEC may have done.
-            reraise_handlers(error)
-            if executes and getattr(error.__context__, "maybe_executed", False):
-                raise error.__context__ from None  # type: ignore[misc]
+            if isinstance(error, WatchError):
+                # redis-py raises it for what a signal handler raises and for lost connections, too.
+                # A caller would repeat what EXEC may have done.
+                reraise_handlers(error)
+                if self._executes and getattr(error.__context__, "maybe_executed", False):
+                    raise error.__context__ from None  # type: ignore[misc]
+        except BaseException as behind:
+            error = behind
             raise
+        finally:
+            super().__exit__(kind, error, traceback)
 
 
 class DirectPipeline(Pipeline):

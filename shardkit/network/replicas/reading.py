@@ -146,8 +146,9 @@ class LinkReads:
                     if modes[shard] is not None:
                         self._replicas.wrote(*where)
         for shard, where in shards.items():
-            if modes[shard] is not None and not self._replicas.is_known(*where):
-                yield Call(self._replicas.ask, where)
+            mode = modes[shard]
+            if mode is not None and not self._replicas.is_known(*where):
+                yield Call(self._replicas.ask, (*where, mode))
         out = Replies()
         todo: Sequence[int] = range(len(batch))
         avoid: set[Entry] = set()
@@ -192,8 +193,9 @@ class LinkReads:
                 break
             shards = {shard: shards[shard] for shard in failed}
             todo = again
-            for where in shards.values():
-                yield Call(self._replicas.ask, where)
+            for shard, where in shards.items():
+                if (mode := modes[shard]) is not None:
+                    yield Call(self._replicas.ask, (*where, mode))
         out.failed = any(isinstance(reply, ShardFailure) for reply in out)
         return out
 
@@ -281,7 +283,7 @@ class _ClientReads:
         """Execute a command on servers until one answers: yield what is needed."""
         where = self.component, self.number
         if self.read_from is not _MASTER and not self.replicas.is_known(*where):
-            yield Call(self.replicas.ask, where)
+            yield Call(self.replicas.ask, (*where, self.read_from))
         avoid: set[Entry] = set()
         error: Exception | None = None
         for _ in range(ATTEMPTS):
@@ -300,7 +302,7 @@ class _ClientReads:
             if entry is None:
                 break
             avoid.add(entry)
-            yield Call(self.replicas.ask, where)
+            yield Call(self.replicas.ask, (*where, self.read_from))
         assert error is not None
         raise error
 

@@ -25,7 +25,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -126,6 +126,7 @@ class _ShardState:
     component: Component
     master: ReplicaState
     replicas: list[ReplicaState]
+    is_asked: bool = False  # whether the first question was waited for
     history: str = ""  # the replication id of the master's data
     # The master's offset at times.
     samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
@@ -298,16 +299,22 @@ class Replicas:
         entry = component.entry_of(shard)
         if not (self.zone if entry.is_cluster else entry.replicas or entry.is_sentinel):
             return True
-        return self._state(component, shard).master.asked_at > _NEVER
+        return self._state(component, shard).is_asked
 
-    def ask(self, component: Component, number: int | None) -> None:
-        """Ask a shard's servers now. Blocks."""
+    def ask(self, component: Component, number: int | None, read_from: ReadFrom) -> None:
+        """Ask a shard's servers now; if only replicas may be read, wait for one to use. Blocks."""
         shard = Shard(component.name, number)
         state = self._state(component, shard)
         if component.entry_of(shard).is_cluster:
             self._ask_nodes(state)
         else:
-            self._ask_all([state], None)
+            self._ask_all([state], first=True)
+        state.is_asked = True
+        if read_from.mode == "replica":
+            servers = {_server(each.entry) for each in state.replicas} & self._asking.keys()
+            for _ in as_completed([self._asking[each] for each in servers]):
+                if not all(each.problem for each in state.replicas):
+                    return
 
     def close(self) -> None:
         """Stop asking servers."""
@@ -362,7 +369,7 @@ class Replicas:
             if self.zone and now - state.master.asked_at > _ZONES:
                 self._ask_nodes(state)
         states = [each for each in states if each not in clusters]
-        self._ask_all(states, INTERVAL)
+        self._ask_all(states)
         for state in states:
             if state.wanted and not self._hangs(state.master):
                 self._switch(state)
@@ -382,31 +389,29 @@ class Replicas:
                     is_near = info.get("availability_zone", "") == self.zone
                     (self._clients.near.add if is_near else self._clients.near.discard)(name)
 
-    def _ask_all(self, states: list[_ShardState], patience: float | None) -> None:
+    def _ask_all(self, states: list[_ShardState], *, first: bool = False) -> None:
         """Ask the masters, then the replicas; each server once, however many shards it has.
 
-        Each answer counts when it comes. Nobody waits for one for longer than ``patience`` seconds.
+        Each answer counts when it comes. Nobody waits for a server for longer than INTERVAL; only
+        a ``first`` question waits for the one before it.
         """
-        self._ask_each([(state, state.master) for state in states], patience)
-        replicas = [(state, replica) for state in states for replica in state.replicas]
-        self._ask_each(replicas, patience)
+        self._ask_each([(state, state.master) for state in states], first)
+        self._ask_each([(state, each) for state in states for each in state.replicas], first)
 
-    def _ask_each(
-        self, asked: list[tuple[_ShardState, ReplicaState]], patience: float | None
-    ) -> None:
+    def _ask_each(self, asked: list[tuple[_ShardState, ReplicaState]], first: bool) -> None:
         servers: dict[str, list[tuple[_ShardState, ReplicaState]]] = {}
         for state, server in asked:
             servers.setdefault(_server(server.entry), []).append((state, server))
         pool, begun = ThreadPoolExecutor(len(servers) or 1, "shardkit-replicas"), []
         with suppress(RuntimeError):  # no more threads can be started: perhaps the process ends
             for name, own in servers.items():
+                if first and self._hangs(own[0][1]):
+                    wait([self._asking[name]], INTERVAL)
                 if self._hangs(own[0][1]):
-                    if patience is not None:
-                        continue
-                    wait([self._asking[name]])
+                    continue
                 self._asking[name] = future = pool.submit(self._ask_server, own)
                 begun.append(future)
-        wait(begun, patience)
+        wait(begun, INTERVAL)
         pool.shutdown(wait=False)
 
     def _hangs(self, server: ReplicaState) -> bool:

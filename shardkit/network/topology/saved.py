@@ -12,6 +12,7 @@ the passwords that the entries hold, so only its owner may read it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -23,7 +24,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from shardkit import log_records
 from shardkit.config.component import EPOCH_KEY, Stored
@@ -204,21 +205,34 @@ class SavedEntries:
                     content[name] = dict(each)
             whole = {"format": 1, "server": self._server, "sha256": _digest(content)}
             whole["components"] = content
-            replace_file(self.path, json.dumps(whole, indent=1).encode())
+            with replacing(self.path) as file:
+                file.write(json.dumps(whole, indent=1).encode())
 
     def after_fork(self) -> None:
         """Forget the parent's thread and lock in a forked child."""
         self._lock, self._thread = threading.Lock(), None
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file at once, by one that only this user can read. Raises OSError."""
-    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+@contextmanager
+def replacing(path: Path, *, keeps: bool = False) -> Iterator[BinaryIO]:
+    """Give a file that replaces another at the end, at once; only this user can read it.
+
+    With ``keeps`` it has that one's owner, group and mode. Raises OSError.
+    """
+    path = path.resolve() if keeps else path.absolute()  # a link stays one
+    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as file:
-            file.write(data)
+            if keeps and path.exists():
+                before, new = path.stat(), os.fstat(number)
+                if not stat.S_ISREG(before.st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+                if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
+                    os.fchown(number, before.st_uid, before.st_gid)
+                os.fchmod(number, before.st_mode & 0o777)
+            yield file
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(number)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from redis.exceptions import ConnectionError, InvalidResponse, RedisError, TimeoutError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from shardkit import log_records
 from shardkit.config.component import (
@@ -45,10 +45,9 @@ from shardkit.config.component import (
 from shardkit.config.entry import Entry, read_regular
 from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap, unreadable
-from shardkit.config.store import HISTORY_KEY
+from shardkit.config.store import HISTORY_KEY, values_of
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, RetiredError
 from shardkit.network.connections.databases import ClientDatabase, Steps, connection_name
-from shardkit.network.connections.reply_kinds import are_texts
 from shardkit.network.topology.feed import ChangeFeed
 from shardkit.network.topology.saved import SavedEntries
 from shardkit.operations.commands import Shard
@@ -395,12 +394,9 @@ def _require_references(component: Component, known: Component | None) -> None:
 
 def _texts(keys: list[str], replies: list[Any]) -> Values:
     """Return MGET's reply, the last one; others may have been refused."""
-    values: Values | Exception = replies[-1]
-    if isinstance(values, Exception):
-        raise values
-    if not are_texts(values) or len(values) != len(keys):
-        raise InvalidResponse(f"the reply to MGET cannot be used: {values!r:.60}")
-    return values
+    if isinstance(replies[-1], Exception):
+        raise replies[-1]
+    return values_of(keys, replies[-1])
 
 
 class MapFile(Source):

@@ -35,6 +35,17 @@ end
 local function column_key(place, chunk)
   return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
 end
+
+-- A column has at most a value for each number that a document of the chunk had.
+local function check_column(state, place, chunk, width, report)
+  local key = column_key(place, chunk)
+  local size, most = call('STRLEN', key), width * math.min(CHUNK, state.next - chunk * CHUNK)
+  if size > most or size % width > 0 then
+    (report or damaged)(key, int(size) .. ' bytes', 'values of ' .. int(width) .. ', at most '
+      .. int(most) .. ' bytes')
+  end
+end
+
 local function pending_key(number) return PREFIX .. 'p:' .. int(number) end
 local function moves_key() return PREFIX .. 'm:0' end
 

@@ -139,7 +139,10 @@ end
 -- move; nil if the postings cannot be read, and where.
 local function removal(chunk, id)
   local length = call('HSTRLEN', short_key(chunk, id), int(id % 128))
-  if length ~= #LONG then return 4 end
+  if length ~= #LONG then
+    if length % 4 > 0 then return nil, short_key(chunk, id), length end
+    return 4
+  end
   local key = long_key(chunk, id)
   local size = call('STRLEN', key)
   if size == 0 or size % 4 > 0 then return nil, key, size end

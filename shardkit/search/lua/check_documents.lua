@@ -37,10 +37,12 @@ local function seek(chunk, id, place)
   table.insert(sought[name], place)
 end
 
+local function width_of(k) return byte(ARGV[2], k) == 110 and 8 or 4 end -- n
+
 local function check_columns(at, id)
   local chunk, place = floor(at / CHUNK), at % CHUNK
   for k = 1, #ARGV[2] do
-    local width = byte(ARGV[2], k) == 110 and 8 or 4 -- n
+    local width = width_of(k)
     local key = column_key(k, chunk)
     local value = call('GETRANGE', key, int(width * place), int(width * place + width - 1))
     if #value < width then
@@ -100,6 +102,7 @@ while number < state.next and left > 0 do
     if live ~= counted then
       note(KEYS[1], 'c' .. int(chunk) .. '=' .. int(counted), int(live) .. ' as marked')
     end
+    for k = 1, #ARGV[2] do check_column(state, k, chunk, width_of(k), note) end
   end
   if not ids.from or number >= ids.from + 128 then
     ids = {from = number - number % 128}

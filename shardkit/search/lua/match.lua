@@ -102,7 +102,8 @@ end
 local function open_window(state, chunk, first, last, documents)
   if here.chunk ~= chunk then loaded = {} end
   here = {
-    chunk = chunk, first = first, last = last, documents = documents, live = state.live[chunk],
+    state = state, chunk = chunk, first = first, last = last, documents = documents,
+    live = state.live[chunk],
     counts = {}, postings = {}, places = {}, columns = {},
   }
 end
@@ -322,6 +323,7 @@ local function column(k, width, places)
   local found = here.columns[k]
   if not found then
     local first, last = int(width * here.first), int(width * here.last - 1)
+    check_column(here.state, k, here.chunk, width)
     found = call('GETRANGE', column_key(k, here.chunk), first, last)
     here.columns[k] = found
   end

@@ -8,11 +8,17 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TypedDict, TypeVar, cast
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
-from shardkit.operations.arguments import SINGLE, Seconds, in_seconds, is_number, shown
+from shardkit.operations.arguments import (
+    LONGEST_WAIT as LONGEST_WAIT,
+    SINGLE,
+    Seconds,
+    check_integer as check_integer,
+    check_seconds as check_seconds,
+    shown,
+)
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import Partition, part_count, partition
 
-LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
 LONGEST_EXPIRY = 2**31 - 1  # seconds
 MOST_MEMBERS = 2**63 - 1
 MOST_PARTS = 2**32  # as many as CRC-32 has values
@@ -46,29 +52,21 @@ def check_name(name: str) -> None:
         )
 
 
-def check_integer(owner: str, field: str, value: int, lowest: int, highest: int) -> None:
-    """Check that an argument is an integer within bounds."""
-    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-        raise InvalidArgumentError(
-            f"{owner}: {field}={shown(value)}", f"give an integer, {lowest:,} to {highest:,}"
-        )
-
-
-def check_seconds(owner: str, field: str, value: Seconds, least: float, most: float) -> float:
-    """Return an argument in seconds, checked."""
-    value = in_seconds(value)
-    if not is_number(value) or not least <= value <= most:
-        raise InvalidArgumentError(
-            f"{owner}: {field}={shown(value)}", f"give seconds, {least:g} to {most:,.0f}"
-        )
-    return float(value)
-
-
 def wait_seconds(owner: str, timeout: Seconds | None, field: str = "timeout") -> float:
     """Return the seconds to wait, as `check_seconds` does; None means for ever."""
     if timeout is None:
         return LONGEST_WAIT
-    return check_seconds(owner, field, timeout, 0, LONGEST_WAIT)
+    return check_seconds(owner, field, timeout)
+
+
+def distinct(owner: str, field: str, values: Iterable[T]) -> list[T]:
+    """Return an argument's values without repetitions, in their order."""
+    try:
+        return list(dict.fromkeys(values))
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{owner}: {field} with a value that cannot be compared", "give texts"
+        ) from None
 
 
 def check_tag(owner: str, field: str, name: str) -> str:

@@ -93,7 +93,7 @@ def confirmed(
         suspicions = [suspicion for suspicion in suspicions if str(suspicion.error) in again]
     if not suspicions:
         return Page()
-    places = yield Locate([(each.error.place, each.error.key) for each in suspicions])
+    places = yield Locate([(s.error.place, s.error.key) for s in suspicions])
     page = Page(
         Damage(
             error.component or shard.component,
@@ -132,10 +132,10 @@ def check_reads(*reads: Callable[[], Operation[Any]]) -> Stream[Damage]:
         yield from raised_twice(read)
 
 
-def found_by_script(to: To, texts: Iterable[bytes], repair: str = "") -> Suspicions:
+def script_damage(to: To, texts: Iterable[bytes], repair: str = "") -> Suspicions:
     """Return the damage that a script has found, by reading as the calls' scripts do."""
-    found = (json.loads(text.partition(b" ")[2]) for text in texts)
-    return [Suspicion(damage(to, *each), repair) for each in found]
+    damages = (json.loads(text.partition(b" ")[2]) for text in texts)
+    return [Suspicion(damage(to, *fields), repair) for fields in damages]
 
 
 def read_or_note(
@@ -199,19 +199,19 @@ def contents(
     """
     pairs: list[list[tuple[bytes, Any]]] = [[] for _ in keys]
     sizes = yield from lengths(to, kind, keys, notes, repair, loses)
-    few = [n for n, size in enumerate(sizes) if size is not None and 0 < size <= ENTRIES_AT_ONCE]
+    short = [n for n, size in enumerate(sizes) if size is not None and 0 < size <= ENTRIES_AT_ONCE]
     name, *args = _WHOLE[kind]
     replies = yield from read_or_note(
-        [Command(to, keys[n], (name, keys[n], *args)) for n in few], []
+        [Command(to, keys[n], (name, keys[n], *args)) for n in short], []
     )
-    for n, reply in zip(few, replies, strict=True):
+    for n, reply in zip(short, replies, strict=True):
         pairs[n] = _pairs(kind, reply or ())
     for n, size in enumerate(sizes):
         cursor: Key = 0
         while size is not None and size > ENTRIES_AT_ONCE and cursor != b"0":
             scan = (_SCANS[kind], keys[n], cursor, "COUNT", 1000)
-            [(cursor, some)] = yield [Command(to, keys[n], scan)]
-            pairs[n] += _pairs(kind, some)
+            [(cursor, flat)] = yield [Command(to, keys[n], scan)]
+            pairs[n] += _pairs(kind, flat)
         if size is not None and size > ENTRIES_AT_ONCE:
             pairs[n] = list(dict(pairs[n]).items())  # SCAN may return some twice
     return pairs

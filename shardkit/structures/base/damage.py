@@ -28,8 +28,16 @@ def stored_integer(
     digits = text.decode("latin-1") if isinstance(text, bytes) else text or ""
     if _DIGITS.fullmatch(digits) and lowest <= int(digits) <= highest:
         return int(digits)
-    found = f"{field}=missing" if text is None else f"{field}={shown(text)}"
-    raise damage(to, key, found, f"an integer from {lowest} to {highest}")
+    actual = f"{field}=missing" if text is None else f"{field}={shown(text)}"
+    raise damage(to, key, actual, f"an integer from {lowest} to {highest}")
+
+
+def stored_text(to: To, key: str | bytes, text: bytes) -> str:
+    """Return text that is stored in a key."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise damage(to, key, shown(text), "text, in UTF-8") from None
 
 
 def is_whole(score: float) -> bool:

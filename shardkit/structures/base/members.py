@@ -43,13 +43,13 @@ def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
     length = len(texts[-1])
 
     def matches(member: bytes) -> bool:
-        found = first.match(member)
+        match = first.match(member)
         for piece in inner:
-            if found is None:
+            if match is None:
                 return False
-            found = piece.search(member, found.end())
-        return found is not None and bool(
-            last.fullmatch(member, max(found.end(), len(member) - length))
+            match = piece.search(member, match.end())
+        return match is not None and bool(
+            last.fullmatch(member, max(match.end(), len(member) - length))
         )
 
     return matches
@@ -134,9 +134,9 @@ def find(places: Iterable[Place], name: str, *args: Argument) -> Operation[Place
 
     Cost: one command for each key, an exchange for every 1,000.
     """
-    for some in pages(places, _SEARCHED_AT_ONCE):
-        replies = yield Partial([Command(to, key, (name, key, *args)) for to, key in some])
-        for place, reply in zip(some, replies, strict=True):
+    for page in pages(places, _SEARCHED_AT_ONCE):
+        replies = yield Partial([Command(to, key, (name, key, *args)) for to, key in page])
+        for place, reply in zip(page, replies, strict=True):
             if reply and not isinstance(reply, ShardFailure):
                 return place
     return None
@@ -187,13 +187,13 @@ class Members(Generic[M]):
         """Return members as they are sent; see `encode`. Reads a thousand at a time."""
         return chain.from_iterable(map(self._encoded, pages(members, _ENCODED_AT_ONCE)))
 
-    def _encoded(self, some: list[Key]) -> Iterable[bytes]:
-        types = set(map(type, some))
-        if types == {int} and min(some) >= _LOWEST and max(some) <= _HIGHEST:  # type: ignore[operator]
-            return map(b"%d".__mod__, some)
-        if types == {str} and self.kind is str and all(map(str.isascii, some)):  # type: ignore[arg-type]
-            return map(str.encode, some)  # type: ignore[arg-type]
-        return map(self.encode, some)
+    def _encoded(self, keys: list[Key]) -> Iterable[bytes]:
+        types = set(map(type, keys))
+        if types == {int} and min(keys) >= _LOWEST and max(keys) <= _HIGHEST:  # type: ignore[operator]
+            return map(b"%d".__mod__, keys)
+        if types == {str} and self.kind is str and all(map(str.isascii, keys)):  # type: ignore[arg-type]
+            return map(str.encode, keys)  # type: ignore[arg-type]
+        return map(self.encode, keys)
 
     def _refused_type(self, member: object) -> InvalidArgumentError:
         if isinstance(member, str):

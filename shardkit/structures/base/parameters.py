@@ -114,7 +114,7 @@ DELETING = "deleting"
 # The number of the plan, if it is not the first one; and how far the next one is.
 PLAN, PLANNING = "plan", "planning"
 # Seconds for which writers wait while parts of two plans change places, and between two looks.
-_HELD, _LOOK = 5.0, 0.01
+_WAIT, _LOOK = 5.0, 0.01
 
 
 class ChangeScope(NamedTuple):
@@ -159,8 +159,8 @@ class Metadata:
         # A key on the same server, also of a cluster, with the next generation; None if the name
         # allows none.
         own = hash_tag(key_bytes(self.key))
-        made = f"{self.key}:deleted" if own != key_bytes(self.key) else f"{{{self.key}}}:deleted"
-        self.deleted_key = made if hash_tag(key_bytes(made)) == own else None
+        deleted = f"{self.key}:deleted" if own != key_bytes(self.key) else f"{{{self.key}}}:deleted"
+        self.deleted_key = deleted if hash_tag(key_bytes(deleted)) == own else None
         self.data_ruled_out = False  # data without parameters was ruled out
         self.fingerprint = self.fingerprint_of(FORMATS[0])
         self._read_at = 0.0
@@ -221,8 +221,8 @@ class Metadata:
     @property
     def _generation_keys(self) -> list[str]:
         """The keys of scripts that begin or end a generation."""
-        told = self.leased or self.named
-        return [self.key, *([self.deleted_key] if told and self.deleted_key else [])]
+        written = self.leased or self.named
+        return [self.key, *([self.deleted_key] if written and self.deleted_key else [])]
 
     @property
     def _creates(self) -> bool:
@@ -287,13 +287,13 @@ class Metadata:
         lua = "structures/base/remove_parameters"
         return lua_call(self.to, lua, self._generation_keys, args, idempotent=True)
 
-    def compare(self, reply: Sequence[Any], *, create: bool, asked_at: float | None = None) -> None:
-        """Compare the reply to `opening`, sent at ``asked_at``, with these parameters."""
+    def compare(self, reply: Sequence[Any], *, create: bool, sent_at: float | None = None) -> None:
+        """Compare the reply to `opening`, sent at ``sent_at``, with these parameters."""
         self.checked = False
-        begun = []
+        generations = []
         try:
             if create:
-                due, reply, *begun = reply
+                due, reply, *generations = reply
                 self.due = max(0, int(due))
             words = [word.decode(errors="replace") for word in reply]
             stored = dict(zip(words[::2], words[1::2], strict=True))
@@ -304,7 +304,7 @@ class Metadata:
         if stored:
             self.generation = self.generation_of(stored)
         elif create:
-            self.generation = begun[0] if begun else FIRST_GENERATION
+            self.generation = generations[0] if generations else FIRST_GENERATION
         self._seen = {
             field: value for field, value in stored.items() if not field.startswith(_HINT)
         } or (self._written if create and self._creates else {})
@@ -326,7 +326,7 @@ class Metadata:
         created = create and self._creates
         self.data_ruled_out = self.data_ruled_out or bool(stored)
         self.checked = not self.deleting and (created or bool(stored))
-        self._read_at = time.monotonic() if asked_at is None else asked_at
+        self._read_at = time.monotonic() if sent_at is None else sent_at
 
     def _follow_plan(self, stored: Mapping[str, str]) -> None:
         plan = stored_integer(self.to, self.key, PLAN, stored.get(PLAN, "1"), 1)
@@ -411,23 +411,23 @@ def open_all(
     exchange; none once all have been compared.
     """
     new = [meta for meta in metas if anew or not meta.is_checked(create=create)]
-    held_since = None
+    waiting_since = None
     while new:
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         # Once, before the first write, the server is asked if it evicts keys.
-        asked = [m for m in new if create and not m._creates and (m.component,) not in _WARNED]
+        unwarned = [m for m in new if create and not m._creates and (m.component,) not in _WARNED]
         openings = [meta.opening(create=create) for meta in new]
-        if asked:
-            policies = [Command(meta.to, meta.key, ("INFO", "memory")) for meta in asked]
+        if unwarned:
+            policies = [Command(meta.to, meta.key, ("INFO", "memory")) for meta in unwarned]
             replies = yield Partial([*openings, *policies])
             raise_failures(Replies(replies[: len(new)]))
-            _warn_of_eviction(asked, replies[len(new) :])
+            _warn_of_eviction(unwarned, replies[len(new) :])
         else:
             replies = yield openings
         again = []
-        held = False
+        is_held = False
         for meta, reply in zip(new, replies[: len(new)], strict=True):
-            meta.compare(reply, create=create, asked_at=asked_at)
+            meta.compare(reply, create=create, sent_at=sent_at)
             if create and meta.deleting:
                 if meta.complete_deletion is not None:
                     yield from meta.complete_deletion()
@@ -436,7 +436,7 @@ def open_all(
                 meta.expiring = False
                 yield from meta.complete_expiry()
             elif create and meta.is_held:
-                held = True
+                is_held = True
                 again.append(meta)
             elif not meta.data_ruled_out and meta.data_keys is not None:
                 if (error := (yield from lost_parameters(meta))) is not None:
@@ -444,9 +444,9 @@ def open_all(
                 meta.data_ruled_out = True
                 again.append(meta)
         new = [meta for meta in again if create]
-        if held:
-            held_since = held_since or asked_at
-            if asked_at > held_since + _HELD:  # the process that plans has stopped: go on without
+        if is_held:
+            waiting_since = waiting_since or sent_at
+            if sent_at > waiting_since + _WAIT:  # the process that plans has stopped: go on without
                 goes_on = {"frozen": "copying", "published": "clearing"}
                 yield [
                     meta.next_step(goes_on[meta.planning.split()[0]])
@@ -481,8 +481,8 @@ def lost_parameters(meta: Metadata) -> Operation[DamagedDataError | None]:
     Cost: one exchange; with data up to a second, in which a write may store the parameters.
     """
     for _ in range(_READS):
-        there = yield from _data_of(meta)
-        if there is None:
+        data_key = yield from _data_of(meta)
+        if data_key is None:
             return None
         [stored] = yield [meta.opening(create=False)]
         if stored:
@@ -492,16 +492,16 @@ def lost_parameters(meta: Metadata) -> Operation[DamagedDataError | None]:
         meta.to,
         meta.key,
         "nothing",
-        f"the parameters of {there}",
+        f"the parameters of {data_key}",
         "open it with the parameters that it was created with, and rebuild() or delete() it",
     )
 
 
 def _data_of(meta: Metadata) -> Operation[str | None]:
     keys = [] if meta.data_keys is None else list(meta.data_keys())
-    for some in pages(keys, _KEYS_READ):
-        replies = yield Partial(Command(to, key, ("PTTL", key)) for to, key in some)
-        for (_, key), left in zip(some, replies, strict=True):
+    for page in pages(keys, _KEYS_READ):
+        replies = yield Partial(Command(to, key, ("PTTL", key)) for to, key in page)
+        for (_, key), left in zip(page, replies, strict=True):
             # Data expires with its parameters, as exactly as servers' clocks agree.
             if isinstance(left, int) and (left == -1 or left > _SKEW):
                 return key
@@ -527,11 +527,11 @@ def send_opened(
     return read
 
 
-def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+def differences(stored: Mapping[str, str], given: Mapping[str, str]) -> str:
     """Return a text with the parameters that differ between two structures."""
     return ", ".join(
-        f"{_ARGUMENTS.get(name, name)} is {shortened(repr(theirs.get(name)))}, "
-        f"not {ours.get(name)!r}"
-        for name in {**theirs, **ours}
-        if theirs.get(name) != ours.get(name)
+        f"{_ARGUMENTS.get(name, name)} is {shortened(repr(stored.get(name)))}, "
+        f"not {given.get(name)!r}"
+        for name in {**stored, **given}
+        if stored.get(name) != given.get(name)
     )

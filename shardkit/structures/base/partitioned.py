@@ -140,8 +140,8 @@ class ExpirableStructure(Structure[Face]):
         if not marked and not lost:
             return 0
         # Without parameters the generation is unknown.
-        of = ChangeScope(generation, (-1, *due)) if marked else ChangeScope(ANY_GENERATION)
-        return (yield from self._remove_marked(of))
+        scope = ChangeScope(generation, (-1, *due)) if marked else ChangeScope(ANY_GENERATION)
+        return (yield from self._remove_marked(scope))
 
     def _refuse_while_planned(self, *, sure: bool = False) -> None:
         if sure or self.meta.planning:
@@ -287,8 +287,8 @@ class ExpirableStructure(Structure[Face]):
             yield from self._send_to_all(generation, *expiry)
             if due > 0 and (expecting := self.meta.expecting_end(left, generation.number)):
                 yield expecting
-            told = (due, generation.number)
-            end = lua_call(self.component, ending, [key], told, idempotent=True)
+            arguments = (due, generation.number)
+            end = lua_call(self.component, ending, [key], arguments, idempotent=True)
             [now] = yield [end]  # others may have changed it: the last one holds
             if now in (due, -2):
                 return
@@ -297,7 +297,7 @@ class ExpirableStructure(Structure[Face]):
     def _time_to_live(self, command: str) -> Operation[int]:
         left, changing, after = yield [
             self._at(self.meta_key, command, self.meta_key),
-            self._begun_expiry(),
+            self._started_expiry(),
             self._at(self.meta_key, command, self.meta_key),
         ]
         if left != -1:  # no client was changing it
@@ -313,7 +313,7 @@ class ExpirableStructure(Structure[Face]):
             return -2
         return (left + 500) // 1000 if command == "TTL" else left
 
-    def _begun_expiry(self) -> Command:
+    def _started_expiry(self) -> Command:
         """Return the command that reads an expiry that is being set."""
         return self._at(self.meta_key, "HGET", self.meta_key, DUE)
 
@@ -357,14 +357,14 @@ def open_to_delete(meta: Metadata, force: bool = False) -> Operation[bool]:
     """
     meta.checked = meta.data_ruled_out = False
     try:
-        gone = yield from _removed_if_damaged(meta)
+        absent = yield from _removed_if_damaged(meta)
     except ParameterMismatchError:
         if not force:
             raise
         yield [meta.command(meta.key, "UNLINK")]
-        gone = True
-    meta.data_ruled_out = meta.data_ruled_out or gone
-    return gone
+        absent = True
+    meta.data_ruled_out = meta.data_ruled_out or absent
+    return absent
 
 
 def _removed_if_damaged(meta: Metadata) -> Operation[bool]:

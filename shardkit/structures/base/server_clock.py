@@ -37,7 +37,7 @@ class ServerClock:
     ) -> None:
         self.monotonic = monotonic or time.monotonic
         self.fixed = now
-        self._made_id = new_id
+        self._new_id = new_id
         # For each target: its server's offset, and when the measurement expires.
         self._measured: Recent[tuple[To, Key], tuple[float, float]] = Recent()
 
@@ -73,4 +73,4 @@ class ServerClock:
 
     def new_id(self, size: int = 8) -> str:
         """Return an id that was never used before: ``size`` random bytes in hexadecimal digits."""
-        return secrets.token_hex(size) if self._made_id is None else self._made_id()
+        return secrets.token_hex(size) if self._new_id is None else self._new_id()

@@ -76,8 +76,8 @@ class PartRegistry:
         [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key))]
         for member in members:
             if not self._is_range(member):
-                found = f"a member={shown(member)}"
-                raise damage(self.to, self.key, found, "the number of a range of parts")
+                actual = f"a member={shown(member)}"
+                raise damage(self.to, self.key, actual, "the number of a range of parts")
         ranges = sorted(map(int, members))
         self._seen |= set(ranges)
         return ranges
@@ -197,7 +197,7 @@ def settled_writes(
             ]
             known = not waiting and state != REFUSED
             try:
-                gone = yield from settle(
+                absent = yield from settle(
                     meta, unsettled, undoing, again, replies, plan, known=known
                 )
             except PlanChanged as change:
@@ -207,8 +207,8 @@ def settled_writes(
                 change.left, change.replies = [*waiting, *undone], replies
                 change.results = {at: r for at, r in results.items() if at not in undone}
                 raise
-            waiting = [*waiting, *(at for at in created if keys[at] in gone)]
-            if registry is not None and registry.key in gone:
+            waiting = [*waiting, *(at for at in created if keys[at] in absent)]
+            if registry is not None and registry.key in absent:
                 registry.reset()
                 state = REFUSED
         raise_failures(replies)
@@ -288,7 +288,7 @@ def settle(
     are raised first; without any, ``known`` says that what was checked before is enough: no part
     has another expiry. Cost: two exchanges.
     """
-    gone: set[str] = set()
+    absent: set[str] = set()
     waiting = dict(keys)
     for _ in range(ATTEMPTS):
         yield from open_again(meta, undo, written, known=known)
@@ -303,13 +303,13 @@ def settle(
             )
             for key, expiry in waiting.items()
         ]
-        gone.update(key for key, reply in zip(waiting, replies, strict=True) if reply == 0)
+        absent.update(key for key, reply in zip(waiting, replies, strict=True) if reply == 0)
         # Another client changed the structure's expiry, or created the part again.
         waiting = {
             key: reply for key, reply in zip(waiting, replies, strict=True) if reply not in (0, 1)
         }
         if not waiting:
-            return gone
+            return absent
     raise unstable(meta.key)
 
 

@@ -33,7 +33,7 @@ from shardkit.structures.codecs.plain import (
     Raw,
     V,
     check_growth,
-    most_made,
+    most_inflated,
     unreadable,
 )
 from shardkit.structures.codecs.token_table import TokenTable, train
@@ -167,7 +167,7 @@ class Zstd:
         """Return the coder of a dictionary."""
         try:
             size = self._zstd.size_of(dictionary)  # which is allocated
-            if size is not None and 0 <= size <= most_made(len(dictionary)):
+            if size is not None and 0 <= size <= most_inflated(len(dictionary)):
                 return _ZstdCoder(self._zstd, self._zstd.unpack(dictionary), self.level)
             raise ValueError
         except (self._zstd.error, ValueError):
@@ -350,8 +350,8 @@ class CodedValues(Generic[V]):
             missing = needed.keys() - compressed.coders.keys()
             # Numbers beyond those that are there are the values' damage.
             if missing and min(missing) < max(compressed.coders, default=MOST_DICTIONARIES + 1):
-                found = f"no dictionary {min(missing)}"
-                raise damage(self._to, self.key, found, "that of stored values")
+                actual = f"no dictionary {min(missing)}"
+                raise damage(self._to, self.key, actual, "that of stored values")
 
     def decode_with(self, stored: Iterable[bytes | None], decode: Callable[[], T]) -> Operation[T]:
         """Decode values; again with the dictionaries of now if that fails.

@@ -25,7 +25,7 @@ from shardkit.structures.codecs.plain import (
     V,
     check_growth,
     inflated,
-    most_made,
+    most_inflated,
     unreadable,
 )
 
@@ -89,7 +89,7 @@ class WholeValue:
         """See `Codec.encode`; packed, if that is shorter, and can be read."""
         plain = self.inner.encode(value)
         packed = self._compressor.compress(plain)
-        if len(packed) < len(plain) <= most_made(len(packed), self.growth):
+        if len(packed) < len(plain) <= most_inflated(len(packed), self.growth):
             return _PACKED + packed
         return _PLAIN + plain
 

@@ -226,7 +226,7 @@ GROWTH = 64  # times the stored bytes
 _ALWAYS = 1 << 17  # bytes that may be made of however few, as of a block of zstd
 
 
-def most_made(stored: int, growth: int = GROWTH) -> int:
+def most_inflated(stored: int, growth: int = GROWTH) -> int:
     """Return how many bytes a number of stored bytes may become: at most those of a reply."""
     return min(max(_ALWAYS, growth * stored), MAX_REPLY_BYTES)
 
@@ -253,12 +253,12 @@ def inflated(decompressor: Any, stored: bytes, growth: int = GROWTH) -> bytes:
         StructureError: that is too large.
         ValueError: they are not one whole stream, and nothing else.
     """
-    most = most_made(len(stored), growth)
-    made: bytes | None = None
+    most = most_inflated(len(stored), growth)
+    inflated_data: bytes | None = None
     with suppress(MemoryError):
-        made = decompressor.decompress(stored, most + 1)
-    if made is None or len(made) > most:
+        inflated_data = decompressor.decompress(stored, most + 1)
+    if inflated_data is None or len(inflated_data) > most:
         raise too_large(most)
     if not decompressor.eof or decompressor.unused_data:
         raise ValueError("not one whole stream")
-    return made
+    return inflated_data

@@ -51,7 +51,7 @@ from os.path import commonprefix
 from typing import TypeAlias
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.codecs.plain import GROWTH, inflated, most_made, too_large
+from shardkit.structures.codecs.plain import GROWTH, inflated, most_inflated, too_large
 
 # Values are held as text, one letter per byte, with one more letter for the start.
 START = "\u0100"
@@ -66,7 +66,7 @@ _ESCAPE = ""  # the token before a single byte
 _NEVER = 1e300
 _MOST_WINDOWS = 1 << 16
 _MOST_TOKENS = 1 << 16  # of a table with fewer bytes; a token takes 300 in a process
-_FEW = 2_000  # tokens, which never make too much
+_SAFE = 2_000  # tokens, which never make too much
 _AT_ONCE = 256  # bytes that are one number: each token shifts all of it
 # Values repeat: cache at most this many, of at most this many bytes. About 5 MB.
 _REMEMBERED, _SHORT = 1 << 14, 64
@@ -109,7 +109,7 @@ class TokenMatcher:
         """
         size = len(text)
         best = [0.0] + [_NEVER] * size
-        came = [0] * (size + 1)
+        starts = [0] * (size + 1)
         ways, far_ways, price = self._ways, self._far_ways, self._costs.get
         margin, less = self._margin, self._less
         reached, limit = 0, _NEVER
@@ -121,9 +121,9 @@ class TokenMatcher:
             way = ways.get(window)
             if way is None:
                 way = self._learn(window)
-            found, lengths, has_far = way
+            costs, lengths, has_far = way
             if has_far:
-                found, lengths, _ = far_ways.get(text[at : at + _FAR], way)
+                costs, lengths, _ = far_ways.get(text[at : at + _FAR], way)
             most = _NEVER
             for length in lengths:
                 end = at + length
@@ -133,22 +133,22 @@ class TokenMatcher:
                     longer += so_far
                     if longer < best[end]:
                         best[end] = longer
-                        came[end] = at
+                        starts[end] = at
                         if end >= reached:
                             reached, limit = end, longer + margin
-            for length, cost in found:
+            for length, cost in costs:
                 if cost <= most:
                     cost += so_far
                     end = at + length
                     if cost < best[end]:
                         best[end] = cost
-                        came[end] = at
+                        starts[end] = at
                         if end >= reached:
                             reached, limit = end, cost + margin
         tokens = []
         while size:
-            tokens.append(text[came[size] : size])
-            size = came[size]
+            tokens.append(text[starts[size] : size])
+            size = starts[size]
         tokens.reverse()
         return tokens
 
@@ -196,7 +196,7 @@ class TokenTable:
         if len(value) <= _SHORT:
             return self._pack_again(value)
         packed = self._pack(value)
-        return packed if len(value) <= most_made(len(packed), self._growth) else None
+        return packed if len(value) <= most_inflated(len(packed), self._growth) else None
 
     def _pack(self, value: bytes) -> bytes:
         tokens = self._matcher.tokenize(START + value.decode("latin-1"))
@@ -214,8 +214,8 @@ class TokenTable:
             bits = (bits >> LONGEST_CODE & ((1 << left) - 1)) << 8 * len(piece)
             bits = (bits | int.from_bytes(piece)) << LONGEST_CODE | _ONES
             left += 8 * len(piece)
-            kept = LONGEST_CODE + 8 if at + _AT_ONCE < len(packed) else 0  # to go on with
-            while left > kept:
+            reserve = LONGEST_CODE + 8 if at + _AT_ONCE < len(packed) else 0  # to go on with
+            while left > reserve:
                 window = (bits >> left) & _ONES
                 index = bisect_right(starts, window) - 1
                 length = lengths[index]
@@ -233,8 +233,8 @@ class TokenTable:
                 starts, lengths, texts = self._following.ladder
         if not tokens or left >= 8 or left < 0 or (left and window != _ONES):
             raise ValueError("no codes of tokens")
-        if len(tokens) > _FEW:
-            most = most_made(len(packed), self._growth)
+        if len(tokens) > _SAFE:
+            most = most_inflated(len(packed), self._growth)
             if sum(map(len, tokens)) - 1 > most:
                 raise too_large(most)
         return "".join(tokens)[1:].encode("latin-1")

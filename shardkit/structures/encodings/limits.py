@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from shardkit import log_records
 from shardkit.errors import InvalidArgumentError, ShardFailure, ShardUnavailable
+from shardkit.operations.arguments import check_integer
 from shardkit.operations.commands import (
     Columns,
     Command,
@@ -128,6 +129,8 @@ def recommend(
         longest: the bytes of the longest field, member or value; None if unknown.
         limits: the server's limits, for their names and values; None for a new server's defaults.
     """
+    check_integer("recommend", "part_size", part_size, 1, 2**63)
+    check_integer("recommend", "longest", longest or 0, 0, 2**63)
     if form not in FORMS:
         raise InvalidArgumentError(f"type={form!r} has no compact form", f"use one of {[*FORMS]}")
     wanted = FORMS[form]
@@ -337,17 +340,17 @@ def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
     raise_failures(Replies(reply for reply in replies if isinstance(reply, ShardUnavailable)))
     results: list[KeyEncoding] = []
     for (key, kind), n in zip(kinds.items(), range(0, len(replies), 3), strict=True):
-        encoding, taken, length = replies[n : n + 3]
+        encoding, memory, length = replies[n : n + 3]
         if not isinstance(encoding, bytes) or not isinstance(length, int):
             continue  # deleted in between, or of another type now
-        taken = taken if isinstance(taken, int) else None
-        results.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, taken))
+        memory = memory if isinstance(memory, int) else None
+        results.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, memory))
     loose = [
         n for n, seen in enumerate(results) if seen.type in _SCANS and not check(seen, None).compact
     ]
-    for some in pages(loose, _SCANNED_AT_ONCE):
-        measured = yield from _with_entries(to, [results[n] for n in some])
-        for n, seen in zip(some, measured, strict=True):
+    for page in pages(loose, _SCANNED_AT_ONCE):
+        measured = yield from _with_entries(to, [results[n] for n in page])
+        for n, seen in zip(page, measured, strict=True):
             results[n] = seen
     return results
 

@@ -232,12 +232,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         values: list[V | None] = [None] * len(numbered)
         yield from self._open()
         for page in pages(numbered, FIELDS_AT_ONCE):
-            replies = yield from self.layout.read(page, lambda some, _: ("HMGET", *some))
+            replies = yield from self.layout.read(page, lambda fields, _: ("HMGET", *fields))
             for positions, stored in replies:
                 sent = [numbered[n][0] for n in positions]
                 decode = partial(self._values_or_none, sent, stored)
-                some = yield from self._values.decode_with(stored, decode)
-                for n, value in zip(positions, some, strict=True):
+                decoded = yield from self._values.decode_with(stored, decode)
+                for n, value in zip(positions, decoded, strict=True):
                     values[n] = value
         return values
 
@@ -250,7 +250,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         removed = 0
         for page in pages(sent, FIELDS_AT_ONCE):
             replies = yield from self.layout.write(
-                page, lambda some, _: ("HDEL", *some), adds=False
+                page, lambda fields, _: ("HDEL", *fields), adds=False
             )
             removed += sum(n for _, n in replies)
         return removed
@@ -626,8 +626,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         codes_by_field = [_MISSING] * len(sent)
         numbered = [(field, n) for n, field in enumerate(sent)]
 
-        def build(some: list[bytes], _: list[int]) -> tuple[Argument, ...]:
-            return (command, *args, "FIELDS", len(some), *some)
+        def build(fields: list[bytes], _: list[int]) -> tuple[Argument, ...]:
+            return (command, *args, "FIELDS", len(fields), *fields)
 
         with self._supported(command, "7.4"):
             if writes:
@@ -662,16 +662,16 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         everything: list[T] = []
         seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
-            some = yield from read(chunk)
-            everything += some
-            seen += _counted(chunk, some)
+            replies = yield from read(chunk)
+            everything += replies
+            seen += _counted(chunk, replies)
         yield from self.layout.verify(seen)
         return everything
 
     def _read_values(self, chunk: Chunk) -> Operation[list[V]]:
         values: list[V] = []
         for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
-            decode = partial(lambda some: list(map(self.codec.decode, some)), stored)
+            decode = partial(lambda texts: list(map(self.codec.decode, texts)), stored)
             try:
                 values += yield from self._values.decode_with(stored, decode)
             except StructureError:
@@ -703,8 +703,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         try:
             return self.codec.decode(stored)
         except StructureError as error:
-            key, found = self.layout.key_of(field), f"{shown(field)}: {error.message}"
-            raise damage(self.component, key, found, "what was stored") from None
+            key, actual = self.layout.key_of(field), f"{shown(field)}: {error.message}"
+            raise damage(self.component, key, actual, "what was stored") from None
 
     def _values_or_none(
         self, fields: Iterable[bytes], stored: Iterable[bytes | None]
@@ -758,9 +758,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             )
 
 
-def _counted(chunk: Chunk, found: Sequence[Any]) -> int:
+def _counted(chunk: Chunk, replies: Sequence[Any]) -> int:
     """Return how many of a chunk's entries are counted in the states of groups."""
-    return len(found) if isinstance(chunk[0], GroupPart) else 0
+    return len(replies) if isinstance(chunk[0], GroupPart) else 0
 
 
 def _setting(fields: list[bytes], values: list[Argument]) -> tuple[Argument, ...]:

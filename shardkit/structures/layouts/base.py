@@ -97,13 +97,13 @@ class LayoutBase(ABC):
             page: list[Any] = BareMembers() if bare else []
             size = min(self._page_size(), MOST_OF_PAGE if bare else MOST_PAIRS)
             room = MOST_PAGE_BYTES
-            while room > 0 and (some := list(islice(rest, min(SIZED_AT_ONCE, size - len(page))))):
-                page += some
+            while room > 0 and (added := list(islice(rest, min(SIZED_AT_ONCE, size - len(page))))):
+                page += added
                 if bare:
-                    room -= sum(map(len, some))
+                    room -= sum(map(len, added))
                 else:
-                    room -= sum([len(member) for member, _ in some])
-                    room -= sum([len(v) for _, v in some if isinstance(v, str | bytes)])
+                    room -= sum([len(member) for member, _ in added])
+                    room -= sum([len(v) for _, v in added if isinstance(v, str | bytes)])
             if not page:
                 return
             yield page
@@ -115,7 +115,7 @@ class LayoutBase(ABC):
         """Return the whole member that a part stores."""
         return stored
 
-    def verify(self, found: int) -> Operation[None]:
+    def verify(self, members: int) -> Operation[None]:
         """Compare the number of members that a visit to all parts read with the stored number.
 
         Cost: none if it is the same as at `refresh`; else one exchange.
@@ -152,15 +152,15 @@ def write_parts(
             writes.append((key, members, owned, build(members, owned)))
             continue
         for at in range(0, len(members), MEMBERS_PER_SCRIPT):
-            some, its = members[at : at + MEMBERS_PER_SCRIPT], owned[at : at + MEMBERS_PER_SCRIPT]
-            writes.append((key, some, its, build(some, its)))
+            page, items = members[at : at + MEMBERS_PER_SCRIPT], owned[at : at + MEMBERS_PER_SCRIPT]
+            writes.append((key, page, items, build(page, items)))
     lua = script(WRITE_PART)
     first = None
     if len(writes) == 1 and (registry is None or not registry.unseen((numbers or {}).values())):
-        [(key, _, its, sent)] = writes  # the usual case, in fewer steps
+        [(key, _, items, sent)] = writes  # the usual case, in fewer steps
         [(state, *rest)] = yield [script_call(component, lua, [key], (meta.end, *sent))]
         if state == WRITTEN:
-            return [(its, rest[0])], [], Replies()
+            return [(items, rest[0])], [], Replies()
         first = PartReply(0, state, None if state == REFUSED else rest[0], rest[-1])
 
     def send(waiting: Sequence[int]) -> Operation[tuple[Replies, list[PartReply]]]:
@@ -211,7 +211,7 @@ def grouped(members: Pairs[T], parts_of: PartitionAll) -> ByPart[T]:
         bare: defaultdict[int, list[bytes]] = defaultdict(list)
         for part, member in zip(parts_of(members), members, strict=True):
             bare[part].append(member)
-        return {part: (some, []) for part, some in bare.items()}
+        return {part: (members, []) for part, members in bare.items()}
     pairs = members if isinstance(members, list) else list(members)
     together: defaultdict[int, list[tuple[bytes, T]]] = defaultdict(list)
     for part, pair in zip(parts_of([member for member, _ in pairs]), pairs, strict=True):

@@ -222,7 +222,7 @@ class GrowingLayout(LayoutBase):
                     else:
                         number, changed = divmod(reply, _MANY)
                         self._update_state(plan.group, plan.parts, number)
-                        owned = [each for _, each in plan.writes.values()]
+                        owned = [write for _, write in plan.writes.values()]
                         results.append(([*chain.from_iterable(owned)], changed))
                     continue
                 done, *state = reply
@@ -239,9 +239,9 @@ class GrowingLayout(LayoutBase):
                     waiting += plan.pairs()
             if created or others:
                 new = {group: values[-1] for group, (_, values) in created.items()}
-                gone = yield from self._settle(new, others, replies)
+                absent = yield from self._settle(new, others, replies)
                 for group, (plan, values) in created.items():
-                    if group in gone:  # another client deleted the structure since
+                    if group in absent:  # another client deleted the structure since
                         waiting += plan.pairs()
                     else:
                         results += plan.results(values[:-1])
@@ -263,7 +263,7 @@ class GrowingLayout(LayoutBase):
         meta = self.meta
         if meta is None:
             return set()
-        gone = set[int]()
+        absent = set[int]()
         for group, (parts, _) in others.items():
             self.parts[group] = parts
         waiting = {**created, **{group: expiry for group, (_, expiry) in others.items()}}
@@ -281,16 +281,16 @@ class GrowingLayout(LayoutBase):
                 of=meta.fingerprint,
                 seen=waiting,
                 again=again,
-                gone=gone,
+                absent=absent,
             )
             if not again:
                 break
             waiting = again
         else:
             raise unstable(meta.key)
-        for group in gone:
+        for group in absent:
             self._reset_group(group)
-        return gone
+        return absent
 
     def _planned(
         self, pairs: Sequence[tuple[bytes, T]], *, adds: bool
@@ -309,11 +309,11 @@ class GrowingLayout(LayoutBase):
             together[key].append(pair)
         groups: dict[int, dict[int, list[Any]]] = {group: {} for group in sizes}
         bare = isinstance(pairs, BareMembers)
-        for key, some in together.items():
+        for key, members in together.items():
             group = key & (self.groups - 1)
             part = address(key >> bits, wanted[group])
             parts = groups[group]
-            parts[part] = parts[part] + some if part in parts else some
+            parts[part] = parts[part] + members if part in parts else members
         return chain.from_iterable(
             self._plans(group, wanted[group], parts, bare=bare) for group, parts in groups.items()
         )
@@ -341,17 +341,17 @@ class GrowingLayout(LayoutBase):
         room = MEMBERS_PER_SCRIPT
         for part, pairs in parts.items():
             for start in range(0, len(pairs), MEMBERS_PER_SCRIPT):
-                some = pairs
+                page = pairs
                 if len(pairs) > MEMBERS_PER_SCRIPT:
-                    some = pairs[start : start + MEMBERS_PER_SCRIPT]
-                if len(some) > room:
+                    page = pairs[start : start + MEMBERS_PER_SCRIPT]
+                if len(page) > room:
                     yield WritePlan(group, number, wanted, writes)
                     number, writes, room = wanted, {}, MEMBERS_PER_SCRIPT
                 if bare:
-                    writes[part] = some, []
+                    writes[part] = page, []
                 else:
-                    writes[part] = [member for member, _ in some], [owned for _, owned in some]
-                room -= len(some)
+                    writes[part] = [member for member, _ in page], [owned for _, owned in page]
+                room -= len(page)
         yield WritePlan(group, number, wanted, writes)
 
     def _write_command(
@@ -363,7 +363,7 @@ class GrowingLayout(LayoutBase):
         known = self._counts[group] > 0 and plan.wanted == plan.parts and not unsure
         if known and commands[0][0] in _COUNTED:
             room = floor(plan.parts * self._load) - sum(
-                len(some) for some, _ in plan.writes.values()
+                len(members) for members, _ in plan.writes.values()
             )
             end, of = self._write_terms
             args = [plan.parts, of, *((end, max(0, room)) if adds else ("", 2**52))]
@@ -417,7 +417,7 @@ class GrowingLayout(LayoutBase):
         """Read how many parts and members a group has; see `refresh`."""
         yield from self._check_new((yield from self._read_states([group])))
 
-    def check_beside(self, group: int, held: Sequence[tuple[bytes, Any]]) -> Operation[Suspicions]:
+    def check_beside(self, group: int, members: Pairs[Any]) -> Operation[Suspicions]:
         """Check a group's keys besides its state and parts against its members ``held``."""
         yield from ()
         return []
@@ -428,8 +428,8 @@ class GrowingLayout(LayoutBase):
 
     def _check_new(self, new: Sequence[int]) -> Operation[None]:
         """Check that groups without a state have no parts. Cost: one exchange, none for none."""
-        each = max(1, KEYS_PROBED // max(1, len(new)))
-        firsts = [(g, part) for g in new for part in range(min(max(self.initial, 16), each))]
+        parts_each = max(1, KEYS_PROBED // max(1, len(new)))
+        firsts = [(g, part) for g in new for part in range(min(max(self.initial, 16), parts_each))]
         if firsts:
             replies = yield [self.at(self.key(*first), "EXISTS") for first in firsts]
             existing = {
@@ -456,9 +456,9 @@ class GrowingLayout(LayoutBase):
                 self._update_state(group, self.initial, 0, bool(expiring))
         return new
 
-    def verify(self, found: int) -> Operation[None]:
+    def verify(self, members: int) -> Operation[None]:
         """See `LayoutBase.verify`: compare with the counts, and if they differ, group by group."""
-        if found != sum(self._counts):
+        if members != sum(self._counts):
             yield from self._verify_groups(range(self.groups))
 
     def _verify_groups(self, groups: Iterable[int]) -> Operation[None]:
@@ -475,8 +475,8 @@ class GrowingLayout(LayoutBase):
         lua = "structures/layouts/count_group"
         return lua_call(self.component, lua, keys, [self._kind], idempotent=True)
 
-    def _damage(self, group: int, found: str, expected: str) -> DamagedDataError:
-        return damage(self.component, self._keys[group], found, expected)
+    def _damage(self, group: int, actual: str, expected: str) -> DamagedDataError:
+        return damage(self.component, self._keys[group], actual, expected)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `FixedLayout.chunks`: group by group."""
@@ -503,8 +503,8 @@ class GrowingLayout(LayoutBase):
             replies = yield [self.at(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
             for group, more in enumerate(replies):
                 if more:
-                    found, there = f"parts={self.parts[group]}", beyond[group][0]
-                    raise self._damage(group, found, f"more, as {there} says")
+                    actual, there = f"parts={self.parts[group]}", beyond[group][0]
+                    raise self._damage(group, actual, f"more, as {there} says")
         return (yield from self._to_all(range(self.groups), generation.number, name, *args))
 
     def _to_all(
@@ -516,20 +516,20 @@ class GrowingLayout(LayoutBase):
         of: str = "",
         seen: Mapping[int, int] | None = None,
         again: dict[int, int] | None = None,
-        gone: set[int] | None = None,
+        absent: set[int] | None = None,
     ) -> Operation[int]:
         """Send UNLINK, PERSIST or PEXPIREAT to all keys of groups; return the sum of the replies.
 
         Groups that were settled in another generation stay unchanged, as do those with another
         fingerprint than ``of`` (any if empty). ``seen`` has the expiry that unsettled groups had
         when last read: with it, groups of other parameters are removed, ``again`` gets the groups
-        with another expiry, and ``gone`` those that do not exist.
+        with another expiry, and ``absent`` those that do not exist.
         """
         changed = 0
         waiting = list(groups)
         while waiting:
             repeated = []
-            for some in pages(waiting, max(1, KEYS_PER_EXCHANGE // max(self.parts))):
+            for page in pages(waiting, max(1, KEYS_PER_EXCHANGE // max(self.parts))):
                 replies = yield [
                     lua_call(
                         self.component,
@@ -541,9 +541,9 @@ class GrowingLayout(LayoutBase):
                         ),
                         idempotent=True,
                     )
-                    for group in some
+                    for group in page
                 ]
-                for group, (done, parts, reply) in zip(some, replies, strict=True):
+                for group, (done, parts, reply) in zip(page, replies, strict=True):
                     self.parts[group] = parts
                     if done == CHANGED and again is not None:
                         again[group] = reply
@@ -551,8 +551,8 @@ class GrowingLayout(LayoutBase):
                     changed += reply
                     if not done:
                         repeated.append(group)
-                    elif done == ABSENT and gone is not None:
-                        gone.add(group)
+                    elif done == ABSENT and absent is not None:
+                        absent.add(group)
             waiting = repeated
         return changed
 
@@ -582,11 +582,11 @@ class GrowingLayout(LayoutBase):
         while waiting:
             commands = []
             for group in waiting:
-                ours, theirs = self.parts[group], other.parts[group]
+                parts_here, parts_there = self.parts[group], other.parts[group]
                 keys = [self._keys[group], other._keys[group]]
-                keys += [self.key(group, part) for part in range(max(ours, theirs))]
-                keys += [other.key(group, part) for part in range(theirs)]
-                args = (ours, theirs, self.initial, *self._write_terms)
+                keys += [self.key(group, part) for part in range(max(parts_here, parts_there))]
+                keys += [other.key(group, part) for part in range(parts_there)]
+                args = (parts_here, parts_there, self.initial, *self._write_terms)
                 commands.append(lua_call(self.component, _REPLACE, keys, args))
             replies = yield commands
             created, others = dict[int, int](), dict[int, tuple[int, int]]()
@@ -629,7 +629,7 @@ class GrowingLayout(LayoutBase):
         mask, bits = self.groups - 1, self._bits
         for h, (member, owned) in zip(hashes, pairs, strict=True):
             groups[h & mask].append((member, h >> bits, owned))
-        return {group: some for group, some in enumerate(groups) if some}
+        return {group: members for group, members in enumerate(groups) if members}
 
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
@@ -673,13 +673,13 @@ class GrowingLayout(LayoutBase):
             and self._counts[group] > self._recounted[group] * _RECOUNT
         ]
         for group in due:
-            held = 0
+            total = 0
             parts = self.parts[group]
             for start in range(0, parts, PARTS_AT_ONCE):
-                some = range(start, min(start + PARTS_AT_ONCE, parts))
-                held += sum((yield [self.at(self.key(group, part), "HLEN") for part in some]))
-            yield [self.at(self._keys[group], "HSET", "count", held)]
-            self._counts[group] = self._recounted[group] = held
+                page = range(start, min(start + PARTS_AT_ONCE, parts))
+                total += sum((yield [self.at(self.key(group, part), "HLEN") for part in page]))
+            yield [self.at(self._keys[group], "HSET", "count", total)]
+            self._counts[group] = self._recounted[group] = total
 
     def _update_parts(self, group: int, parts: bytes | None) -> int:
         if parts is None:
@@ -778,9 +778,9 @@ def read_parts_together(
         replies = iter((yield batch))
         waiting = []
         for n, group, number, length in plans:
-            some = list(islice(replies, length))
+            page = list(islice(replies, length))
             if layouts[n]._update_parts(group, next(replies)) == number:
-                results[n] += some
+                results[n] += page
             else:
                 waiting.append((n, group))
     return results
@@ -860,15 +860,15 @@ def remove_groups(component: str, name: str) -> Operation[int]:
     powers = (2**n for n in range(MOST_GROUPS.bit_length()))
     states = dict.fromkeys(key for groups in powers for key in state_keys(name, groups))
     removed = 0
-    for some in pages(states, KEYS_PROBED):
-        replies = yield [Command(component, k, ("EXISTS", k)) for k in some]
-        for state in (key for key, exists in zip(some, replies, strict=True) if exists):
-            gone, start = 1, 0
-            while gone:  # parts are side by side, unless they are empty
+    for page in pages(states, KEYS_PROBED):
+        replies = yield [Command(component, k, ("EXISTS", k)) for k in page]
+        for state in (key for key, exists in zip(page, replies, strict=True) if exists):
+            unlinked, start = 1, 0
+            while unlinked:  # parts are side by side, unless they are empty
                 keys = [f"{state}:{part}" for part in range(start, start + KEYS_PROBED)]
                 unlink = ("UNLINK", *keys)
-                [gone] = yield [Command(component, state, unlink, idempotent=True)]
-                removed, start = removed + gone, start + KEYS_PROBED
+                [unlinked] = yield [Command(component, state, unlink, idempotent=True)]
+                removed, start = removed + unlinked, start + KEYS_PROBED
             beside = ("UNLINK", f"{state}:top", f"{state}:bottom", state)
             removed += sum((yield [Command(component, state, beside, idempotent=True)]))
     return removed

@@ -127,7 +127,7 @@ class NumberedLayout(LayoutBase):
             )
             if left:
                 again = [
-                    (key, [self.member(parts[key], each) for each in stored], owned)
+                    (key, [self.member(parts[key], field) for field in stored], owned)
                     for key, stored, owned in left
                 ]
                 rest = members_of(again, bare=False)
@@ -202,8 +202,8 @@ class NumberedLayout(LayoutBase):
         """See `FixedLayout.chunks`: the parts of numbers in order, then the others."""
         parts = self._parts
         for start in range(0, len(parts), size):
-            some = parts[start : start + size]
-            yield Parts(some, parts.plan) if isinstance(parts, Parts) else some
+            page = parts[start : start + size]
+            yield Parts(page, parts.plan) if isinstance(parts, Parts) else page
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.chunks(size)
 
@@ -232,9 +232,9 @@ class NumberedLayout(LayoutBase):
         keys = [self.registry.key]
         return total + (yield from send_to_parts(self.meta, generation, name, keys, *args))
 
-    def verify(self, found: int) -> Operation[None]:
+    def verify(self, members: int) -> Operation[None]:
         """See `LayoutBase.verify`: of members that are not numbers."""
-        return self.rest.verify(found)
+        return self.rest.verify(members)
 
     def bind(self, meta: Metadata) -> None:
         """See `LayoutBase.bind`."""

@@ -36,13 +36,13 @@ from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import FixedLayout, Plan
 from shardkit.structures.layouts.numbered import Layout, NumberedLayout
 
-KEPT = LAST_WRITES / 1000  # seconds for which readers may still come to old parts
-_FEW = 64  # parts that are left when writers wait
+GRACE = LAST_WRITES / 1000  # seconds for which readers may still come to old parts
+_LAST_PARTS = 64  # parts that are left when writers wait
 _PASSES = 20
 _MARK = 2**46  # expiries in the year 4199, which belong to no generation
 _MEMBERS = 1000  # of a command
 _FIELDS = "FIELDS"
-_SAID = {
+_STEP_TEXTS = {
     "copying": "waiting until clients know it",
     "frozen": "holding writers",
     "published": "switching readers",
@@ -92,7 +92,7 @@ class _Replan:
         if step != "clearing":
             yield Pause(2 * SHORT_LEASE)  # until all readers use the new plan
             yield from self._step("clearing")
-        yield Pause(KEPT)
+        yield Pause(GRACE)
         yield from self._clear()
         yield from self._step("")
         return self._fixed.count
@@ -107,7 +107,7 @@ class _Replan:
             )
 
     def _step(self, step: str, **fields: Argument) -> Operation[None]:
-        self._progress(_SAID[step.partition(" ")[0]])
+        self._progress(_STEP_TEXTS[step.partition(" ")[0]])
         [done] = yield [self._meta.next_step(step, **fields)]
         if not done:
             raise StructureError(
@@ -166,21 +166,21 @@ class _Replan:
         parts = yield from self._parts(self._fixed.plan)
         changed: Collection[int] = parts
         for n in range(_PASSES):
-            for done, some in enumerate(pages(changed, KEYS_CHECKED)):
+            for done, page in enumerate(pages(changed, KEYS_CHECKED)):
                 self._progress(f"copying: {done * KEYS_CHECKED:,} of {len(changed):,} parts")
-                yield from self._mark_all(some, frozen=False)
-                yield from self._copy_parts(some, again=n > 0)
+                yield from self._mark_all(page, frozen=False)
+                yield from self._copy_parts(page, again=n > 0)
             parts = yield from self._parts(self._fixed.plan)
             changed = yield from self._changed(parts)
-            if len(changed) <= _FEW:
+            if len(changed) <= _LAST_PARTS:
                 break
         yield from self._step("frozen")
         try:
             parts = yield from self._parts(self._fixed.plan)
             ends = yield from self._mark_all(parts, frozen=True)
-            gone = {part for part, end in ends.items() if end == -2}
-            for some in pages(ends, KEYS_CHECKED):
-                yield from self._copy_parts(some, again=True, gone=gone.intersection(some))
+            missing = {part for part, end in ends.items() if end == -2}
+            for page in pages(ends, KEYS_CHECKED):
+                yield from self._copy_parts(page, again=True, missing=missing.intersection(page))
             if isinstance(self._layout, NumberedLayout):
                 ranges = yield from self._layout.registry.read()
                 registry = self._layout.registry_at(self._plan.prefix)
@@ -208,22 +208,22 @@ class _Replan:
         """Mark parts; return those that have changed since they were copied, with their expiry."""
         marking, mark = "structures/base/mark_part", self._mark(frozen=frozen)
         changed: dict[int, int] = {}
-        for some in pages(parts, PARTS_AT_ONCE):
-            keys = self._keys(some)
+        for page in pages(parts, PARTS_AT_ONCE):
+            keys = self._keys(page)
             component = self._layout.component
             before = yield [
                 lua_call(component, marking, [key], [mark, int(frozen)], idempotent=True)
                 for key in keys
             ]
-            changed |= self._having_changed(some, before)
+            changed |= self._having_changed(page, before)
         return changed
 
     def _changed(self, parts: Sequence[int]) -> Operation[dict[int, int]]:
         changed: dict[int, int] = {}
-        for some in pages(parts, PARTS_AT_ONCE):
-            keys = self._keys(some)
+        for page in pages(parts, PARTS_AT_ONCE):
+            keys = self._keys(page)
             ends = yield [self._command(key, "PEXPIRETIME") for key in keys]
-            changed |= self._having_changed(some, ends)
+            changed |= self._having_changed(page, ends)
         return changed
 
     def _having_changed(self, parts: Sequence[int], ends: Sequence[int]) -> dict[int, int]:
@@ -235,19 +235,19 @@ class _Replan:
         }
 
     def _copy_parts(
-        self, parts: Sequence[int], *, again: bool, gone: Collection[int] = ()
+        self, parts: Sequence[int], *, again: bool, missing: Collection[int] = ()
     ) -> Operation[None]:
         """Make the new parts of some old ones hold the members of these.
 
-        Parts that were ``gone`` are empty, whatever a late write has put there since.
+        Parts that were ``missing`` are empty, whatever a late write has put there since.
         """
-        there = [part for part in parts if part not in gone]
-        held = yield from contents(self._layout.component, self._kind, self._keys(there), [])
-        parts, held = [*there, *gone], [*held, *([] for _ in gone)]
-        times = (yield from self._times_of(parts, held)) if self._times else {}
+        alive = [part for part in parts if part not in missing]
+        all_entries = yield from contents(self._layout.component, self._kind, self._keys(alive), [])
+        parts, all_entries = [*alive, *missing], [*all_entries, *([] for _ in missing)]
+        times = (yield from self._times_of(parts, all_entries)) if self._times else {}
         new: dict[int, dict[bytes, Any]] = {}
         expiring: dict[int, list[tuple[bytes, int]]] = {}
-        for part, entries in zip(parts, held, strict=True):
+        for part, entries in zip(parts, all_entries, strict=True):
             (self._filled.add if entries else self._filled.discard)(part)
             for stored, value in entries:
                 to = part if self._is_number(part, stored) else self._plan.part_of(stored)
@@ -286,10 +286,10 @@ class _Replan:
         targets = {part + n * count for part in parts if part < count for n in range(self._factor)}
         targets |= copied
         lost: dict[int, list[bytes]] = {}
-        for some in pages(sorted(targets), KEYS_CHECKED):
-            keys = self._keys(some, self._plan)
-            held = yield from contents(self._layout.component, self._kind, keys, [])
-            for to, entries in zip(some, held, strict=True):
+        for page in pages(sorted(targets), KEYS_CHECKED):
+            keys = self._keys(page, self._plan)
+            all_entries = yield from contents(self._layout.component, self._kind, keys, [])
+            for to, entries in zip(page, all_entries, strict=True):
                 left = [
                     stored
                     for stored, _ in entries
@@ -302,22 +302,22 @@ class _Replan:
         return lost
 
     def _times_of(
-        self, parts: Sequence[int], held: Sequence[Sequence[tuple[bytes, Any]]]
+        self, parts: Sequence[int], all_entries: Sequence[Sequence[tuple[bytes, Any]]]
     ) -> Operation[dict[tuple[int, bytes], int]]:
         """Return when fields expire, by their old part."""
-        asked = [
-            (key, part, [stored for stored, _ in some])
-            for key, part, entries in zip(self._keys(parts), parts, held, strict=True)
-            for some in pages(entries, _MEMBERS)
+        queries = [
+            (key, part, [stored for stored, _ in page])
+            for key, part, entries in zip(self._keys(parts), parts, all_entries, strict=True)
+            for page in pages(entries, _MEMBERS)
         ]
         replies = yield Partial(
             [
                 self._command(key, "HPEXPIRETIME", _FIELDS, len(fields), *fields)
-                for key, _, fields in asked
+                for key, _, fields in queries
             ]
         )
         times: dict[tuple[int, bytes], int] = {}
-        for (_, part, fields), reply in zip(asked, replies, strict=True):
+        for (_, part, fields), reply in zip(queries, replies, strict=True):
             if isinstance(reply, Exception):
                 if "unknown" not in str(reply).lower():
                     raise reply
@@ -338,9 +338,9 @@ class _Replan:
         """Remove the parts of a plan; with arguments only those that the script removes."""
         component, removing = self._layout.component, "structures/base/settle_part"
         # A copy has its registry only at the end.
-        there = {*(yield from self._parts(plan)), *(yield from self._parts(self._fixed.plan))}
-        for some in pages(sorted(there), PARTS_AT_ONCE):
-            keys = self._keys(some, plan)
+        existing = {*(yield from self._parts(plan)), *(yield from self._parts(self._fixed.plan))}
+        for page in pages(sorted(existing), PARTS_AT_ONCE):
+            keys = self._keys(page, plan)
             yield [
                 lua_call(component, removing, [key], script_args, idempotent=True)
                 if script_args

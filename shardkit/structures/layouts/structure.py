@@ -89,10 +89,10 @@ def _check_parts(
     """Check parts that are keys of their own."""
     notes: Suspicions = []
     keys = list(map(layout.key, parts))
-    held = yield from contents(
+    all_entries = yield from contents(
         layout.component, kind, keys, notes, f"{REBUILD} removes it", _OTHERS
     )
-    for part, key, entries in zip(parts, keys, held, strict=True):
+    for part, key, entries in zip(parts, keys, all_entries, strict=True):
         whole = [(layout.member(part, stored), value) for stored, value in entries]
         notes += first_wrong(layout.component, key, whole, validate)
         if wrong := [stored for stored, _ in entries if not layout.holds(part, stored)]:
@@ -116,11 +116,11 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
     notes = yield from suspected(layout.refresh_group(group), f"{REBUILD} counts what there is")
     if notes:
         return notes
-    [of] = yield [layout.at(state, "HGET", "of")]
-    if of is not None and not _NAMES.fullmatch(of):
-        error = damage(component, state, f"of={shown(of)}", "a fingerprint of parameters")
+    [fingerprint] = yield [layout.at(state, "HGET", "of")]
+    if fingerprint is not None and not _NAMES.fullmatch(fingerprint):
+        error = damage(component, state, f"of={shown(fingerprint)}", "a fingerprint of parameters")
         return [Suspicion(error, f"{REBUILD} stores it again")]
-    number, held = layout.parts[group], Entries()
+    number, group_entries = layout.parts[group], Entries()
     wrong: list[tuple[str, list[bytes]]] = []
     for parts in pages(range(number), KEYS_CHECKED):
         keys = [layout.key(group, part) for part in parts]
@@ -132,7 +132,7 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
             strange = [m for m, _ in entries if not _belongs(layout, group, number, part, m)]
             if strange:
                 wrong.append((key, strange))
-            held += entries
+            group_entries += entries
     beyond = [layout.key(group, part) for part in range(number, number + 16)]
     replies = yield [layout.at(key, "EXISTS") for key in beyond]
     for key, exists in zip(beyond, replies, strict=True):
@@ -148,19 +148,19 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
         if number <= KEYS_PROBED:
             [(_, stored, members)] = yield [layout.count_command(group)]
         else:
-            stored, members = layout._counts[group], len(held)
+            stored, members = layout._counts[group], len(group_entries)
         if stored != members and not layout._expiring[group]:
             error = damage(component, state, f"count={stored}", f"the {members} members there are")
             lost = "" if stored < members else f"{stored - members} members, lost already"
             notes.append(Suspicion(error, f"{REBUILD} counts what there is", lost))
         else:
-            notes += yield from layout.check_beside(group, held)
+            notes += yield from layout.check_beside(group, group_entries)
     return notes
 
 
 def _belongs(layout: GrowingLayout, group: int, number: int, part: int, member: bytes) -> bool:
-    its, q = layout.place(member)
-    return its == group and address(q, number) == part
+    own_group, q = layout.place(member)
+    return own_group == group and address(q, number) == part
 
 
 # ---- repair
@@ -180,10 +180,10 @@ def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[No
         yield from layout.rebuild_beside()
         for group in range(layout.groups):
             number = layout.parts[group]
-            for some in pages(range(number), KEYS_CHECKED):
-                keys = [layout.key(group, part) for part in some]
+            for numbers in pages(range(number), KEYS_CHECKED):
+                keys = [layout.key(group, part) for part in numbers]
                 read = yield from contents(layout.component, kind, keys, [])
-                for part, key, entries in zip(some, keys, read, strict=True):
+                for part, key, entries in zip(numbers, keys, read, strict=True):
                     rows = [e for e in entries if not _belongs(layout, group, number, part, e[0])]
                     moved += [(key, rows)] if rows else []
     else:
@@ -222,14 +222,14 @@ def _out_of_place(
 ) -> Operation[list[tuple[str, Entries]]]:
     """Remove parts of another type; return the entries that are in the wrong part."""
     keys, notes = list(map(layout.key, parts)), Suspicions()
-    held = yield from contents(layout.component, kind, keys, notes)
+    all_entries = yield from contents(layout.component, kind, keys, notes)
     yield [
         Command(layout.component, key, ("UNLINK", key), idempotent=True)
         for key in (note.error.key for note in notes)
     ]
     return [
         (key, rows)
-        for part, key, entries in zip(parts, keys, held, strict=True)
+        for part, key, entries in zip(parts, keys, all_entries, strict=True)
         if (rows := [entry for entry in entries if not layout.holds(part, entry[0])])
     ]
 
@@ -257,8 +257,8 @@ def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
     while True:
         keys = [layout.key(group, part) for part in range(start, start + KEYS_PROBED)]
         existing: list[int] = []
-        [some] = yield [layout.at(keys[0], "EXISTS", *keys[1:])]
-        if some:
+        [is_used] = yield [layout.at(keys[0], "EXISTS", *keys[1:])]
+        if is_used:
             replies = yield [layout.at(key, "EXISTS") for key in keys]
             existing = [n for n, exists in enumerate(replies) if exists]
         if existing:
@@ -322,8 +322,8 @@ class StructureWithLayout(ExpirableStructure[Face]):
                 return count
         count = 0
         for chunk in (yield from self._chunks(PARTS_AT_ONCE)):
-            for _, held in (yield from self.layout.read_parts(chunk, _LENGTHS[self._form])):
-                count += held
+            for _, length in (yield from self.layout.read_parts(chunk, _LENGTHS[self._form])):
+                count += length
         return count
 
     @stream

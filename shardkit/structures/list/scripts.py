@@ -220,13 +220,13 @@ class ListScripts:
                 for end in (f"{self.head[0]}{ends.first}", f"{self.head[0]}{ends.last}")
             ]
             queries = (self._ends_query, value_query, *sizes)
-            [[reply, value, *held]] = yield [Transaction(self.component, key, queries)]
+            [[reply, value, *end_lengths]] = yield [Transaction(self.component, key, queries)]
             before, ends = ends, self._update_ends(reply)
             if ends is None:
                 break
             if ends.find(index) == expected and value is not None:
                 moved = before[:2] != ends[:2]
-                if moved or held == [ends.left, ends.right]:
+                if moved or end_lengths == [ends.left, ends.right]:
                     return value  # type: ignore[no-any-return]
                 break
         _, *values = yield from self.read("at", index)
@@ -323,7 +323,7 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
     [reply] = yield Partial([Command(to, key, ("HMGET", key, "first", "last", "due"))])
     first, last, due = reply if isinstance(reply, list) else (None, None, None)
     start, stop = _number(first), _number(last)
-    held: dict[int, int] = {}
+    sizes_by_part: dict[int, int] = {}
 
     def read(parts: Iterable[int]) -> Operation[bool]:
         numbers, notes = list(parts), Suspicions()
@@ -333,12 +333,12 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
         for note in notes:
             yield [Command(to, note.error.key, ("UNLINK", note.error.key), idempotent=True)]
         existing = {part: size for part, size in zip(numbers, sizes, strict=True) if size}
-        held.update(existing)
+        sizes_by_part.update(existing)
         return bool(existing)
 
     [keys] = yield [Command(to, key, ("DBSIZE",))]
     if start is None or stop is None or not 0 <= stop - start < keys:
-        yield from _each_part(scripts, read)
+        yield from _scan_parts(scripts, read)
     else:
         for step, begin, least in ((1, start, stop), (-1, start - 1, start)):
             at = begin
@@ -346,13 +346,13 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
                 step * (at - least) < 0
             ):
                 at += step * _SEARCHED
-    for some in pages(held if remove else (), _SEARCHED):
-        yield [Command(to, part, ("UNLINK", part)) for part in (f"{prefix}{n}" for n in some)]
+    for page in pages(sizes_by_part if remove else (), _SEARCHED):
+        yield [Command(to, part, ("UNLINK", part)) for part in (f"{prefix}{n}" for n in page)]
     if remove:
-        held.clear()
-    lowest, highest = min(held, default=0), max(held, default=0)
+        sizes_by_part.clear()
+    lowest, highest = min(sizes_by_part, default=0), max(sizes_by_part, default=0)
     fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
-    left, right = held.get(lowest, 0), held.get(highest, 0)
+    left, right = sizes_by_part.get(lowest, 0), sizes_by_part.get(highest, 0)
     fields += ["values", scripts.head[2], "left", left, "right", right]
     meta = scripts.meta
     if not meta.due and isinstance(due, bytes) and due.isdigit() and len(due) < 16:
@@ -369,15 +369,15 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
                 Command(to, key, ("HSET", key, *fields)),
                 Command(to, key, _expiry(scripts, key)),
                 Command(to, signal, ("DEL", signal)),
-                *([Command(to, signal, ("RPUSH", signal, "1"))] if held else []),
+                *([Command(to, signal, ("RPUSH", signal, "1"))] if sizes_by_part else []),
                 Command(to, signal, _expiry(scripts, signal)),
             ),
         )
     ]
-    return dict(sorted(held.items()))
+    return dict(sorted(sizes_by_part.items()))
 
 
-def _each_part(
+def _scan_parts(
     scripts: ListScripts, read: Callable[[Iterable[int]], Operation[bool]]
 ) -> Operation[None]:
     """Find the parts among all keys of the server."""
@@ -409,32 +409,32 @@ def rebuild_list(scripts: ListScripts) -> Operation[None]:
     """Complete unfinished work if it can be read; store the ends again; pack values after a gap."""
     with suppress(DamagedDataError):
         yield from scripts.finish()
-    held = yield from restore_ends(scripts)
-    if not held:
+    sizes_by_part = yield from restore_ends(scripts)
+    if not sizes_by_part:
         return
-    size, (first, *_, last) = scripts.part_size, (*held, *held)
-    sizes = list(held.values())
-    contiguous = len(held) == last - first + 1
+    size, (first, *_, last) = scripts.part_size, (*sizes_by_part, *sizes_by_part)
+    sizes = list(sizes_by_part.values())
+    contiguous = len(sizes_by_part) == last - first + 1
     if contiguous and all(n == size for n in sizes[1:-1]) and all(n <= size for n in sizes):
         return
     to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
     waiting: list[bytes] = []
     begin = at = last + 2  # the old parts stay until all values are in new ones
-    for part in held:
+    for part in sizes_by_part:
         old = f"{prefix}{part}"
         [values] = yield [Command(to, old, ("LRANGE", old, 0, -1))]
         waiting += values
         while len(waiting) >= size or (part == last and waiting):
-            some, waiting = waiting[:size], waiting[size:]
+            chunk, waiting = waiting[:size], waiting[size:]
             new = f"{prefix}{at}"
             commands: list[Command] = [Command(to, new, ("DEL", new))]
-            commands += [Command(to, new, ("RPUSH", new, *each)) for each in pages(some, 1000)]
+            commands += [Command(to, new, ("RPUSH", new, *page)) for page in pages(chunk, 1000)]
             commands.append(Command(to, new, _expiry(scripts, new)))
             yield [Transaction(to, new, tuple(commands))]
             at += 1
-    right = len(some)
+    right = len(chunk)
     left = right if at - 1 == begin else size
     fields = ("first", begin, "last", at - 1, "left", left, "right", right)
     yield [Command(to, key, ("HSET", key, *fields))]
-    for olds in pages(held, _SEARCHED):
+    for olds in pages(sizes_by_part, _SEARCHED):
         yield [Command(to, f"{prefix}{n}", ("UNLINK", f"{prefix}{n}")) for n in olds]

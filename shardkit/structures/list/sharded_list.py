@@ -446,7 +446,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         """Change when all keys expire; return whether."""
         return (yield from self._send_to_all(self.meta.present_generation, command, *args)) > 0
 
-    def _begun_expiry(self) -> Command:
+    def _started_expiry(self) -> Command:
         ends = self._scripts.keys[1]
         return self._at(ends, "HGET", ends, "unfinished")
 
@@ -546,9 +546,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             reply = yield from self._scripts.read(
                 "position", value, next_rank, more, left, at, to, self._scripts.searched
             )
-            was_begun = at != ""
+            was_started = at != ""
             at, to, next_rank, left, first, in_first, length, indexes = reply
-            if was_begun and length == in_first:
+            if was_started and length == in_first:
                 next_rank, left, at, to = begin
                 places.clear()
                 continue
@@ -605,10 +605,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 f"not {self.parameters['values']}",
                 "move between lists with the same values=",
             )
-        ours, theirs = yield Locate(
+        source, target = yield Locate(
             [(self.component, self.meta_key), (destination.component, destination.meta_key)]
         )
-        if ours != theirs:
+        if source != target:
             raise CrossShardError(
                 f"{self.name!r} and {destination.name!r} do not live together",
                 "give both names one tag: {jobs}:todo and {jobs}:doing",

@@ -95,10 +95,10 @@ class Aggregator:
         names = [field.name for field in self.summed]
         return {
             self._values(key): RecordGroup(count, dict(zip(names, totals, strict=True)))
-            for key, (count, totals) in sorted(self._found().items())
+            for key, (count, totals) in sorted(self._totals().items())
         }
 
-    def _found(self) -> Mapping[int, tuple[int, list[FieldTotals]]]:
+    def _totals(self) -> Mapping[int, tuple[int, list[FieldTotals]]]:
         return self._groups
 
     def _merge(self, key: int, count: int, totals: list[FieldTotals]) -> None:

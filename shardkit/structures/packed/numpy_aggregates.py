@@ -98,7 +98,7 @@ class ArrayAggregator(Aggregator):
             if key or not self._key_is_record:
                 self._merge(key, count, [sums.totals(group) for sums in block])
 
-    def _found(self) -> Mapping[int, tuple[int, list[FieldTotals]]]:
+    def _totals(self) -> Mapping[int, tuple[int, list[FieldTotals]]]:
         if not self._dense:
             return self._groups
         groups = np.flatnonzero(self._counts)

@@ -326,8 +326,8 @@ class PartStore:
             parts = [*parts, *(yield from self.registry.unregistered(_FIRST_PARTS))]
         keys = [*map(self.part_key, parts), self.registry.key]
         total = 0
-        for some in pages(keys, PARTS_AT_ONCE):
-            total += yield from send_to_parts(self.meta, generation, name, some, *args)
+        for page in pages(keys, PARTS_AT_ONCE):
+            total += yield from send_to_parts(self.meta, generation, name, page, *args)
         return total
 
     def check(self) -> Stream[Damage]:
@@ -336,8 +336,8 @@ class PartStore:
         if (yield from raised_twice(self.registry.read, repair=repair)):
             return
         yield from confirmed(check_registered, self.registry, _FIRST_PARTS)
-        for some in pages((yield from self.registry.read()), PARTS_AT_ONCE):
-            yield from confirmed(self._check_lengths, some)
+        for page in pages((yield from self.registry.read()), PARTS_AT_ONCE):
+            yield from confirmed(self._check_lengths, page)
 
     def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
         keys, full = list(map(self.part_key, parts)), self.layout.part_bytes
@@ -356,8 +356,8 @@ class PartStore:
     def restore_lengths(self) -> Operation[int]:
         """Give all parts their length; return how many parts are registered."""
         parts, full = (yield from self.registry.read()), self.layout.part_bytes
-        for some in pages(parts, PARTS_AT_ONCE):
-            for error, repair, _ in (yield from self._check_lengths(some)):
+        for page in pages(parts, PARTS_AT_ONCE):
+            for error, repair, _ in (yield from self._check_lengths(page)):
                 key = error.key
                 if repair == _REMOVES:
                     yield [Command(self.component, key, ("UNLINK", key), idempotent=True)]
@@ -365,8 +365,8 @@ class PartStore:
                 # The last bit, unless another client created the part in between.
                 extend = ("BITFIELD", key, "INCRBY", "u1", 8 * full - 1, 0)
                 yield [Command(self.component, key, extend, idempotent=True)]
-                [held] = yield [Command(self.component, key, ("GETRANGE", key, 0, full - 1))]
-                yield [Command(self.component, key, ("SET", key, held, "KEEPTTL"))]
+                [stored] = yield [Command(self.component, key, ("GETRANGE", key, 0, full - 1))]
+                yield [Command(self.component, key, ("SET", key, stored, "KEEPTTL"))]
         return len(parts)
 
     def part_key(self, part: int) -> str:

@@ -168,8 +168,8 @@ class PackedRecords(ExpirableStructure[Face]):
                 )
         most = max(map(len, partial.values()), default=1)
         # No script sets more bits than a server does in 20 ms, even if all are in one part.
-        for some in [*pages(partial.items(), max(1, FIELDS_AT_ONCE // most))] or [[]]:
-            fields = {record_id: [*changes.values()] for record_id, changes in some}
+        for page in [*pages(partial.items(), max(1, FIELDS_AT_ONCE // most))] or [[]]:
+            fields = {record_id: [*changes.values()] for record_id, changes in page}
             by_part = self.store.layout.write_commands(whole, fields)
             whole = {}
             yield from self.store.write(by_part)
@@ -261,9 +261,9 @@ class PackedRecords(ExpirableStructure[Face]):
         self, args: Mapping[int, Sequence[Argument]], *first: Argument, **how: bool
     ) -> Operation[dict[int, list[Any]]]:
         """Send BITFIELDs with these arguments; return the replies, by part."""
-        parts = {part: [*bitfields(its, *first)] for part, its in args.items()}
+        parts = {part: [*bitfields(words, *first)] for part, words in args.items()}
         replies = yield from self.store.write(parts, replies=True, **how)
-        return {part: [*chain(*its)] for part, its in replies.items()}
+        return {part: [*chain(*values)] for part, values in replies.items()}
 
     @operation
     def remove(self, *ids: int) -> Operation[int]:

@@ -172,7 +172,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         sent = self._encoded(values)
         check_some(self.name, "srem", sent, "member")
         yield from self._open()
-        replies = yield from self.layout.write(sent, lambda some, _: ("SREM", *some), adds=False)
+        replies = yield from self.layout.write(sent, lambda batch, _: ("SREM", *batch), adds=False)
         return sum(removed for _, removed in replies)
 
     @operation
@@ -208,10 +208,10 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 )
             replies = yield from self.layout.write(
                 [(member, None) for member in drawn],
-                lambda some, _: ("SPOP", len(some)),
+                lambda batch, _: ("SPOP", len(batch)),
                 adds=False,
             )
-            new = {member for _, some in replies for member in some}
+            new = {member for _, popped in replies for member in popped}
             in_vain = 0 if new else in_vain + 1
             popped |= new
         try:
@@ -252,7 +252,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         numbered = [(encode(member), n) for n, member in enumerate(list_or_args(values, args))]
         check_some(self.name, "smismember", numbered, "member")
         yield from self._open()
-        replies = yield from self.layout.read(numbered, lambda some, _: ("SMISMEMBER", *some))
+        replies = yield from self.layout.read(numbered, lambda batch, _: ("SMISMEMBER", *batch))
         results = [False] * len(numbered)
         for positions, flags in replies:
             for n, flag in zip(positions, flags, strict=True):
@@ -422,7 +422,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Return random members as they are stored; see `srandmember`."""
         yield from self._open()
         drawn = yield from random_members(self.layout, "SCARD", "SRANDMEMBER", number)
-        members = [member for _, some in drawn for member in some]
+        members = [member for _, page in drawn for member in page]
         return members[: abs(number)]  # there are more if a part has split
 
     def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
@@ -530,8 +530,8 @@ def combine_chunk(
     together = yield from _live_together(fixed, chunk)
     replies = iter((yield _fetch(verb, fixed, chunk, together)))
     members: list[bytes] = []
-    for there in together:
-        members += next(replies) if there else _combine(verb, islice(replies, len(fixed)))
+    for is_live in together:
+        members += next(replies) if is_live else _combine(verb, islice(replies, len(fixed)))
     return members
 
 
@@ -539,8 +539,8 @@ def verify_counts(
     layouts: Sequence[FixedLayout | GrowingLayout], seen: Sequence[int]
 ) -> Operation[None]:
     """Compare what was read of each set with its count; see `LayoutBase.verify`."""
-    for layout, found in zip(layouts, seen, strict=True):
-        yield from layout.verify(found)
+    for layout, count in zip(layouts, seen, strict=True):
+        yield from layout.verify(count)
 
 
 def store_combined(
@@ -567,11 +567,11 @@ def _store_fixed(verb: str, target: FixedLayout, sources: Sequence[FixedLayout])
     stored = 0
     for parts in target.chunks(PARTS_COMBINED):
         together = yield from _live_together((target, *sources), parts)
-        apart = [part for part, there in zip(parts, together, strict=True) if not there]
-        fetched = iter((yield _fetch(verb, sources, apart, [False] * len(apart))) if apart else ())
+        split = [part for part, is_live in zip(parts, together, strict=True) if not is_live]
+        fetched = iter((yield _fetch(verb, sources, split, [False] * len(split))) if split else ())
         batch: list[Command | Transaction] = []
-        for part, there in zip(parts, together, strict=True):
-            if there:
+        for part, is_live in zip(parts, together, strict=True):
+            if is_live:
                 keys = [source.key(part) for source in sources]
                 batch.append(target.command(part, f"{verb}STORE", *keys))
             else:
@@ -599,8 +599,8 @@ def _fetch(
 ) -> list[Command]:
     """Return the commands that combine parts on their server, or fetch those that are apart."""
     batch = []
-    for part, there in zip(parts, together, strict=True):
-        if there:
+    for part, is_live in zip(parts, together, strict=True):
+        if is_live:
             first, *rest = layouts
             keys = [other.key(part) for other in rest]
             batch.append(first.command(part, verb, *keys))
@@ -644,7 +644,7 @@ def _store_growing(
         members = yield from _combined_growing(verb, sources, chunk, seen)
         for page in pages(members, MEMBERS_AT_ONCE):
             sent = [(member, None) for member in page]
-            yield from result.write(sent, lambda some, _: ("SADD", *some))
+            yield from result.write(sent, lambda batch, _: ("SADD", *batch))
     yield from verify_counts(sources, seen)
     return (yield from target.replace_by(result))
 

@@ -34,7 +34,7 @@ from shardkit.operations.operation import Operation
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.layouts.base import Build
+from shardkit.structures.layouts.base import Build, Pairs
 from shardkit.structures.layouts.growing import KEYS_PER_EXCHANGE, OTHERS, GrowingLayout, WritePlan
 
 # A score and a member: rows compare in the order of a ZSET.
@@ -148,7 +148,7 @@ class ScoredGroups(GrowingLayout):
         """Rebuild tops and bottoms; see `rebuild`."""
         yield from self._to_groups()
 
-    def check_beside(self, group: int, held: Sequence[tuple[bytes, Any]]) -> Operation[Suspicions]:
+    def check_beside(self, group: int, members: Pairs[Any]) -> Operation[Suspicions]:
         """Check a group's top and bottom against its members. Cost: one exchange."""
         notes: Suspicions = []
         if not self.bound_size:
@@ -164,7 +164,7 @@ class ScoredGroups(GrowingLayout):
             notes,
             repair,
         )
-        rows = sorted((score, member) for member, score in held)
+        rows = sorted((score, member) for member, score in members)
         least = min(self.bound_size, len(rows))
         for n, (key, flat) in enumerate(((top, highest), (bottom, lowest))):
             if flat is None or fields is None:
@@ -227,17 +227,17 @@ class ScoredGroups(GrowingLayout):
         size = min(limit, ceil(share + 3 * sqrt(share)) + 1)
         by_group: dict[int, list[Row]] = {}
         full: dict[int, bool] = {}
-        asked: Sequence[int] = range(self.groups)
+        open_groups: Sequence[int] = range(self.groups)
         while True:
-            by_group.update((yield from self._first_of(asked, wanted, size)))
-            full.update((group, len(by_group[group]) == size < limit) for group in asked)
+            by_group.update((yield from self._first_of(open_groups, wanted, size)))
+            full.update((group, len(by_group[group]) == size < limit) for group in open_groups)
             best = sorted(chain.from_iterable(by_group.values()), reverse=wanted.desc)[:limit]
-            asked = [
+            open_groups = [
                 group
                 for group, more in full.items()
                 if more and (len(best) < limit or reaches(by_group[group][-1], best[-1]))
             ]
-            if not asked:
+            if not open_groups:
                 return best
             size = min(limit, self.bound_size if size < self.bound_size < 4 * size else 4 * size)
 
@@ -393,13 +393,13 @@ def _send_bounded(calls: Iterable[Command]) -> Operation[list[Any]]:
     """Send scripts with many keys, in exchanges of bounded size."""
     replies: list[Any] = []
     batch: list[Command] = []
-    held = 0
+    words = 0
     for call in calls:
-        if batch and held + len(call.args) > KEYS_PER_EXCHANGE:
+        if batch and words + len(call.args) > KEYS_PER_EXCHANGE:
             replies += yield batch
-            batch, held = [], 0
+            batch, words = [], 0
         batch.append(call)
-        held += len(call.args)
+        words += len(call.args)
     replies += yield batch
     return replies
 

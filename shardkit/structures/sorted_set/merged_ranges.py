@@ -246,11 +246,11 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         cursor = None
         while left > 0:
             size = int(min(left, MOST_ROWS))
-            some = yield from range_over(self.places, low, high, size, cursor, desc)
-            rows += some
-            if len(some) < size:
+            batch = yield from range_over(self.places, low, high, size, cursor, desc)
+            rows += batch
+            if len(batch) < size:
                 break
-            cursor, left = some[-1], left - size
+            cursor, left = batch[-1], left - size
         page = self._page(rows[offset:])
         if cast is None:
             return [member for member, _ in page]
@@ -263,4 +263,5 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
 
 def part_key(name: str, number: int) -> str:
     """Return the key of a part: a tag, so that more keys of the part can live beside it."""
+    check_integer(name, "number", number, 0, MOST_PLACES - 1)
     return f"{{{name}:{number}}}"

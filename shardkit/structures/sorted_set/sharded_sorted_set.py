@@ -438,12 +438,12 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Cost: one exchange per 10,000 members, one command per part.
         """
-        asked = [(self._members.encode(member), n) for n, member in enumerate(members)]
-        check_some(self.name, "zmscore", asked, "member")
-        results: list[float | None] = [None] * len(asked)
+        encoded = [(self._members.encode(member), n) for n, member in enumerate(members)]
+        check_some(self.name, "zmscore", encoded, "member")
+        results: list[float | None] = [None] * len(encoded)
         yield from self._open()
-        for page in pages(asked, MEMBERS_AT_ONCE):
-            replies = yield from self.layout.read(page, lambda some, _: ("ZMSCORE", *some))
+        for page in pages(encoded, MEMBERS_AT_ONCE):
+            replies = yield from self.layout.read(page, lambda stored, _: ("ZMSCORE", *stored))
             for positions, scores in replies:
                 for n, score in zip(positions, scores, strict=True):
                     results[n] = _score(score)
@@ -698,8 +698,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[int]:
         yield from self._open(create=True)
         added = 0
-        for some in _one_each(pairs, last=not options):
-            replies = yield from self.layout.write(some.items(), scored("ADD", *options))
+        for batch in _unrepeated(pairs, last=not options):
+            replies = yield from self.layout.write(batch.items(), scored("ADD", *options))
             added += sum(count for _, count in replies)
         return added
 
@@ -731,8 +731,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             if in_vain == SAME_IN_VAIN:  # others would have changed them by now
                 score, member = best[0]
                 caches = self.layout._tops if desc else self.layout._bottoms
-                key, found = caches[self.layout.place(member)[0]], f"{shown(member)} at {score:g}"
-                raise damage(self.component, key, found, "its score", "rebuild() corrects it")
+                key, actual = caches[self.layout.place(member)[0]], f"{shown(member)} at {score:g}"
+                raise damage(self.component, key, actual, "its score", "rebuild() corrects it")
             before = best
         return self._page(popped)
 
@@ -812,7 +812,7 @@ def _score(reply: bytes | None) -> float | None:
     return None if reply is None else float(reply)
 
 
-def _one_each(pairs: Sequence[tuple[bytes, str]], *, last: bool) -> Iterator[dict[bytes, str]]:
+def _unrepeated(pairs: Sequence[tuple[bytes, str]], *, last: bool) -> Iterator[dict[bytes, str]]:
     """Distribute pairs over batches in which no member occurs twice; keep each one's order."""
     last_scores = dict(pairs)
     if last or len(last_scores) == len(pairs):

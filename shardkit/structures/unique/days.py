@@ -79,7 +79,7 @@ from shardkit.structures.unique.precision import (
     visitor_id,
 )
 
-_MARK_KEPT: Final = 600_000  # milliseconds
+_MARK_TTL: Final = 600_000  # milliseconds
 MOST_UNLISTED: Final = 100_000  # parts that a plan may have beyond those that its day has
 _UNTIL_REMOVED: Final = 0.05  # seconds between reads of a day that may be being removed
 
@@ -297,8 +297,8 @@ class DayInParts(ABC):
         """Check all parts; see `shardkit.structures.base.check`."""
         yield from confirmed(self.check_index)
         parts, _ = yield from self.existing_parts()
-        for some in pages(parts, KEYS_CHECKED):
-            yield from confirmed(self.check_parts, some)
+        for page in pages(parts, KEYS_CHECKED):
+            yield from confirmed(self.check_parts, page)
 
     @abstractmethod
     def check_index(self) -> Operation[Suspicions]:
@@ -388,12 +388,12 @@ class SetDay(DayInParts):
         """See `DayInParts.check_parts`: their types and ids."""
         notes: Suspicions = []
         keys = list(map(self.part_key, parts))
-        held = yield from contents(self.component, "SET", keys, notes)
-        for part, key, entries in zip(parts, keys, held, strict=True):
+        all_entries = yield from contents(self.component, "SET", keys, notes)
+        for part, key, entries in zip(parts, keys, all_entries, strict=True):
             wrong = [member for member, _ in entries if not self._is_of(part, member)]
             if wrong:
-                found = f"{shown(wrong[0])}, one of {len(wrong)} that are not its own"
-                error = damage(self.component, key, found, "only ids of this part")
+                actual = f"{shown(wrong[0])}, one of {len(wrong)} that are not its own"
+                error = damage(self.component, key, actual, "only ids of this part")
                 notes.append(Suspicion(error))
         return notes
 
@@ -427,19 +427,19 @@ class SetDay(DayInParts):
                 for number in {*databases} - {databases[home.number or 0]}
             ]
             replies = yield [Command(to, k, ("SMEMBERS", k)) for to, k in others]
-            held = [
-                (to, key, some)
+            stray = [
+                (to, key, page)
                 for (to, key), members in zip(others, replies, strict=True)
-                for some in pages(members, MEMBERS_PER_SCRIPT)
+                for page in pages(members, MEMBERS_PER_SCRIPT)
             ]
             # An interruption leaves ids in both places: gather again.
             yield [
                 self.meta.command(key, *written)
-                for _, key, some in held
-                for written in (("SADD", *some), self.meta.expiry)
+                for _, key, page in stray
+                for written in (("SADD", *page), self.meta.expiry)
             ]
             yield [
-                Command(to, key, ("SREM", key, *some), idempotent=True) for to, key, some in held
+                Command(to, key, ("SREM", key, *page), idempotent=True) for to, key, page in stray
             ]
 
     def _databases(self, shards: int) -> Operation[list[int]]:
@@ -447,7 +447,7 @@ class SetDay(DayInParts):
         mark = f"{self.key}:gather:{token_hex(8)}"
         to = [ShardOf(self.component, number, shards) for number in range(shards)]
         for number, shard in enumerate(to):  # one after another, so that the last one counts
-            yield [Command(shard, mark, ("SET", mark, number, "PX", _MARK_KEPT), idempotent=True)]
+            yield [Command(shard, mark, ("SET", mark, number, "PX", _MARK_TTL), idempotent=True)]
         replies = yield [Command(shard, mark, ("GET", mark)) for shard in to]
         yield [Command(shard, mark, ("UNLINK", mark), idempotent=True) for shard in to]
         if None in replies:
@@ -463,9 +463,9 @@ class SetDay(DayInParts):
         """Return the numbers that follow, of no far larger plan."""
         yield from ()
         if self.planned_parts > self.parts + MOST_UNLISTED:
-            found = f"a plan of {self.planned_parts} parts"
+            actual = f"a plan of {self.planned_parts} parts"
             wanted = f"the {self.parts} parts of {self.meta.key}"
-            raise damage(self.home, plan_key(self.key), found, wanted)
+            raise damage(self.home, plan_key(self.key), actual, wanted)
         return count(self.parts)
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
@@ -476,8 +476,8 @@ class SetDay(DayInParts):
         start: list[Argument] = [len(counters), self.meta.end]
         keys, args = counters[:], start[:]
         for key, sent in members.items():
-            few = len(sent) <= MEMBERS_PER_SCRIPT  # as in nearly every part
-            for page in [sent] if few else pages(sent, MEMBERS_PER_SCRIPT):
+            fits = len(sent) <= MEMBERS_PER_SCRIPT  # as in nearly every part
+            for page in [sent] if fits else pages(sent, MEMBERS_PER_SCRIPT):
                 full = not counters or len(args) + len(page) >= MEMBERS_PER_SCRIPT
                 if full and len(keys) > len(counters):
                     yield lua_call(to, add, keys, args)
@@ -720,7 +720,7 @@ class DayPlanner:
         """Return a planned day, and whether its plan is final."""
         plan, meta = plan_key(key), meta_key(key)
         field = "parts" if self._compact else "total"
-        stored, size, came = yield [
+        stored, size, arrived = yield [
             self._get(plan),
             Command(self.component, meta, ("HGET", meta, field)),
             self._get(before),
@@ -737,9 +737,9 @@ class DayPlanner:
         else:
             first = self.settings.first_day or 0
             # A damaged count of yesterday does not spoil today's plan.
-            known = came is not None and came.isdigit() and len(came) < 16
-            came = int(came) if known else first
-            expected = expected_after(came if came <= MAX_VISITORS else first)
+            known = arrived is not None and arrived.isdigit() and len(arrived) < 16
+            arrived = int(arrived) if known else first
+            expected = expected_after(arrived if arrived <= MAX_VISITORS else first)
             if self._parts(self._size(expected)) > MOST_PARTS:
                 expected = expected_after(first)
         if store and stored is None:
@@ -759,8 +759,8 @@ class DayPlanner:
         """Check that a day has no ids, if neither its plan nor its parameters are stored."""
         plan, day = plan_key(key), self._set_day(key, expected)
         keys = [day.part_key(part) for part in range(min(day.parts, _PARTS_LOOKED_AT))]
-        there = yield [Command(self.component, part, ("EXISTS", part)) for part in keys]
-        if not any(there):
+        existing = yield [Command(self.component, part, ("EXISTS", part)) for part in keys]
+        if not any(existing):
             return
         planned, size = yield [  # another process may have been first
             self._get(plan),
@@ -771,7 +771,7 @@ class DayPlanner:
                 self.component,
                 day.meta.key,
                 "nothing",
-                f"the parameters of {keys[there.index(1)]}",
+                f"the parameters of {keys[existing.index(1)]}",
                 f"store how many visitors the day was planned for at {plan}, or remove(day)",
             )
 

@@ -145,8 +145,8 @@ class CounterSettings:
 
         def choose(name: str, value: Any, *bounds: int) -> Any:
             if value is not None and name not in defaults:
-                has = f"it has {', '.join(defaults)}" if defaults else "it has none"
-                raise self.refusal(f"has no {name}", f"leave it out; {has}")
+                options = f"it has {', '.join(defaults)}" if defaults else "it has none"
+                raise self.refusal(f"has no {name}", f"leave it out; {options}")
             chosen: Any = defaults.get(name) if value is None else value
             if bounds and name in defaults:
                 lowest, highest = bounds

@@ -126,11 +126,11 @@ def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
     if missing:
         replies = yield [Command(day.home, day.key, ("GET", day.key)) for day in missing]
         for day, count in zip(missing, replies, strict=True):
-            came = stored_integer(day.home, day.key, "count", count, missing=0)
-            if came > 0:
+            visits = stored_integer(day.home, day.key, "count", count, missing=0)
+            if visits > 0:
                 raise StructureError(
                     f"{day.key}: {day.meta.key}, which locates the ids of "
-                    f"{counted(came, 'visitor')}, is missing",
+                    f"{counted(visits, 'visitor')}, is missing",
                     "restore that key, or call gather(day) if another program wrote the day, or "
                     "leave the day out if its ids were removed",
                 )
@@ -379,8 +379,8 @@ class UniqueVisitors(Structure[Face]):
         counts: dict[date, int] = {}
         for page in pages((day_of(self.name, day) for day in days), DAYS_AT_ONCE):
             keys = list(map(self._planner.count_key, page))
-            asked = list(map(self._count_command, keys))
-            replies = yield from send_opened(self._planner.meta, asked)
+            commands = list(map(self._count_command, keys))
+            replies = yield from send_opened(self._planner.meta, commands)
             counts |= {
                 day: self._stored_count(key, n)
                 for day, key, n in zip(page, keys, replies, strict=True)
@@ -527,8 +527,8 @@ class UniqueVisitors(Structure[Face]):
             return []  # likewise
         if size is None or int(stored or 0) == size:
             return []
-        found = "no count" if stored is None else f"count={int(stored)}"
-        error = damage(self._home, data.key, found, f"that of the {size} ids there are")
+        actual = "no count" if stored is None else f"count={int(stored)}"
+        error = damage(self._home, data.key, actual, f"that of the {size} ids there are")
         return [Suspicion(error, "recount() counts the ids")]
 
     # ---- looking into a day

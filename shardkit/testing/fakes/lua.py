@@ -82,14 +82,14 @@ def unpack(form: bytes, packed: bytes, position: float = 1) -> tuple[object, ...
     Raises:
         ValueError: the bytes end too early.
     """
-    at, found = int(position) - 1, list[object]()
+    at, parts = int(position) - 1, list[object]()
     items, numbers = _parsed(form)
     if numbers is not None and len(packed) >= at + numbers.size:
         return (*numbers.unpack_from(packed, at), at + numbers.size + 1)
     for order, kind, width in items:
         if kind == "s":
             end = packed.index(b"\0", at)
-            found.append(packed[at:end])
+            parts.append(packed[at:end])
             at = end + 1
             continue
         piece = packed[at : at + width]
@@ -100,13 +100,13 @@ def unpack(form: bytes, packed: bytes, position: float = 1) -> tuple[object, ...
             case "x":
                 pass
             case "c":
-                found.append(piece)
+                parts.append(piece)
             case "f" | "d":
-                found.append(struct.unpack(order + kind, piece)[0])
+                parts.append(struct.unpack(order + kind, piece)[0])
             case _:
                 little = "little" if order == "<" else "big"
-                found.append(int.from_bytes(piece, little, signed=kind.islower()))  # type: ignore[arg-type]
-    return (*found, at + 1)
+                parts.append(int.from_bytes(piece, little, signed=kind.islower()))  # type: ignore[arg-type]
+    return (*parts, at + 1)
 
 
 def size(form: bytes) -> int:
@@ -131,14 +131,14 @@ def _parsed(form: bytes) -> tuple[tuple[tuple[str, str, int], ...], struct.Struc
 def _items(form: bytes) -> Iterator[tuple[str, str, int]]:
     text, order, at = form.decode(), "<", 0
     while at < len(text):
-        found = _ITEM.match(text, at)
-        if found is None:
+        match = _ITEM.match(text, at)
+        if match is None:
             raise ValueError(f"servers in memory know no struct format {text[at:]!r}")
-        at = found.end()
-        if found[1]:
-            order = "<" if found[1] == "=" else found[1]
-        elif found[2]:
-            kind, width = found[2][0], found[2][1:]
+        at = match.end()
+        if match[1]:
+            order = "<" if match[1] == "=" else match[1]
+        elif match[2]:
+            kind, width = match[2][0], match[2][1:]
             if kind in "fd":
                 yield order, kind, 4 if kind == "f" else 8
             elif kind in "sx":
@@ -238,10 +238,10 @@ class _Lua:
         try:
             return self.compiled[sha]
         except KeyError:
-            found = self.compile(text)
-        if isinstance(found, tuple):
-            raise SimpleError(f"ERR Error compiling script (new function): {_text(found[1])}")
-        return self.compiled.setdefault(sha, found)
+            compiled = self.compile(text)
+        if isinstance(compiled, tuple):
+            raise SimpleError(f"ERR Error compiling script (new function): {_text(compiled[1])}")
+        return self.compiled.setdefault(sha, compiled)
 
     def to_reply(self, value: Any, nested: bool) -> Any:
         """Return what a script returned as fakeredis' commands return replies."""
@@ -339,7 +339,7 @@ def _log(level: int, *texts: Any) -> None:
         raise SimpleError("ERR redis.log() requires two arguments or more.")
     if level not in _LOG_LEVELS:
         raise SimpleError("ERR Invalid debug level.")
-    text = " ".join(_text(each) if type(each) is bytes else str(each) for each in texts)
+    text = " ".join(_text(part) if type(part) is bytes else str(part) for part in texts)
     _LOG.log(_LOG_LEVELS[level], text)
 
 

@@ -159,8 +159,8 @@ class MemoryServer:
     def client(self, **arguments: Any) -> redis.Redis:
         """Return a blocking client that no fault affects; ``arguments`` are of ``redis.Redis``."""
         given = {"connection_class": _connections().InsideConnection, "protocol": 2, **arguments}
-        made: redis.Redis = _connections().FakeRedis(server=self.fake, **given)
-        return made
+        fake: redis.Redis = _connections().FakeRedis(server=self.fake, **given)
+        return fake
 
     def flush(self) -> None:
         """Delete all data and scripts."""
@@ -217,17 +217,17 @@ class MemoryServer:
 # A fork waits for the commands of other threads: a child has copies neither of locks that nobody
 # releases nor of half of what a command does.
 _servers: Final[weakref.WeakSet[MemoryServer]] = weakref.WeakSet()
-_held: Final = threading.local()
+_locked: Final = threading.local()
 
 
 def _hold() -> None:
-    _held.locks = [server.fake.lock for server in list(_servers)]
-    for lock in _held.locks:
+    _locked.locks = [server.fake.lock for server in list(_servers)]
+    for lock in _locked.locks:
         lock.acquire()
 
 
 def _release() -> None:
-    for lock in _held.locks:
+    for lock in _locked.locks:
         lock.release()
 
 
@@ -358,10 +358,10 @@ def _crosses_slots(args: Sequence[bytes]) -> bool:
 
 def plain_tcp_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry's fields without those for which a real server would be needed."""
-    kept = {n: v for n, v in fields.items() if n not in _IGNORED and not n.startswith("ssl")}
+    plain = {n: v for n, v in fields.items() if n not in _IGNORED and not n.startswith("ssl")}
     if fields.keys() & {"unix_socket_path", "sentinel"}:
-        kept |= {"host": server_address(fields), "port": 0}  # for messages
-    return kept
+        plain |= {"host": server_address(fields), "port": 0}  # for messages
+    return plain
 
 
 def _fields_of(address: str) -> dict[str, Any]:
@@ -385,9 +385,9 @@ def _pair(address: str) -> tuple[str, int]:
 def server_address(fields: Mapping[str, Any]) -> str:
     """Return the address that identifies a server."""
     if "sentinel" in fields:
-        asked = fields["sentinel"]
-        sentinels = sorted(f"{host}:{port}" for host, port in asked["sentinels"])
-        return f"sentinel:{asked['service']}@{','.join(sentinels)}"
+        field = fields["sentinel"]
+        sentinels = sorted(f"{host}:{port}" for host, port in field["sentinels"])
+        return f"sentinel:{field['service']}@{','.join(sentinels)}"
     if "unix_socket_path" in fields:
         return f"unix:{fields['unix_socket_path']}"
     host = fields.get("host", "localhost")

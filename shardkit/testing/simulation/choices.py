@@ -116,10 +116,10 @@ def shrink(
         if runs >= most_runs or candidate == taken:
             return False
         runs += 1
-        made = still_fails(candidate)
-        if made is None or _cost(made) >= _cost(taken):
+        fewer = still_fails(candidate)
+        if fewer is None or _cost(fewer) >= _cost(taken):
             return False
-        taken = made
+        taken = fewer
         return True
 
     size = len(taken)

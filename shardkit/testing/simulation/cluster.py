@@ -112,15 +112,15 @@ class SimulatedNode:
         return SimpleError(f"ERR simulated nodes have no CLUSTER {what.decode(errors='replace')}")
 
     def _ranges(self) -> list[Any]:
-        found: list[Any] = []
+        ranges: list[Any] = []
         for run in _RUN.finditer(self.owners):
             owner = self._nodes[run[0][0]]
             host, _, port = owner.server.address.rpartition(":")
-            found.append([run.start(), run.end() - 1, [host.encode(), int(port), owner.id]])
-        return found
+            ranges.append([run.start(), run.end() - 1, [host.encode(), int(port), owner.id]])
+        return ranges
 
     def _set_slot(self, slot: int, state: bytes, node_id: bytes) -> Any:
-        node = next((each for each in self._nodes if each.id == node_id), self)
+        node = next((other for other in self._nodes if other.id == node_id), self)
         if state == b"MIGRATING":
             if self.owners[slot] != self.number:
                 return SimpleError(f"ERR I'm not the owner of hash slot {slot}")

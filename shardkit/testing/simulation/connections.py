@@ -363,9 +363,9 @@ class AsyncSimulatedClient(_Copied, MultiplexedClient):  # type: ignore[misc]
 
 def _no_retry(kind: type[Any]) -> Any:
     """Return what never tries again, and has no state: a copy for each connection is the same."""
-    made = kind(NoBackoff(), 0)
-    made.__deepcopy__ = lambda memo: made
-    return made
+    policy = kind(NoBackoff(), 0)
+    policy.__deepcopy__ = lambda memo: policy
+    return policy
 
 
 class SimulatedConnector(Connector):

@@ -69,10 +69,10 @@ class SimulatedProcess:
         """Return when a part of it can run by itself."""
         if self.dead:
             return float("inf")
-        found = [fiber.wake_at for fiber in self.fibers]
+        times = [fiber.wake_at for fiber in self.fibers]
         if self.loop is not None:
-            found.append(self.loop.next_time())
-        return max(self.frozen_until, min(found, default=float("inf")))
+            times.append(self.loop.next_time())
+        return max(self.frozen_until, min(times, default=float("inf")))
 
     def start_blocking(self, function: Callable[[], object]) -> Fiber:
         """Run a blocking function as a fiber of this process."""
@@ -88,8 +88,8 @@ class SimulatedProcess:
 
     def fork(self) -> None:
         """Go on as a forked child: only the fiber that calls is left, and none ends its work."""
-        self._vanished += [each for each in self.fibers if each is not Fiber.current]
-        self.fibers = [each for each in self.fibers if each is Fiber.current]
+        self._vanished += [fiber for fiber in self.fibers if fiber is not Fiber.current]
+        self.fibers = [fiber for fiber in self.fibers if fiber is Fiber.current]
 
     def unwind(self) -> NoReturn:
         """End the code that runs, as the process is dead; what it does on its way out fails.
@@ -179,7 +179,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
 
     def __init__(self, process: SimulatedProcess) -> None:
         self.process = process
-        self.held_up_until, self.stopped = 0.0, False
+        self.stalled_until, self.stopped = 0.0, False
         self._ended = True  # until it is made
         super().__init__()
         self._ended = False
@@ -193,22 +193,22 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
 
     def hold_up(self, seconds: float, *, stopped: bool) -> None:
         """Stop for ``seconds`` seconds, or be blocked by a callback; other threads continue."""
-        self.held_up_until, self.stopped = self.process.now() + seconds, stopped
+        self.stalled_until, self.stopped = self.process.now() + seconds, stopped
 
-    def _is_held_up(self) -> bool:
-        return self.process.now() < self.held_up_until
+    def _is_stalled(self) -> bool:
+        return self.process.now() < self.stalled_until
 
     def is_ready(self, now: float) -> bool:
         """Whether anything of it can run at a time."""
-        if now < self.held_up_until:
+        if now < self.stalled_until:
             return False
         return bool(self._ready or self._next_timer() <= now)
 
     def next_time(self) -> float:
         """Return when it can run by itself, in the time of the simulation."""
-        if self._is_held_up() and self._ready:
-            return self.held_up_until
-        return max(self.held_up_until, self._next_timer())
+        if self._is_stalled() and self._ready:
+            return self.stalled_until
+        return max(self.stalled_until, self._next_timer())
 
     def _next_timer(self) -> float:
         while self._scheduled and self._scheduled[0].cancelled():
@@ -291,14 +291,14 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         if self._main is None:
             self._main = task
         if len(self._tasks) > 100:
-            self._tasks = [each for each in self._tasks if not each.done()]
+            self._tasks = [task for task in self._tasks if not task.done()]
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
         """Run a function that blocks, as a fiber."""
         future: asyncio.Future[Any] = self.create_future()
 
-        def settle(move: Callable[[Any], None], value: Any) -> None:
+        def resolve(move: Callable[[Any], None], value: Any) -> None:
             if not future.done():
                 move(value)
 
@@ -306,16 +306,16 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
             try:
                 result = func(*args)
             except Exception as error:
-                self.call_soon(settle, future.set_exception, error)
+                self.call_soon(resolve, future.set_exception, error)
             else:
-                self.call_soon(settle, future.set_result, result)
+                self.call_soon(resolve, future.set_result, result)
 
         self.process.start_blocking(run)
         return future
 
     def is_running(self) -> bool:
         """Whether it runs."""
-        return not self._ended and not (self.stopped and self._is_held_up())
+        return not self._ended and not (self.stopped and self._is_stalled())
 
     def is_closed(self) -> bool:
         """Whether it was closed."""

@@ -33,7 +33,8 @@ from shardkit.errors import (
 from shardkit.kit.kit import AsyncShardKit, ShardKit, _source as source_of
 from shardkit.network.topology import FixedMap
 from shardkit.operations import forks
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.arguments import Seconds, check_integer
+from shardkit.structures.base.arguments import wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.testing.simulation.choices import Choices, from_text, shrink, to_text
 from shardkit.testing.simulation.connections import SimulatedConnector
@@ -102,38 +103,38 @@ class Client:
         """
         world = self._world
         named = name or str(getattr(function, "__name__", "call"))
-        made = RecordedCall(self.name, named, args, key, world.steps)
-        world.history.append(made)
+        record = RecordedCall(self.name, named, args, key, world.steps)
+        world.history.append(record)
         if world.events is not None:
             world.note(self.name, f"▸ {named}({', '.join(map(repr, args))})")
         try:
-            found = function(*args)
+            result = function(*args)
         except BaseException as error:
-            self._failed(made, error)
+            self._failed(record, error)
             raise
-        if inspect.isawaitable(found):
-            return self._awaited(made, found)
-        return self._ended(made, found)
+        if inspect.isawaitable(result):
+            return self._awaited(record, result)
+        return self._ended(record, result)
 
-    async def _awaited(self, made: RecordedCall, found: Any) -> Any:
+    async def _awaited(self, record: RecordedCall, waiting: Any) -> Any:
         try:
-            result = await found
+            result = await waiting
         except BaseException as error:
-            self._failed(made, error)
+            self._failed(record, error)
             raise
-        return self._ended(made, result)
+        return self._ended(record, result)
 
-    def _ended(self, made: RecordedCall, result: T) -> T:
-        made.result, made.ended = result, self._world.steps
+    def _ended(self, record: RecordedCall, result: T) -> T:
+        record.result, record.ended = result, self._world.steps
         if self._world.events is not None:
             self._world.note(self.name, f"◂ {result!r}")
         return result
 
-    def _failed(self, made: RecordedCall, error: BaseException) -> None:
+    def _failed(self, record: RecordedCall, error: BaseException) -> None:
         if self._world.events is not None:
             self._world.note(self.name, f"◂ {type(error).__name__}")
         if isinstance(error, Exception) and not is_outage(error):
-            self._world.history.remove(made)  # refused: it had no effect
+            self._world.history.remove(record)  # refused: it had no effect
 
     def choose(self, options: Sequence[T]) -> T:
         """Return one of some values, by the schedule; the first is the ordinary one."""
@@ -400,7 +401,7 @@ class _Run:
                 if checks:
                     world.as_observer(protocol.invariant, observer)
                 world.as_observer(protocol.at_end, observer)
-                ended = all(not each.dead and each.failure is None for each in world.processes)
+                ended = all(not p.dead and p.failure is None for p in world.processes)
                 self.is_done = ended and world.as_observer(protocol.is_done, observer)
                 if protocol.model is not None:
                     check_linearizable(world.history, protocol.model)
@@ -410,9 +411,9 @@ class _Run:
     def _kit(self, process: SimulatedProcess, kind: type[Any], source: Any, **options: Any) -> Any:
         connector = SimulatedConnector(self.world, process)
         if isinstance(source, Entry):
-            found, clients = source_of(source, {"connector": connector})
+            opened_source, clients = source_of(source, {"connector": connector})
             options["config_clients"] = clients
-            source = found
+            source = opened_source
         clock = ServerClock(process.clock.monotonic)
         kit = kind(source, connector=connector, clock=clock, **options)
         kit.topology._clock = process.clock.monotonic
@@ -491,22 +492,22 @@ def _logged_to(world: World) -> Iterator[None]:
                 world.note("", f"log: {record.getMessage()}")
 
     logger = logging.getLogger("shardkit")
-    kept = logger.handlers[:], logger.propagate
+    before = logger.handlers[:], logger.propagate
     logger.handlers[:], logger.propagate = [Notes()], False
     try:
         yield
     finally:
-        logger.handlers[:], logger.propagate = kept
+        logger.handlers[:], logger.propagate = before
 
 
 @contextmanager
 def _parts_of_this_run() -> Iterator[None]:
     """Have a simulated fork renew what belongs to the simulation, and nothing else."""
-    kept, forks._parts = forks._parts, weakref.WeakSet()
+    parts, forks._parts = forks._parts, weakref.WeakSet()
     try:
         yield
     finally:
-        forks._parts = kept
+        forks._parts = parts
 
 
 def simulate(
@@ -540,11 +541,14 @@ def simulate(
     preference = _RareSteps() if rare else None
     growth = []
     failed: tuple[Choices, Exception] | None = None
-    limit = in_seconds(seconds)
+    limit = wait_seconds("simulate", seconds, "seconds")
+    for name, number in (("schedules", schedules), ("shrink_runs", shrink_runs)):
+        check_integer("simulate", name, number, 0, 2**63)
+    check_integer("simulate", "seed", seed, -(2**63), 2**63)
     started = time.perf_counter()
     with _garbage_collected_by_turns() as collect:
         for number in range(schedules):
-            if limit is not None and time.perf_counter() - started > limit:
+            if time.perf_counter() - started > limit:
                 break
             choices = Choices(seed + number)
             run = _Run(protocol, choices, prefers=preference, states=states)
@@ -641,8 +645,8 @@ def _explained(
         again = Choices(choices.seed, taken)
         try:
             _Run(protocol, again).execute()
-        except Exception as found:
-            return again.taken if type(found) is type(error) else None
+        except Exception as failure:
+            return again.taken if type(failure) is type(error) else None
         return None
 
     taken = shrink(choices.taken, still_fails, most_runs)
@@ -651,8 +655,8 @@ def _explained(
     shown: Exception = error
     try:
         run.execute()
-    except Exception as found:
-        shown = found
+    except Exception as failure:
+        shown = failure
     kind = type(protocol).__name__
     lines = _timeline(run)
     last = traceback.extract_tb(shown.__traceback__)[-1]

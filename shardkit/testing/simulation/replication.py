@@ -57,9 +57,9 @@ class Replication:
     @property
     def replicas(self) -> list[Replication]:
         """Its replicas that receive its writes."""
-        return [each for each in self._others.values() if each.master is self and each.is_told()]
+        return [node for node in self._others.values() if node.master is self and node.is_linked()]
 
-    def is_told(self) -> bool:
+    def is_linked(self) -> bool:
         """Whether it receives the writes of its master."""
         master = self.master
         up = master is not None and master.server.up and self.server.up
@@ -69,7 +69,7 @@ class Replication:
     def is_behind(self) -> bool:
         """Whether its master has executed writes that it has not."""
         assert self.master is not None
-        return not self.is_told() or self._executed < len(self.master.server.entries)
+        return not self.is_linked() or self._executed < len(self.master.server.entries)
 
     # ---- commands
 
@@ -108,8 +108,8 @@ class Replication:
             if answer is not True:
                 socket.answer(answer)
             return True
-        for each in self.replicas if writes else ():
-            each.come()
+        for replica in self.replicas if writes else ():
+            replica.catch_up_later()
         return None
 
     def _wait(self, socket: ServerSocket, replicas: int, seconds: float) -> bool:
@@ -117,12 +117,12 @@ class Replication:
         offset = len(self.server.entries)
 
         def there() -> int:
-            return sum(each._executed >= offset for each in self.replicas)
+            return sum(replica._executed >= offset for replica in self.replicas)
 
         if self.master is None and there() < replicas:
             until = self._world.seconds + (seconds or float("inf"))
             retry = lambda first: there() if there() >= replicas else None  # noqa: E731
-            socket.waiting = retry, until, lambda found: there() if found is None else found
+            socket.waiting = retry, until, lambda result: there() if result is None else result
             return False
         refused = SimpleError("ERR WAIT cannot be used with replica instances.")
         socket.answer(there() if self.master is None else refused)
@@ -152,14 +152,14 @@ class Replication:
         return None
 
     def _info(self, section: bytes) -> bytes:
-        said = {} if section == b"KEYSPACE" else self._of_replication()
+        fields = {} if section == b"KEYSPACE" else self._of_replication()
         for number, keys in self.server.data.sizes().items():
             if keys:
-                said[f"db{number}"] = f"keys={keys},expires=0"
-        return "".join(f"{name}:{value}\r\n" for name, value in said.items()).encode()
+                fields[f"db{number}"] = f"keys={keys},expires=0"
+        return "".join(f"{name}:{value}\r\n" for name, value in fields.items()).encode()
 
     def _of_replication(self) -> dict[str, Any]:
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "redis_version": "7.2.0",
             "run_id": self.server.address,
             "used_memory": 1,
@@ -170,14 +170,14 @@ class Replication:
         }
         if self.master is not None:
             host, _, port = self.master.server.address.rpartition(":")
-            up = "up" if self.is_told() else "down"
-            said |= {"master_host": host, "master_port": port, "master_link_status": up}
-            said["slave_repl_offset"] = len(self.server.entries)
-        for number, each in enumerate(self.replicas):
-            host, _, port = each.server.address.rpartition(":")
-            offset = f"offset={each._executed},lag=0"
-            said[f"slave{number}"] = f"ip={host},port={port},state=online,{offset}"
-        return said
+            up = "up" if self.is_linked() else "down"
+            fields |= {"master_host": host, "master_port": port, "master_link_status": up}
+            fields["slave_repl_offset"] = len(self.server.entries)
+        for number, replica in enumerate(self.replicas):
+            host, _, port = replica.server.address.rpartition(":")
+            offset = f"offset={replica._executed},lag=0"
+            fields[f"slave{number}"] = f"ip={host},port={port},state=online,{offset}"
+        return fields
 
     # ---- following
 
@@ -189,12 +189,12 @@ class Replication:
             self._history = self._new_history()
         self.master, self.linked = master, False
         self._release_writers()
-        self.come()
+        self.catch_up_later()
 
     def _new_history(self) -> str:
         return f"{self.server.address}/{next(self._histories)}"
 
-    def come(self) -> None:
+    def catch_up_later(self) -> None:
         """Catch up with the master, some time later."""
         self._world.after(self._world.choices.one_of(LAGS), self._catch_up)
 
@@ -203,15 +203,15 @@ class Replication:
         if master is None or not (master.server.up and self.server.up):
             return  # a server that restarts asks again
         entries = master.server.entries
-        if not self.is_told():
+        if not self.is_linked():
             self.server.copy(entries, self._world.set_time)
             self._log, self.linked, self._history = entries, True, master._history
             self._world.note(self.server.address, f"is filled by {master.server.address}")
         else:
             self.server.follow(entries[self._executed :], self._world.set_time)
         self._executed = len(entries)
-        for each in self.replicas:
-            each.come()
+        for replica in self.replicas:
+            replica.catch_up_later()
         if master._handing_to is self:
             master._hand_over()
         master.server.retry_blocked()
@@ -228,9 +228,9 @@ class Replication:
         def restart() -> None:
             server.up = True
             self._world.note(server.address, "is up again")
-            for each in self._others.values():
-                if each is self or each.master is self:
-                    each.come()
+            for other in self._others.values():
+                if other is self or other.master is self:
+                    other.catch_up_later()
 
         server.up = False
         self._handing_to, self._turn, self._waiting = None, None, []
@@ -255,7 +255,7 @@ class Replication:
                 self._release_writers()
 
         self._world.after(int(args[5]) / 1000, give_up)
-        to.come()
+        to.catch_up_later()
         return OK
 
     def _hand_over(self) -> None:
@@ -286,7 +286,7 @@ SERVICE: Final = "main"
 _PROMOTES: Final = (0.0, 0.1)
 _CONFIRMS: Final = (0.0, 0.1, 1.0)
 _HEARS: Final = (0.1, 0.0, 1.0, 10.0)
-_IS_TOLD: Final = (0.1, 1.0, 10.0)
+_NOTICE_DELAYS: Final = (0.1, 1.0, 10.0)
 
 
 class SimulatedSentinels:
@@ -306,8 +306,8 @@ class SimulatedSentinels:
         self.began_at = 0.0  # when the last failover began
         self.agreed_at = 0.0  # when all Sentinels and servers know of it
         self._epoch = 0
-        for each in self._servers[1:]:
-            each.fill(self.master)
+        for replica in self._servers[1:]:
+            replica.fill(self.master)
         self._sentinels = [_Sentinel(self._servers, self.master) for _ in addresses]
         for address, sentinel in zip(addresses, self._sentinels, strict=True):
             world.server(address).role = sentinel
@@ -315,7 +315,7 @@ class SimulatedSentinels:
     def fail_over(self) -> None:
         """Begin to replace the master, unless that is under way or no replica is up."""
         world, old = self._world, self.master
-        replicas = [each for each in self._servers if each.master is old and each.is_told()]
+        replicas = [other for other in self._servers if other.master is old and other.is_linked()]
         if not replicas or self.began_at > self.agreed_at:
             return
         self.began_at = world.seconds
@@ -334,17 +334,17 @@ class SimulatedSentinels:
         new.follow(None)
         world.disconnect(new.server)
         confirmed = world.choices.one_of(_CONFIRMS)
-        others = [each for each in self._servers if each is not new]
+        others = [other for other in self._servers if other is not new]
         hears = [confirmed + world.choices.one_of(_HEARS) for _ in self._sentinels]
         hears[self._sentinels.index(leader)] = confirmed
-        is_told = [confirmed + world.choices.one_of(_IS_TOLD) for _ in others]
+        notified_after = [confirmed + world.choices.one_of(_NOTICE_DELAYS) for _ in others]
         for sentinel, seconds in zip(self._sentinels, hears, strict=True):
-            world.after(seconds, partial(sentinel.hear, new, epoch))
-        for each, seconds in zip(others, is_told, strict=True):
-            world.after(seconds, partial(self._tell, each))
-        self.agreed_at = max(self.agreed_at, world.seconds + max(hears + is_told))
+            world.after(seconds, partial(sentinel.note_master, new, epoch))
+        for other, seconds in zip(others, notified_after, strict=True):
+            world.after(seconds, partial(self._repoint, other))
+        self.agreed_at = max(self.agreed_at, world.seconds + max(hears + notified_after))
 
-    def _tell(self, server: Replication) -> None:
+    def _repoint(self, server: Replication) -> None:
         """Make a server follow the master, and close its clients' connections."""
         if server is not self.master and server.master is not self.master:
             self._world.note(server.server.address, f"follows {self.master.server.address}")
@@ -354,9 +354,9 @@ class SimulatedSentinels:
     def agree(self) -> None:
         """Make the master known to all Sentinels and servers now."""
         for sentinel in self._sentinels:
-            sentinel.hear(self.master, self._epoch)
-        for each in self._servers:
-            self._tell(each)
+            sentinel.note_master(self.master, self._epoch)
+        for server in self._servers:
+            self._repoint(server)
 
 
 class _Sentinel:
@@ -368,7 +368,7 @@ class _Sentinel:
         self._epoch = 0
         self.replaces = False  # it leads a failover, which is not confirmed yet
 
-    def hear(self, master: Replication, epoch: int) -> None:
+    def note_master(self, master: Replication, epoch: int) -> None:
         """Report another server as the master, unless it has received a later failover."""
         if epoch >= self._epoch:
             self._master, self._epoch, self.replaces = master, epoch, False
@@ -380,21 +380,21 @@ class _Sentinel:
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"MASTERS":
             flags = "master,failover_in_progress" if self.replaces else "master"
-            said = self._said_of(self._master, SERVICE, flags)
-            return [[*said, "config-epoch", str(self._epoch)]]
+            fields = self._row_of(self._master, SERVICE, flags)
+            return [[*fields, "config-epoch", str(self._epoch)]]
         if args[2:3] != [SERVICE.encode()]:
             return SimpleError("ERR No such master with that name")
         if what == b"GET-MASTER-ADDR-BY-NAME":
             return list(_host_and_port(self._master))
         if what in (b"SLAVES", b"REPLICAS"):
-            replicas = [each for each in self._servers if each is not self._master]
-            return [self._said_of(each, each.server.address, "slave") for each in replicas]
+            replicas = [replica for replica in self._servers if replica is not self._master]
+            return [self._row_of(replica, replica.server.address, "slave") for replica in replicas]
         return SimpleError(f"ERR Unknown subcommand {what.decode()!r}")
 
-    def _said_of(self, server: Replication, name: str, flags: str) -> list[str]:
+    def _row_of(self, server: Replication, name: str, flags: str) -> list[str]:
         host, port = _host_and_port(server)
-        said = {"name": name, "ip": host, "port": port, "flags": flags, "num-other-sentinels": "2"}
-        return [each for item in said.items() for each in item]
+        pairs = {"name": name, "ip": host, "port": port, "flags": flags, "num-other-sentinels": "2"}
+        return [word for item in pairs.items() for word in item]
 
 
 def _host_and_port(server: Replication) -> tuple[str, str]:

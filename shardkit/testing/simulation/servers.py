@@ -72,7 +72,7 @@ def pack_reply(value: Any) -> bytes:
     if kind is str:
         return pack_reply(value.encode())
     if isinstance(value, dict):
-        return pack_reply([each for item in value.items() for each in item])
+        return pack_reply([part for item in value.items() for part in item])
     return pack_reply(list(value))
 
 
@@ -173,10 +173,10 @@ class SimulatedServer:
             if name == b"EXEC":
                 queued = self._queued.pop(socket, [])
                 if not socket.aborts:
-                    for each in queued:
-                        self._note(db, each, each[0].upper())
-                        if each[0].upper() == b"SELECT":
-                            db = int(each[1])
+                    for command in queued:
+                        self._note(db, command, command[0].upper())
+                        if command[0].upper() == b"SELECT":
+                            db = int(command[1])
             elif name != b"DISCARD":
                 self._queued.setdefault(socket, []).append(args)
         socket.execute(args)
@@ -234,13 +234,13 @@ class SimulatedServer:
         for socket in list(self.sockets):
             if socket.waiting is not None:
                 retry, _, shape = socket.waiting
-                found = retry(False)
-                if found is not None:
+                reply = retry(False)
+                if reply is not None:
                     socket.waiting = None
                     self.data.changed = True
                     if self._log is not None and socket in self._blocked:
                         self._note(socket.database, self._blocked.pop(socket), b"BLPOP")
-                    socket.answer(found if shape is None else shape(found))
+                    socket.answer(reply if shape is None else shape(reply))
 
     def take_changed(self) -> bool:
         """Return whether data has changed since this was called last."""
@@ -264,13 +264,13 @@ class SimulatedServer:
     def lose(self, since: float, at_time: Callable[[float], None]) -> int:
         """Lose the commands executed since a time; return how many there were."""
         assert self._log is not None
-        kept = [entry for entry in self._log if entry[0] < since]
-        lost = len(self._log) - len(kept)
+        remaining = [entry for entry in self._log if entry[0] < since]
+        lost = len(self._log) - len(remaining)
         self.data = Data(self.clock.time)
         self._inside = None
         self._log = []
-        self._replay(kept, at_time)
-        self._log = kept
+        self._replay(remaining, at_time)
+        self._log = remaining
         self.sockets.clear()
         self._queued.clear()
         return lost
@@ -369,8 +369,8 @@ class Wire:
 
     def release(self) -> None:
         """Have what was held reach the client, and all that comes after it."""
-        held, self.held = self.held or [], None
-        for data in held:
+        chunks, self.held = self.held or [], None
+        for data in chunks:
             self._reach_client(data)
 
     def listen(self, replies: list[bytes]) -> None:
@@ -407,8 +407,8 @@ def script_names() -> dict[bytes, str]:
     for path in sorted(root.rglob("lua/*.lua")):
         owner = path.parent.parent.relative_to(root)
         name = path.stem if owner == Path() else f"{owner.as_posix()}/{path.stem}"
-        found = script(name)
-        names[found.sha.encode()] = names[found.text.encode()] = name
+        lua = script(name)
+        names[lua.sha.encode()] = names[lua.text.encode()] = name
     return names
 
 
@@ -421,7 +421,7 @@ def describe(args: list[bytes], names: dict[bytes, str]) -> str:
         keys = int(args[2]) if args[2].isdigit() else 0
         more = [b"+%d keys" % (keys - 1)] if keys > 1 else []
         shown = [*args[3:4], *more, *args[3 + max(1, keys) :]]
-    texts = [_short(each) for each in shown]
+    texts = [_short(arg) for arg in shown]
     text = " ".join([name, *texts])
     return text if len(text) <= 120 else f"{text[:117]}…"
 

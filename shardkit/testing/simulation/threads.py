@@ -84,9 +84,9 @@ class _SimulatedLocal:
         vars(self).update(_values=values, _outside={})
 
     def _own(self) -> dict[str, Any]:
-        fiber, found = Fiber.current, vars(self)
+        fiber, names = Fiber.current, vars(self)
         own: dict[str, Any]
-        own = found["_outside"] if fiber is None else found["_values"].setdefault(fiber, {})
+        own = names["_outside"] if fiber is None else names["_values"].setdefault(fiber, {})
         return own
 
     def __getattr__(self, name: str) -> Any:
@@ -144,12 +144,12 @@ def simulated_threads() -> Iterator[None]:
 
     def thread(*args: Any, **kwargs: Any) -> Any:
         # A thread that has nothing to do with the simulation may start another one in the meantime.
-        ours = _real_ident() == scheduler
-        return (_SimulatedThread if ours else _RealThread)(*args, **kwargs)
+        is_simulated = _real_ident() == scheduler
+        return (_SimulatedThread if is_simulated else _RealThread)(*args, **kwargs)
 
     def current_thread() -> Any:
         if Fiber.current is None:
-            return kept["current_thread"]()
+            return originals["current_thread"]()
         return _SimulatedThread(name=Fiber.current.process.name)
 
     def ident() -> int:
@@ -165,11 +165,11 @@ def simulated_threads() -> Iterator[None]:
         "get_ident": ident,
         "current_thread": current_thread,
     }
-    kept = {name: getattr(threading, name) for name in values}
+    originals = {name: getattr(threading, name) for name in values}
     for name, value in values.items():
         setattr(threading, name, value)
     try:
         yield
     finally:
-        for name, value in kept.items():
+        for name, value in originals.items():
             setattr(threading, name, value)

@@ -61,13 +61,13 @@ def virtual_time(
         (os, "urandom"): numbers.randbytes,
         (random, "_urandom"): numbers.randbytes,
     }
-    kept = {(module, name): getattr(module, name) for module, name in values}
+    originals = {(module, name): getattr(module, name) for module, name in values}
     random.seed(numbers.getrandbits(32))
     try:
         for (module, name), value in values.items():
             setattr(module, name, value)
         yield
     finally:
-        for (module, name), original in kept.items():
+        for (module, name), original in originals.items():
             setattr(module, name, original)
         random.setstate(state)

@@ -125,10 +125,10 @@ class World:
 
     def server(self, address: str) -> SimulatedServer:
         """Return the server at an address; it is made if there is none."""
-        found = self.servers.get(address)
-        if found is None:
-            found = self.servers[address] = SimulatedServer(address, self.now, self._keeps_log)
-        return found
+        known = self.servers.get(address)
+        if known is None:
+            known = self.servers[address] = SimulatedServer(address, self.now, self._keeps_log)
+        return known
 
     def make_cluster(self, address: str) -> None:
         """Make the servers at an address and at the ports after it a cluster, unless they are."""
@@ -241,7 +241,7 @@ class World:
 
     def _units(self) -> list[SimulatedProcess | Wire]:
         """Return the units that can run; the one that ran last comes first."""
-        found: list[SimulatedProcess | Wire] = []
+        units: list[SimulatedProcess | Wire] = []
         processes, count = self.processes, len(self.processes)
         ready: list[list[Wire]] = [[] for _ in processes]
         closed = False
@@ -257,9 +257,9 @@ class World:
         for number in range(self._last, self._last + count):
             process = processes[number % count]
             if process.runnable() is not None:
-                found.append(process)
-            found += ready[number % count]
-        return found
+                units.append(process)
+            units += ready[number % count]
+        return units
 
     def _choose(self, units: list[SimulatedProcess | Wire]) -> int:
         if len(units) == 1:
@@ -464,16 +464,16 @@ class World:
         process, server = wire.process, wire.server
         self.note(process.name, f"⚡ hears nothing from {server.address} for {seconds:g} s")
         process.deaf_to[server.address] = self.seconds + seconds
-        deaf = [each for each in self._wires if each.process is process and each.server is server]
-        deaf = [each for each in deaf if each.held is None]
-        for each in deaf:
-            each.held = []
+        deaf = [wire for wire in self._wires if wire.process is process and wire.server is server]
+        deaf = [wire for wire in deaf if wire.held is None]
+        for wire in deaf:
+            wire.held = []
 
-        def hear() -> None:
-            for each in deaf:
-                each.release()
+        def resume() -> None:
+            for wire in deaf:
+                wire.release()
 
-        self.after(seconds, hear)
+        self.after(seconds, resume)
 
     def set_time(self, seconds: float) -> None:
         """Set the time, to that of what is executed again."""
@@ -518,7 +518,7 @@ class World:
         child's to use.
         """
         process.fork()
-        for wire in [each for each in self._wires if each.process is process]:
+        for wire in [wire for wire in self._wires if wire.process is process]:
             wire.inherited = True
             wire.close_client()
         self.note(process.name, "forks, and goes on as the child")

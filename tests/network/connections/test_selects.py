@@ -302,6 +302,42 @@ async def test_each_number_is_confirmed_once_for_a_connection(
     ask(server, "flushall")
 
 
+@pytest.mark.parametrize("fields", [{}, {"select": "confirmed"}], ids=str)
+async def test_simultaneous_calls_keep_their_order_when_some_need_a_confirmed_select(
+    fields: dict[str, str], server: LocalServer
+) -> None:
+    async with opened("awaiting", map_of(server, **fields)) as face:
+        router = face.kit.key_sharded("t")
+        first = {router.shard_of(key): key for key in map(str, range(1000))}
+        third, fourth, fifth = (first[shard] for shard in (3, 4, 5))
+
+        def large(key: str, *more: str) -> Any:
+            """Write more than a transaction takes to one database, and to others."""
+            pipe = router.pipeline()
+            for _ in range(1001):
+                pipe.append(key, "1")
+            for other in more:
+                pipe.append(other, "1")
+            return pipe.execute()
+
+        await router.mset(dict.fromkeys(first.values(), ""))
+        for _ in range(3):
+            await router[fifth].get(fifth)  # its database is selected
+            await asyncio.gather(
+                large(third),  # over a connection of its own
+                router.mset({third: "2", fourth: "2"}),  # so the first part waits, and not this
+                router[fourth].append(fourth, "3"),
+                large(fourth, fifth),
+                router[fourth].append(fourth, "4"),
+                router[third].append(third, "5"),
+                router[fifth].append(fifth, "6"),
+            )
+            found = await router.mget([third, fourth, fifth])
+            assert found[:2] == [b"25", b"23" + b"1" * 1001 + b"4"]
+            assert found[2].endswith(b"16")
+    ask(server, "flushall")
+
+
 async def test_only_what_needs_a_confirmed_select_waits_for_it(kind: str) -> None:
     with LocalServer() as one, LocalServer() as other, one.client() as a, other.client() as b:
         places = [{**each.entry.fields, "db": n} for each in (one, other) for n in (1, 2, 3)]
@@ -318,7 +354,7 @@ async def test_only_what_needs_a_confirmed_select_waits_for_it(kind: str) -> Non
                 for key in names:
                     pipe.set(key, large if key == names[0] else "new").incr(f"{{{key}}}n")
                 assert await of(pipe.execute()) == [True, n] * 6
-                assert count_of(one, "multi") == multi + 2  # in one exchange
+                assert count_of(one, "multi") in (multi + 1, multi + 2)  # one may be selected
                 assert b.info("stats")["total_reads_processed"] == reads + 2  # with this one
         assert a.get(names[0]) is None
 

@@ -27,7 +27,6 @@ from shardkit.errors import (
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 from shardkit.network.links.resp import (
     CHUNK_BYTES,
-    JoinedRun,
     UniformCommands,
     pack_all,
     pack_command,
@@ -532,17 +531,17 @@ def test_columns_pack_as_hiredis_does(commands: list[Any]) -> None:
 def test_what_is_sent_for_joined_commands_is_one_command() -> None:
     [chunk], runs = pack_joined([("GET", "a"), ("GET", "b")], in_slots=False)
     assert chunk.data == pack_command(("MGET", "a", "b"))
-    assert (chunk.replies, runs) == (1, [JoinedRun(2, joined=True)])
+    assert (chunk.replies, runs) == (1, [(2, True)])
     [chunk], runs = pack_joined([("SET", "a", 1), ("SET", "b", 2)], in_slots=False)
     assert chunk.data == pack_command(("MSET", "a", 1, "b", 2))
     [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "h", "y")], in_slots=False)
     assert chunk.data == pack_command(("HMGET", "h", "x", "y"))
     [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "i", "y")], in_slots=False)
-    assert (chunk.replies, runs) == (2, [JoinedRun(2)])
+    assert (chunk.replies, runs) == (2, [(2, False)])
     [chunk], runs = pack_joined([("GET", 1), ("GET", 1.5), ("GET", "x")], in_slots=False)
     assert chunk.data == pack_command(("MGET", 1, 1.5, "x"))
     [chunk], runs = pack_joined([("HGET", 1, "x"), ("HGET", 1.0, "y")], in_slots=False)
-    assert (chunk.replies, runs) == (2, [JoinedRun(2)])
+    assert (chunk.replies, runs) == (2, [(2, False)])
 
 
 LARGE = b"v" * (CHUNK_BYTES // 8)
@@ -572,11 +571,11 @@ def test_only_what_can_be_one_command_is_joined_in_chunks(
 def test_replies_are_split_again() -> None:
     error = ShardFailure("no", shard="c")
     runs = [
-        JoinedRun(2),
-        JoinedRun(3, joined=True),
-        JoinedRun(1),
-        JoinedRun(2, joined=True),
-        JoinedRun(2, joined=True),
+        (2, False),
+        (3, True),
+        (1, False),
+        (2, True),
+        (2, True),
     ]
     replies = [1, 2, [3, 4, 5], [6], b"OK", error]
     assert split(replies, runs) == [1, 2, 3, 4, 5, [6], b"OK", b"OK", error, error]

@@ -497,7 +497,7 @@ def test_replicas_of_a_service_whose_sentinels_cannot_be_asked_are_not_known() -
     entry = {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}
     component = mapped(entry, "one")
     replicas = Replicas(SimpleNamespace(get=refuse))  # type: ignore[arg-type]
-    replicas.ask(component.components["one"], None)
+    replicas.ask(component.components["one"], None, ReadFrom("replica"))
     replicas.close()
     [state] = replicas._shards.values()
     assert state.master.problem == "does not answer (nobody is there)"

@@ -24,7 +24,7 @@ HASH: dict[str, Any] = {"component": "many", "total": 100, "part_size": 16}
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old parts are removed at once, and clients read the parameters more often."""
-    monkeypatch.setattr(replan, "KEPT", 0.0)
+    monkeypatch.setattr(replan, "GRACE", 0.0)
     for module in (replan, parameters):
         monkeypatch.setattr(module, "LEASE", 0.2)
 
@@ -133,7 +133,7 @@ def test_it_is_carried_on_wherever_it_was_interrupted(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replan, "LEASE", 0.0)  # there is one client, which reads before each call
-    monkeypatch.setattr(parameters, "_HELD", 0.05)
+    monkeypatch.setattr(parameters, "_WAIT", 0.05)
     whole = set(range(200))
     for most in range(1, 100):
         ids = kit.set(f"ids{most}", **{**SET, "total": 32})

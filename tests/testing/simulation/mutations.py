@@ -149,7 +149,7 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     "locks-two-holders": ("local held = redis.call('ZCARD', KEYS[2])", "local held = 0"),
     "stale-token": ("if seen and tonumber(seen) > tonumber(token) then", "if false then"),
     "locks-counted-from-the-answer": (
-        "Holdable._held",
+        "Holdable._granted",
         "hold.extended(sent,",
         "hold.extended(self.monotonic(),",
     ),

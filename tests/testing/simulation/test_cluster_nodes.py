@@ -184,7 +184,7 @@ def test_a_replica_that_is_down_gets_nothing_until_it_is_up_again(world: World) 
     pass_time(world, 10)
     pass_time(world, max(LAGS))
     assert held(replica) == b"1"
-    assert replica.is_told()
+    assert replica.is_linked()
 
 
 def test_a_replica_is_told_again_when_its_master_is_up_again(world: World) -> None:
@@ -196,7 +196,7 @@ def test_a_replica_is_told_again_when_its_master_is_up_again(world: World) -> No
     pass_time(world, 10)
     pass_time(world, max(LAGS))
     assert held(replica) == b"1"
-    assert replica.is_told()
+    assert replica.is_linked()
 
 
 def test_sentinels_choose_no_replica_that_is_down(world: World) -> None:
