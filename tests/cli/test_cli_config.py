@@ -592,7 +592,7 @@ def test_nothing_is_written_and_errors_name_the_server(fill: Fill, server: Local
         adopt("users", ["127.0.0.1:1/0", on[0]])
     with pytest.raises(InvalidArgumentError, match="appears twice"):
         adopt("users", [on[0], on[0]])
-    with pytest.raises(InvalidArgumentError, match=r"sample=0; specify 1 to"):
+    with pytest.raises(InvalidArgumentError, match=r"sample=0; give an integer, 1 to"):
         adopt("users", on, sample=0)
 
 
