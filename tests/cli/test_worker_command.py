@@ -425,11 +425,8 @@ def test_dead_tasks_are_shown_with_reasons_and_revived(queues: TaskQueues[Any], 
 
 def test_tasks_are_cancelled_and_queues_purged(queues: TaskQueues[Any], cli: Cli) -> None:
     queues.enqueue_many("email", [("send", [n], 0, f"m{n}") for n in range(4)])
-    assert cli.json("queues", "cancel", "email", "m0", "m1", *WHERE) == {
-        "queue": "email",
-        "cancelled": 2,
-        "missing": [],
-    }
+    found = cli.json("queues", "cancel", "email", "m0", "m1", *WHERE)
+    assert found == {"queue": "email", "cancelled": 2, "missing": []}
     gone = cli("queues", "cancel", "email", "m0", *WHERE, code=1)
     assert "m0 neither waits nor is delayed" in gone.out
     assert cli("queues", "purge", "email", *WHERE, input="n\n").code == 130

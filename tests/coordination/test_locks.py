@@ -82,14 +82,8 @@ def test_a_reentrant_lock_is_acquired_again_by_its_thread_only(face: Face) -> No
     same = face.kit.lock("x", component="one", reentrant=True, owner="job 7")
     first, second = run(lock.acquire()), run(same.acquire(blocking_timeout=0))
     assert first.token == second.token
-    assert (
-        run(
-            face.kit.lock("x", component="one", reentrant=True, owner="b").acquire(
-                blocking_timeout=0
-            )
-        )
-        is None
-    )
+    other = face.kit.lock("x", component="one", reentrant=True, owner="b")
+    assert run(other.acquire(blocking_timeout=0)) is None
     assert run(lock.inspect()).holders[0].acquired == 2
     assert run(same.release(second))
     assert run(lock.held(first))
@@ -232,9 +226,8 @@ def test_what_is_not_fair_is_had_by_who_asks_while_others_may_be_overtaken(
 
     with lock:
         assert lock._driver.run(wait_as_another()) == 0
-    assert (
-        kit.lock("x", component="one").acquire(blocking_timeout=0) is None
-    )  # who is fair overtakes nobody
+    fair = kit.lock("x", component="one")
+    assert fair.acquire(blocking_timeout=0) is None  # who is fair overtakes nobody
     assert (lock.acquire(blocking_timeout=0) is not None) is overtaken
     if overtaken:
         lock.release()
@@ -586,12 +579,8 @@ def test_commands_scripts_and_operations_are_guarded(face: Face, component: str)
     run(old.run(queues.deferred.enqueue("q", "task")))
     bank = face.kit.transfers(component=component)
     assert run(old.run(bank.deferred.issue(Leg("a", {"gold": 1}))))  # it asks where keys live
-    assert run(new.eval("return {KEYS[1], #KEYS, ARGV[1], #ARGV}", 1, "{a}1", "b")) == [
-        b"{a}1",
-        1,
-        b"b",
-        1,
-    ]
+    found = run(new.eval("return {KEYS[1], #KEYS, ARGV[1], #ARGV}", 1, "{a}1", "b"))
+    assert found == [b"{a}1", 1, b"b", 1]
     run(new.claim("{a}1", "queues:{q}", *(f"h:{n}" for n in range(20))))
     assert run(new.execute(("INCR", "{a}1"))) == [3]
     for write in (
@@ -661,11 +650,8 @@ def use_the_rest(face: Face, component: str) -> None:
     """Use what else coordinates, and a market whose users and offers live apart."""
     run, kit = face.run, face.kit
     semaphore = kit.semaphore("s", component=component, limit=2)
-    assert [run(semaphore.acquire(blocking_timeout=0)) is not None for _ in range(3)] == [
-        True,
-        True,
-        False,
-    ]
+    acquired = [run(semaphore.acquire(blocking_timeout=0)) is not None for _ in range(3)]
+    assert acquired == [True, True, False]
     shelf = kit.read_write_lock("r", component=component)
     assert run(shelf.read.acquire(blocking_timeout=0))
     assert run(shelf.write.acquire(blocking_timeout=0)) is None
@@ -788,11 +774,11 @@ def test_a_lock_of_whose_holders_is_not_known_any_more_is_not_given_to_another(
     hold, first, _ = (face.run(each.acquire(ttl=60)) for each in (lock, seats, seats))
     client.delete("lock:{x}:holders")
     client.zrem("semaphore:{s}:holders", first.id)
-    assert face.run(face.kit.lock("x", component="one").acquire(blocking_timeout=0)) is None
-    assert (
-        face.run(face.kit.semaphore("s", component="one", limit=2).acquire(blocking_timeout=0))
-        is None
-    )
+    for other in (
+        face.kit.lock("x", component="one"),
+        face.kit.semaphore("s", component="one", limit=2),
+    ):
+        assert face.run(other.acquire(blocking_timeout=0)) is None
     for held, each in ((hold, lock), (first, seats)):
         assert face.run(each.held(held)) is True
         assert face.run(each.release(held)) is True

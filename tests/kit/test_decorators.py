@@ -388,11 +388,8 @@ def test_signatures_and_type_hints_lack_the_connection() -> None:
     assert list(inspect.signature(Timeline(1).add).parameters) == ["text", "post"]
     assert list(inspect.signature(Timeline.of).parameters) == ["user"]
     assert list(inspect.signature(Timeline.aecho).parameters) == ["text"]
-    assert typing.get_type_hints(decorated.count_visit) == {
-        "session": str,
-        "by": int,
-        "return": int,
-    }
+    found = typing.get_type_hints(decorated.count_visit)
+    assert found == {"session": str, "by": int, "return": int}
     assert typing.get_type_hints(Timeline.add)["post"] is int
     assert "conn" not in decorated.set_expected.__annotations__
     assert "conn" in decorated.set_expected.__wrapped__.__annotations__

@@ -101,10 +101,8 @@ def test_ids_that_are_queued_already_are_logged(
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit.queues")
     for count in (1, 1, 2):
-        queued = [NewTask("x", id="me")] * count
-        assert (
-            face.run(face.kit.queues(component="one").enqueue_many("q", queued)) == ["me"] * count
-        )
+        queues, queued = face.kit.queues(component="one"), [NewTask("x", id="me")] * count
+        assert face.run(queues.enqueue_many("q", queued)) == ["me"] * count
     assert [record.getMessage() for record in caplog.records] == [
         f"queue q: skipped {tasks} whose id is already queued" for tasks in ("1 task", "2 tasks")
     ]
@@ -380,12 +378,8 @@ def test_tasks_that_others_push_are_done_too(face: Face, kit: ShardKit, componen
     two, four = '["send", [7, "ann"]]', '["their id", "email", "send", [8]]'
     server.rpush("queues:{email}", two, four, two, four, '[null, "email", "send", []]')
     taken = [run(queues.take("email", timeout=0)) for _ in range(4)]
-    assert [(task.name, task.args) for task in taken] == [
-        ("send", (7, "ann")),
-        ("send", (8,)),
-        ("send", (7, "ann")),
-        ("send", ()),
-    ]
+    assert {task.name for task in taken} == {"send"}
+    assert [task.args for task in taken] == [(7, "ann"), (8,), (7, "ann"), ()]
     assert taken[1].id == "their id"  # which was pushed twice, and is done once
     assert len({task.id for task in taken}) == 4
     assert run(queues.take("email", timeout=0)) is None
@@ -444,12 +438,8 @@ def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: Shard
     newer = ['["d", "q", "x", [4], {"format": 2}]', '{"format": 7, "id": "e", "do": "x"}']
     server.rpush("queues:{q}", *newer, *further, '{"format": 1}')
     taken = [run(queues.take("q", timeout=0)) for _ in range(4)]
-    assert [task and (task.id, *task.args) for task in taken] == [
-        ("a", 1),
-        ("b", 2),
-        ("c", 3),
-        None,
-    ]
+    found = [task and (task.id, *task.args) for task in taken]
+    assert found == [("a", 1), ("b", 2), ("c", 3), None]
     for _ in range(6):
         assert run(queues.counts("q")) == QueueCounts(0, 2, 3, 1)
         clock.at += queues.unknown_delay

@@ -1,9 +1,10 @@
-"""A kit in memory behaves as one on real servers: the same tests on both."""
+"""A kit in memory behaves as one on real servers: the same tests on both; servers in memory."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import redis
 import redis.asyncio as aioredis
 from faces import Face, faced
 from redis.exceptions import NoScriptError, ResponseError
+from resources import bounded
 
 import shardkit
 from shardkit import ShardKit, ShardMap
+from shardkit.admin import push
 from shardkit.errors import (
     CommandRefused,
     CrossShardError,
@@ -25,7 +28,7 @@ from shardkit.network.connections import Connector
 from shardkit.operations import Command, Script, Shard, Transaction
 from shardkit.operations.commands import script_call
 from shardkit.testing import MemoryServers
-from shardkit.testing.kits import opened
+from shardkit.testing.kits import built_in_map, empty, opened
 
 ADD = Script("add", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
@@ -154,3 +157,178 @@ async def test_a_command_that_blocks_waits_beside_the_others(ground: Ground) -> 
         assert await link.send([push]) == [1]
         assert await waiting == [[b"q", b"x"]]
         assert await link.send([Command("one", "q", ("BLPOP", "q", 0.01), block=0.01)]) == [None]
+
+
+PRODUCTION = ShardMap.parse("""
+config_server: {url: "rediss://config.internal:6380/0?password=${CONFIG_PASSWORD}"}
+defaults: {ssl: true, password: "${DATA_PASSWORD}"}
+components:
+  plain:
+    entry: {host: a.internal, db: 1, replicas: [{host: b.internal}]}
+    shards: {count: 4, over: [{host: a.internal, db: 2}, {host: "${HOST}.internal", db: 2}]}
+  grouped: {entry: {url: "rediss://app:${APP_PASSWORD}@c.internal", cluster: true}}
+  watched: {entry: {db: 2, sentinel: {service: main, sentinels: [[s1, 26379]]}}}
+""")
+
+
+def test_a_production_map_is_served_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DATA_PASSWORD", raising=False)
+    monkeypatch.setenv("HOST", "b")
+    servers = MemoryServers(PRODUCTION)
+    assert [server.address for server in servers.servers] == [
+        "a.internal:6379",
+        "b.internal:6379",
+        "c.internal:6379",
+        "sentinel:main@s1:26379",
+    ]
+    with shardkit.connect(servers.shard_map, connector=servers) as kit:
+        for name in kit.components():
+            for shard in kit.component(name).all_shards():
+                assert kit.client(name, shard.number).set(str(shard), 1)
+    assert servers.server_of("plain", 3).address == "b.internal:6379"
+    assert servers.server_of("plain", 3).client(db=3).get("plain:3") == b"1"
+    assert servers.server_of("grouped").client().get("grouped") == b"1"
+    servers.flush()
+    assert [server.client(db=2).dbsize() for server in servers.servers] == [0] * 4
+
+
+def test_the_built_in_map_has_no_warnings() -> None:
+    assert built_in_map().warnings == ()
+
+
+def test_servers_of_every_kind_are_emptied() -> None:
+    with LocalServers(PRODUCTION, ports="free") as servers:
+        for _ in range(2):
+            with opened(shardkit.ShardKit, servers.shard_map) as kit:
+                added = [
+                    kit.set("ids", component=name, total=9).sadd("a") for name in kit.components()
+                ]
+                assert added == [1] * len(servers.shard_map.components)
+            empty(servers)
+
+
+def write_by_hand(servers: MemoryServers) -> None:
+    with servers.config_server.client() as config:
+        config.set("config:redis:unique", '{"host": "a.internal", "db": 99}')
+        config.mset({f"config:redis:unique:{n}": f'{{"db": {n + 1}}}' for n in range(16)})
+
+
+def test_entries_are_read_from_a_config_server_in_memory() -> None:
+    servers = MemoryServers()
+    write_by_hand(servers)
+    with shardkit.connect(servers.config_server.entry, connector=servers) as kit:
+        shardkit.configure(kit)
+        try:
+            assert expected("day")
+            assert visit("550e8400")
+        finally:
+            shardkit.configure(None)
+    assert servers.server("a.internal:6379").client(db=99).get("day") == b"1000"
+    held = [servers.server("127.0.0.1:6379").client(db=n).exists("550e8400") for n in range(17)]
+    assert sum(held) == 1
+
+
+@shardkit.redis_connection("unique")
+def expected(conn: redis.Redis, day: str) -> object:
+    return conn.set(day, 1000)
+
+
+@shardkit.sharded_connection("unique", 16)
+def visit(conn: redis.Redis, session: str) -> object:
+    return conn.set(session, 1)
+
+
+async def test_an_async_kit_reads_entries_from_a_config_server_in_memory() -> None:
+    servers = MemoryServers()
+    write_by_hand(servers)
+    async with await shardkit.aconnect(servers.config_server.entry, connector=servers) as kit:
+        router = kit.key_sharded("unique", shards=16)
+        assert await router["a"].set("a", 1)
+        assert await (await kit.client("unique")).set("a", 1)
+
+
+@pytest.mark.parametrize("call", ["client", "pipeline", "router", "each"])
+@pytest.mark.parametrize("fault", ["lose_answer", "lose_command", "hang", "down"])
+def test_errors_say_what_those_of_real_servers_say(kind: str, fault: str, call: str) -> None:
+    servers = MemoryServers(ShardMap.parse("components: {e: {entry: {}}}"))
+    [server] = servers.servers
+    with faced(kind, servers.shard_map, connector=servers) as face:
+        client = face.kit.client("e") if kind == "blocking" else face.run(face.kit.client("e"))
+
+        def piped() -> Any:
+            return client.pipeline(transaction=False).incr("n").execute()
+
+        calls = {
+            "client": lambda: client.incr("n"),
+            "pipeline": piped,
+            "router": lambda: face.kit.key_sharded("e").incr("n"),
+            "each": lambda: face.kit.key_sharded("e").each("INCR", ["n"]),
+        }
+        face.run(client.ping())
+        getattr(server, fault)()
+        with pytest.raises((redis.ConnectionError, redis.TimeoutError, ShardErrors)) as caught:
+            face.run(calls[call]())
+    assert caught.value.maybe_executed is (fault != "down")  # type: ignore[union-attr]
+
+
+def test_a_map_is_pushed_to_a_config_server_in_memory() -> None:
+    servers = MemoryServers(PRODUCTION)
+    with servers.config_server.client() as config:
+        changes = push(config, servers.shard_map, connector=servers)
+        assert {change.kind for change in changes} == {"added"}
+        again = push(config, servers.shard_map, connector=servers)
+        assert {change.kind for change in again} == {"unchanged"}
+    assert servers.config_server.address == "config.internal:6380"
+    with shardkit.connect(servers.config_server.entry, connector=servers) as kit:
+        assert kit.key_sharded("plain")["a"].set("a", 1)
+
+
+def test_a_server_in_memory_has_every_database_that_is_used() -> None:
+    servers = MemoryServers(Path(__file__).parents[2] / "configs" / "production.yaml")
+    with shardkit.connect(servers.shard_map, connector=servers) as kit:
+        shards = [shard for name in kit.components() for shard in kit.component(name).all_shards()]
+        stored = [kit.client(*shard).set(str(shard), 1) for shard in shards]
+    assert len(stored) > 256
+    assert all(stored)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_database_is_selected_by_its_number_over_either_protocol(protocol: int) -> None:
+    server = MemoryServers().server("a.internal:6379")
+    with server.client(db=4000, protocol=protocol) as client:
+        assert client.set("a", 1)
+        assert client.select(20)
+        assert client.get("a") is None
+        with pytest.raises(redis.ResponseError, match="DB index is out of range"):
+            client.select(-1)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"host": "a.internal", "port": 7001},
+        {"host": "::1", "port": 7001},
+        {"host": "fe80::1", "port": 7001},
+        {"unix_socket_path": "/run/redis/a.sock"},
+        {"sentinel": {"service": "main", "sentinels": [["s1", 26379], ["s2", 26380]]}},
+    ],
+)
+def test_a_server_gives_the_entry_that_leads_to_it(entry: dict[str, Any]) -> None:
+    servers = MemoryServers()
+    server = servers.server(shardkit.Entry(entry))
+    assert servers.server(server.entry) is server
+
+
+def test_servers_in_memory_match_patterns_in_linear_time() -> None:
+    memory = MemoryServers(ShardMap.parse("components: {one: {entry: {port: 7001}}}"))
+    pattern, name = "*a" * 50 + "b", "a" * 10_000
+    with shardkit.connect(memory.shard_map, connector=memory) as kit:
+        client: Any = kit.client("one")
+        client.set(name, 1)
+        client.sadd("names", name)
+        with bounded(seconds=5), client.pubsub() as listener:
+            assert client.keys(pattern) == list(client.sscan_iter("names", pattern)) == []
+            listener.psubscribe(pattern)
+            assert client.publish(name, "x") == 0
+            assert client.pubsub_channels(pattern) == []
+        assert client.keys("*a" * 50) == [name.encode()]

@@ -113,14 +113,8 @@ def test_what_msgspec_writes_and_what_the_standard_library_writes_mean_the_same(
 
 def test_without_a_codec_values_are_stored_as_they_would_be_sent() -> None:
     values: list[Any] = ["é", b"\xff", 42, -1, 2.5, 10**30]
-    assert [RAW.decode(RAW.encode(value)) for value in values] == [
-        "é".encode(),
-        b"\xff",
-        b"42",
-        b"-1",
-        b"2.5",
-        b"1" + b"0" * 30,
-    ]
+    found = [RAW.decode(RAW.encode(value)) for value in values]
+    assert found == ["é".encode(), b"\xff", b"42", b"-1", b"2.5", b"1" + b"0" * 30]
 
 
 def test_json_is_stored_without_spaces_and_with_letters_as_they_are(json_codec: Json) -> None:

@@ -524,3 +524,4 @@ def test_a_sharded_set_does_what_a_set_does(
             for sets in sharded:
                 check_members(face.run(sets[name].smembers()), expected)
                 assert face.run(sets[name].scard()) == len(expected)
+    check_members(face.run(sharded[0]["a"].smembers()), plain.smembers(keys["a"]))
