@@ -45,7 +45,7 @@ def run(words: Sequence[str], output: Path, number: int, fate: int) -> None:
     with output.open("w") as file, Path(f"{output}.steps").open("w") as note:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        replan.KEPT = 0.1
+        replan.GRACE = 0.1
         steps: list[Any] = []
 
         def noting(owner: Any, name: str) -> None:
@@ -356,7 +356,7 @@ def test_a_command_that_is_killed_or_wakes_at_any_step_loses_nothing_and_is_ende
     case: type[Case],
     fate: str,
 ) -> None:
-    monkeypatch.setattr(replan, "KEPT", 0.1)
+    monkeypatch.setattr(replan, "GRACE", 0.1)
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
     tried = case(fleet, tmp_path)
