@@ -674,7 +674,7 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
 
 def next_word_of(state: Sequence[bytes | None] | None) -> int:
     """Return the id of a part's next word, which its state has first; 1 if that cannot be."""
-    free = whole_or_0(state and state[0])
+    free = whole_or_0(state[0] if state else None)
     return free if 1 <= free <= _MOST_WORDS else 1
 
 
