@@ -350,12 +350,11 @@ _JOINED = {
     **{(name, 2): (name, 0) for name in ("DEL", "EXISTS", "TOUCH", "UNLINK")},
 }
 _NAME, _KEY = itemgetter(0), itemgetter(1)
-_IS_JOINED = itemgetter(1)  # of a run
 _MIN_JOINED = 12  # neighbours; or two, if there is nothing else
 
 
-JoinedRun: TypeAlias = tuple[int, bool]
-"""How many replies of the batch a run is, and whether the server gives one for all."""
+JoinedRun: TypeAlias = int
+"""For how many commands of the batch there is one reply; negative if each has its own."""
 
 
 def pack_joined(
@@ -372,16 +371,16 @@ def pack_joined(
     for start, stop in _joinable(commands, in_slots):
         if done < start:
             packed += pack_all(commands[done:start])
-            runs.append((start - done, False))
+            runs.append(done - start)
         chunks, joined_runs = _join_run(commands[start:stop])
         packed += chunks
         runs += joined_runs
         done = stop
     if not done:  # nothing to join
-        return pack_all(commands), [(len(commands), False)]
+        return pack_all(commands), [-len(commands)]
     if done < len(commands):
         packed += pack_all(commands[done:])
-        runs.append((len(commands) - done, False))
+        runs.append(done - len(commands))
     return join([each.data for each in packed], [each.replies for each in packed]), runs
 
 
@@ -435,19 +434,19 @@ def _join_run(commands: Sequence[Arguments]) -> tuple[list[Chunk], list[JoinedRu
     values = chain.from_iterable(row[1 + shared :] for row in commands)
     data = pack((name, *commands[0][1 : 1 + shared], *values))
     if len(data) <= CHUNK_BYTES and len(commands) <= CHUNK_JOINED:
-        return [Chunk(data, 1)], [(len(commands), True)]
-    return pack_all(commands), [(len(commands), False)]
+        return [Chunk(data, 1)], [len(commands)]
+    return pack_all(commands), [-len(commands)]
 
 
 def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
     """Return the replies to the batch, given the replies to what was sent."""
-    if set(map(type, replies)) == {list} and all(map(_IS_JOINED, runs)):  # MGET's or HMGET's
+    if set(map(type, replies)) == {list} and min(runs) > 0:  # MGET's or HMGET's
         return list(chain.from_iterable(replies))
     out: list[Reply] = []
     left = iter(replies)
-    for size, joined in runs:
-        if not joined:
-            out.extend(islice(left, size))
+    for size in runs:
+        if size < 0:
+            out.extend(islice(left, -size))
             continue
         reply = next(left)
         if isinstance(reply, list):  # MGET's or HMGET's
@@ -476,5 +475,5 @@ def joined_kind(uniform: UniformCommands) -> tuple[str, int] | None:
 
 def _join(name: str, shared: int, uniform: UniformCommands) -> tuple[list[Chunk], list[JoinedRun]]:
     chunks = uniform.chunks(joined=name, shared=shared)
-    runs = [(chunk.replies, True) for chunk in chunks]
+    runs = [chunk.replies for chunk in chunks]
     return [Chunk(chunk.data, 1) for chunk in chunks], runs

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain
 from operator import attrgetter, itemgetter, sub
 from typing import Any
 
@@ -220,7 +220,7 @@ class ServerRequest:
                 chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
             else:
                 chunks += self._packed(self._requests(positions))
-        if self.runs and not any(joined for _, joined in self.runs):
+        if self.runs and max(self.runs) < 0:
             self.runs = []
         return chunks
 
@@ -260,7 +260,7 @@ class ServerRequest:
                 if packed is not None:
                     self.forms = [form] * len(selects)
                     if kind is not None:
-                        self.runs = list(zip(map(sub, starts[1:], starts), repeat(True)))
+                        self.runs = list(map(sub, starts[1:], starts))
                         self.run_ends = list(range(1, len(starts)))
                     chunks, self.ends = packed
                     return chunks
@@ -277,7 +277,7 @@ class ServerRequest:
                 chunks, count = [], 0
             else:
                 self.brought |= part.brought
-                self.runs += (part.runs or [(count, False)]) if self.joins else []
+                self.runs += (part.runs or [-count]) if self.joins else []
                 first.data, count = framed(form, select, first.data), count + ADDED[form]
                 first.replies += ADDED[form]
             all_chunks += chunks
@@ -314,7 +314,7 @@ class ServerRequest:
             return self._packed_rows(list(map(_ARGS, requests)))
         pieces = [self._pack(request) for request in requests]
         if self.joins:
-            self.runs.append((sum(count for _, count in pieces), False))
+            self.runs.append(-sum(count for _, count in pieces))
         return join([data for data, _ in pieces], [count for _, count in pieces])
 
     def _packed_rows(self, rows: Sequence[Arguments]) -> list[Chunk]:

@@ -531,17 +531,17 @@ def test_columns_pack_as_hiredis_does(commands: list[Any]) -> None:
 def test_what_is_sent_for_joined_commands_is_one_command() -> None:
     [chunk], runs = pack_joined([("GET", "a"), ("GET", "b")], in_slots=False)
     assert chunk.data == pack_command(("MGET", "a", "b"))
-    assert (chunk.replies, runs) == (1, [(2, True)])
+    assert (chunk.replies, runs) == (1, [2])
     [chunk], runs = pack_joined([("SET", "a", 1), ("SET", "b", 2)], in_slots=False)
     assert chunk.data == pack_command(("MSET", "a", 1, "b", 2))
     [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "h", "y")], in_slots=False)
     assert chunk.data == pack_command(("HMGET", "h", "x", "y"))
     [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "i", "y")], in_slots=False)
-    assert (chunk.replies, runs) == (2, [(2, False)])
+    assert (chunk.replies, runs) == (2, [-2])
     [chunk], runs = pack_joined([("GET", 1), ("GET", 1.5), ("GET", "x")], in_slots=False)
     assert chunk.data == pack_command(("MGET", 1, 1.5, "x"))
     [chunk], runs = pack_joined([("HGET", 1, "x"), ("HGET", 1.0, "y")], in_slots=False)
-    assert (chunk.replies, runs) == (2, [(2, False)])
+    assert (chunk.replies, runs) == (2, [-2])
 
 
 LARGE = b"v" * (CHUNK_BYTES // 8)
@@ -550,32 +550,26 @@ LARGE = b"v" * (CHUNK_BYTES // 8)
 @pytest.mark.parametrize(
     ("commands", "in_slots", "joined"),
     [
-        ([("GET", "a")] * 20 + [("GET", "a", "x")] * 15, False, [(20, True), (15, False)]),
-        ([("GET", 1.5)] * 20 + [("GET", "a", "b")], True, [(21, False)]),
-        ([("HGET", 1.0, "f")] * 8 + [("HGET", 1, "f")] * 8, False, [(16, False)]),
-        ([("SET", "{a}", LARGE)] * 20, True, [(7, True), (7, True), (6, True)]),
-        ([("SET", "{a}", LARGE)] * 12 + [("SET", "{a}", 1)], True, [(13, False)]),
+        ([("GET", "a")] * 20 + [("GET", "a", "x")] * 15, False, [20, -15]),
+        ([("GET", 1.5)] * 20 + [("GET", "a", "b")], True, [-21]),
+        ([("HGET", 1.0, "f")] * 8 + [("HGET", 1, "f")] * 8, False, [-16]),
+        ([("SET", "{a}", LARGE)] * 20, True, [7, 7, 6]),
+        ([("SET", "{a}", LARGE)] * 12 + [("SET", "{a}", 1)], True, [-13]),
     ],
     ids=["nonsense", "no key", "another key", "large", "large and mixed"],
 )
 def test_only_what_can_be_one_command_is_joined_in_chunks(
-    commands: list[Any], in_slots: bool, joined: list[tuple[int, bool]]
+    commands: list[Any], in_slots: bool, joined: list[int]
 ) -> None:
     chunks, runs = pack_joined(commands, in_slots)
-    assert [tuple(run) for run in runs] == joined
+    assert runs == joined
     assert all(len(chunk.data) <= CHUNK_BYTES for chunk in chunks)
-    expected = [1 if joins else size for size, joins in joined]
+    expected = [1 if size > 0 else -size for size in joined]
     assert sum(chunk.replies for chunk in chunks) == sum(expected)
 
 
 def test_replies_are_split_again() -> None:
     error = ShardFailure("no", shard="c")
-    runs = [
-        (2, False),
-        (3, True),
-        (1, False),
-        (2, True),
-        (2, True),
-    ]
+    runs = [-2, 3, -1, 2, 2]
     replies = [1, 2, [3, 4, 5], [6], b"OK", error]
     assert split(replies, runs) == [1, 2, 3, 4, 5, [6], b"OK", b"OK", error, error]
