@@ -260,15 +260,14 @@ def copying(face: Face, servers: Servers, name: str) -> Any:
     cached = face.kit.cached("both", ttl=60, key="{key}", near=10**6, max_age=0.5)
     load = cached((lambda key: name) if face.runner is None else acompute)
     face.start(lambda: load(silent))
-    copies = face.kit.near_copies["both"].copies
-
-    def is_copied() -> bool:
+    for _ in range(1000):  # its connection is opened beside the calls
         face.run(load(alive))
-        return load.key(alive) in copies
-
-    while not is_copied():
-        face.eventually(lambda: True)  # its connection is opened beside the calls
-    return load.key(alive) in copies
+        [near] = face.kit.near_copies.values()  # nothing else shows that there is a copy
+        if load.key(alive) in near.copies:
+            return True
+        soon = time.monotonic() + 0.02
+        face.eventually(lambda until=soon: time.monotonic() > until)
+    return False
 
 
 def working(face: Face, servers: Servers, name: str) -> Any:
