@@ -277,8 +277,6 @@ def _require_data(config: redis.Redis, components: Iterable[Component], timeout:
 
 
 def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
-    """Return the strings and the history of a config server."""
-
     def text(value: Any) -> str:
         return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
 
@@ -638,7 +636,6 @@ def _targets(
     to_origin: bool,
     timeout: float,
 ) -> dict[str, dict[str, Any]]:
-    """Return the fields of each shard's target."""
     found: dict[str, dict[str, Any]] = {}
     entries: list[tuple[str, Entry]] = []
     for name, before in origin.components.items():
@@ -803,7 +800,6 @@ def _copy(
 
 
 def _leased(source: Any) -> int:
-    """Return how many queue tasks are leased."""
     keys = source.scan_iter(match="*:{*}:taken", count=1000, _type="zset")
     return sum(source.zcard(key) for key in keys)
 

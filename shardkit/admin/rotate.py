@@ -573,7 +573,6 @@ class _OngoingRotation:
         self.reached("removed")
 
     def reached(self, step: str) -> None:
-        """Report a step."""
         self.rotation.step = step
         self.progress(self.rotation)
 
@@ -620,7 +619,6 @@ def _source(entry: Entry, where: str) -> str:
 
 
 def _files(places: Iterable[tuple[str, Entry]]) -> set[str]:
-    """Return the password files that entries name."""
     found = set()
     for _, entry in places:
         fields = entry.fields
@@ -648,7 +646,6 @@ def _write_file(path: str, password: str) -> None:
 
 
 def _hashes(client: Any, user: str) -> list[str]:
-    """Return the hashes of a user's passwords."""
     reply = client.execute_command("ACL", "GETUSER", user)
     if reply is None:
         raise ConfigError(f"user {user!r} does not exist", "correct the entry")

@@ -310,7 +310,6 @@ class _Function:
         return self.options.codec.decode(content)
 
     def wrapped(self) -> Any:
-        """Return the function that users call."""
         call: Any = functools.wraps(self.function)(self.caller())
         call.refresh = self.caller(anew=True)
         call.invalidate = lambda *args, **kwargs: self.remove([self.key(args, kwargs)])

@@ -327,7 +327,6 @@ def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[P
 
 
 def _is_plain(url: object) -> bool:
-    """Whether a URL connects without TLS."""
     return isinstance(url, str) and url.startswith(("redis:", "valkey:"))
 
 

@@ -290,8 +290,6 @@ def unreadable(path: str | Path, reason: str) -> ConfigError:
 
 @dataclass
 class _Reader:
-    """Reads one map and collects its problems."""
-
     source: str
     problems: list[Problem] = field(default_factory=list)
 

@@ -224,7 +224,6 @@ class Guard(Structure[Face]):
         return Command(to or self.component, key, sent, text, idempotent)
 
     def _guarded(self, batch: Sequence[Command | Transaction]) -> Operation[list[Any]]:
-        """Return a batch whose commands check the token."""
         parts = [
             (request.to, part)
             for request in batch

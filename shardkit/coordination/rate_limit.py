@@ -212,7 +212,6 @@ class RateLimit(Structure[Face]):
         yield from check_reads(partial(RateLimit.peek.steps, self, key), partial(self._all, key))
 
     def _all(self, key: Key) -> Operation[None]:
-        """Read all entries of a sliding window."""
         for start in count(0, AT_ONCE):
             if self.algorithm == GCRA or not (yield [self._call(key, 0, start)])[0]:
                 return

@@ -511,7 +511,6 @@ class BlockStore:
         content: bytes | None,
         lists: str,
     ) -> None:
-        """Add a block that a list names to tables."""
         try:
             if content is None:
                 raise LookupError(f"nothing, although {lists} lists it")

@@ -152,7 +152,6 @@ class _BlockPacker:
         self._numbers.append(number)
 
     def close(self) -> Iterator[Block]:
-        """Yield the remaining blocks of the bucket."""
         if self._bucket < 0:
             return
         if self._covered <= self._most:

@@ -208,7 +208,6 @@ class HeatCounter:
                 self.send()
 
     def _count(self, event: Event) -> None:
-        """Count what an event tells of."""
         if not self._lock.acquire(blocking=False):  # another thread, or this one below a signal
             return
         try:

@@ -8,6 +8,7 @@ needed, never at import.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
 import os
@@ -211,20 +212,14 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         return _caching.Caching(lambda: self, component, **options)
 
     def near(
-        self,
-        component: str,
-        size: int,
-        *,
-        max_age: Seconds = 1.0,
-        prefixes: Collection[str] = (),
+        self, component: str, size: int, *, max_age: Seconds = 1.0, prefixes: Collection[str] = ()
     ) -> Self:
         """Return this kit with near copies: reads of a component use replies of earlier ones.
 
-        They are those of routers, of pipelines without MULTI, and of structures that the returned
-        kit makes. Servers tell of changes, and a call that writes with it reads its own writes;
-        what clients of ``router[key]``, decorators and `client` write is told by the server. On
-        clusters, in memory, and where CLIENT TRACKING is refused, each copy is used for
-        ``max_age``. Closing either kit closes both.
+        Routers, pipelines and structures that it makes use them, and read their own writes. What
+        others write, and clients of ``router[key]`` and decorators, is told by the servers. On
+        clusters, in memory, and where CLIENT TRACKING is refused, a copy is used for ``max_age``.
+        Closing either kit closes both.
 
         Args:
             component: whose keys; others are read as usual. Those of replicas are, too.
@@ -240,7 +235,8 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         view = object.__new__(type(self))
         vars(view).update(vars(self))
         copies = _caching.near_copies(self, component, size, max_age, prefixes)
-        view.plane = plane = self.plane.with_near(component, copies)
+        view.plane = plane = copy.copy(self.plane)
+        plane.near = {**plane.near, component: copies}
         kind: Any = type(self._driver)
         driver = kind(plane.alink() if kind is AwaitingDriver else plane.link())
         vars(view).update(_driver=driver, driver=driver, _other_face=None)

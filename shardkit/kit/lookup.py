@@ -6,7 +6,6 @@ client of that shard.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -127,12 +126,6 @@ class ClientPlane:
 
             return NearLink(link, self.near, raw)  # type: ignore[return-value]
         return link
-
-    def with_near(self, component: str, copies: Any) -> ClientPlane:
-        """Return the same plane, whose links use near copies of a component's keys."""
-        plane = copy.copy(self)
-        plane.near = {**self.near, component: copies}
-        return plane
 
     def sender(self, link: BlockingLink | AwaitingLink, component: Component) -> Any:
         """Return what sends batches whose keys one version of the component has placed."""

@@ -346,7 +346,6 @@ def _split_one(n: int, command: tuple[Any, ...], component: Component) -> list[_
 
 
 def _collected(command: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a command's arguments and options."""
     return command if isinstance(command, _CollectedCommand) else (command, {})
 
 

@@ -75,8 +75,6 @@ _Home: TypeAlias = tuple[Hashable, _Topic, Shard, int]  # a server, and what is 
 
 
 class _Listener(ListeningConnection):
-    """A subscribed connection."""
-
     def __init__(self, client: Any, words: Words, sharded: bool) -> None:
         self._start = time.time()
         super().__init__(client.connection_pool)
@@ -113,7 +111,6 @@ class _Listener(ListeningConnection):
         return max(0.0, min(self.confirmed, self._named) - self._doubt)
 
     def add(self, words: Words) -> None:
-        """Subscribe to what is new."""
         if added := words - self._words:
             self._words |= added
             self._changed = time.time()
@@ -121,7 +118,6 @@ class _Listener(ListeningConnection):
             self._ping()
 
     def drop(self, words: Words) -> None:
-        """Unsubscribe."""
         self._words -= words
         self._send_words({(command.replace("SUB", "UNSUB"), name) for command, name in words})
 

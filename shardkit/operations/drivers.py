@@ -469,7 +469,6 @@ class _LockStep:
         return bool(self._steps)
 
     def damage(self) -> list[DamagedDataError]:
-        """Return the errors about damaged data."""
         return [error for error in self._errors if isinstance(error, DamagedDataError)]
 
     def values(self) -> list[Any]:
@@ -491,7 +490,6 @@ class _LockStep:
 
 
 def _undo_all(batches: Sequence[Batch], replies: Replies) -> Operation[None]:
-    """Undo those of joined batches that can be undone."""
     rest = iter(replies)
     for batch in batches:
         part = Replies(islice(rest, len(batch)))

@@ -686,7 +686,6 @@ def _is_fatal(error: BaseException) -> bool:
 
 
 def _about(event: str, task: Task, **more: object) -> dict[str, dict[str, Any]]:
-    """Return the fields of a log record about a task."""
     named = {"task": task.name, "queue": task.queue, "id": task.id, "attempt": task.attempts}
     return log_records.fields(event, **named, **more)
 

@@ -167,7 +167,6 @@ def containers() -> frozenset[str]:
 
 
 def _rule(args: _Args) -> _Rule:
-    """Return the rule of a command whose spelling is new."""
     words = _word(args[0]).split() if args else []
     if not words:
         raise RoutingError("a command without a name", "give a word such as 'GET' first")

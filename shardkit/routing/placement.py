@@ -126,7 +126,6 @@ def _crc32(count: int) -> Place:
 
 
 def _owners(count: int) -> tuple[int, ...]:
-    """Return each slot's shard."""
     return tuple(shard for shard, slots in enumerate(slot_ranges(count)) for _ in slots)
 
 

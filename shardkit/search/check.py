@@ -147,7 +147,6 @@ def _run_check(call: Command, end: list[int]) -> Generator[Step | Page[Damage], 
 
 
 def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
-    """Check that each id belongs to one word."""
     [[words, given_up]] = yield [part.read_state("words", "gone")]
     most = stored_integer(part.to, part.state, "words", words, 1, missing=1)
     removed = stored_integer(part.to, part.state, "gone", given_up, missing=0)

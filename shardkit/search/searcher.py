@@ -185,7 +185,6 @@ def _terms(node: Word | Phrase) -> tuple[str, ...]:
 
 
 def _window(text: str, matches: list[Match], length: int) -> tuple[int, int]:
-    """Return the start and end of the best window."""
     best, first, last = (0, 0), 0, min(len(text), length)
     inside: Counter[Word | Prefix | Phrase] = Counter()
     behind = 0  # the first match behind the window that begins with match ``number``
@@ -861,7 +860,6 @@ class Searcher:
         ]
 
     def _snippet(self, request: SearchRequest, document: Document) -> str | None:
-        """Return a snippet of the field that shows most of the query."""
         if request.snippets is None or not document.text:
             return None
         tree, analyzer = request.tree, self._schema.analyzer

@@ -283,7 +283,6 @@ class _Copy:
         return rows
 
     def _members(self, database: Database, key: bytes, day: date | None) -> Iterator[list[Row]]:
-        """Yield the entries of one key."""
         if self._conversion.type == "list":
             yield from self._list(database, key)
             return

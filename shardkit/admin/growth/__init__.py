@@ -1,102 +1,78 @@
 """Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
 
-from shardkit.admin.growth.adopt import AdoptedServer, Adoption, RuleFit, adopt
-from shardkit.admin.growth.apply import ApplyPlan, ApplyStep, apply_map, plan_apply
+from typing import TYPE_CHECKING
+
+from shardkit.admin.growth.adopt import (
+    AdoptedServer as AdoptedServer,
+    Adoption as Adoption,
+    RuleFit as RuleFit,
+    adopt as adopt,
+)
+from shardkit.admin.growth.apply import (
+    ApplyPlan as ApplyPlan,
+    ApplyStep as ApplyStep,
+    apply_map as apply_map,
+    plan_apply as plan_apply,
+)
 from shardkit.admin.growth.attachment import (
-    AttachedReplica,
-    ReplicaNode,
-    VerifiedReplica,
-    attach_replica,
-    detach_replica,
-    replica_tree,
-    verify_replica,
-    verify_replicas,
+    AttachedReplica as AttachedReplica,
+    ReplicaNode as ReplicaNode,
+    VerifiedReplica as VerifiedReplica,
+    attach_replica as attach_replica,
+    detach_replica as detach_replica,
+    replica_tree as replica_tree,
+    verify_replica as verify_replica,
+    verify_replicas as verify_replicas,
 )
 from shardkit.admin.growth.balance import (
-    BalanceMove,
-    BalancePlan,
-    DatabaseLoad,
-    LoadReport,
-    PartLoad,
-    ServerLoad,
-    apply_balance,
-    measure_balance,
-    plan_balance,
-    with_operations,
+    BalanceMove as BalanceMove,
+    BalancePlan as BalancePlan,
+    DatabaseLoad as DatabaseLoad,
+    LoadReport as LoadReport,
+    PartLoad as PartLoad,
+    ServerLoad as ServerLoad,
+    apply_balance as apply_balance,
+    measure_balance as measure_balance,
+    plan_balance as plan_balance,
+    with_operations as with_operations,
 )
-from shardkit.admin.growth.certificate import ServerComparison, compare
-from shardkit.admin.growth.failover import Fence, apply_fences, fail_over, pending_fences
-from shardkit.admin.growth.journal import Move
+from shardkit.admin.growth.certificate import (
+    ServerComparison as ServerComparison,
+    compare as compare,
+)
+from shardkit.admin.growth.failover import (
+    Fence as Fence,
+    apply_fences as apply_fences,
+    fail_over as fail_over,
+    pending_fences as pending_fences,
+)
+from shardkit.admin.growth.journal import Move as Move
 from shardkit.admin.growth.move import (
-    abort_move,
-    complete_move,
-    moves,
-    plan_move,
-    plan_split,
-    resume_move,
-    reverse_move,
-    start_move,
-    start_split,
-    verify_move,
+    abort_move as abort_move,
+    complete_move as complete_move,
+    moves as moves,
+    plan_move as plan_move,
+    plan_split as plan_split,
+    resume_move as resume_move,
+    reverse_move as reverse_move,
+    start_move as start_move,
+    start_split as start_split,
+    verify_move as verify_move,
 )
-from shardkit.admin.growth.move_plan import MovePlan
-from shardkit.admin.growth.mover import MoveOptions
-from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
-from shardkit.admin.growth.repair import Repair, end_change, open_database, repair_changes
-from shardkit.admin.growth.servers import Takeover
+from shardkit.admin.growth.move_plan import MovePlan as MovePlan
+from shardkit.admin.growth.mover import MoveOptions as MoveOptions
+from shardkit.admin.growth.plan import (
+    GrowthPlan as GrowthPlan,
+    GrowthStep as GrowthStep,
+    plan_growth as plan_growth,
+)
+from shardkit.admin.growth.repair import (
+    Repair as Repair,
+    end_change as end_change,
+    open_database as open_database,
+    repair_changes as repair_changes,
+)
+from shardkit.admin.growth.servers import Takeover as Takeover
 
-__all__ = [
-    "AdoptedServer",
-    "Adoption",
-    "ApplyPlan",
-    "ApplyStep",
-    "AttachedReplica",
-    "BalanceMove",
-    "BalancePlan",
-    "DatabaseLoad",
-    "Fence",
-    "GrowthPlan",
-    "GrowthStep",
-    "LoadReport",
-    "Move",
-    "MoveOptions",
-    "MovePlan",
-    "PartLoad",
-    "Repair",
-    "ReplicaNode",
-    "RuleFit",
-    "ServerComparison",
-    "ServerLoad",
-    "Takeover",
-    "VerifiedReplica",
-    "abort_move",
-    "adopt",
-    "apply_balance",
-    "apply_fences",
-    "apply_map",
-    "attach_replica",
-    "compare",
-    "complete_move",
-    "detach_replica",
-    "end_change",
-    "fail_over",
-    "measure_balance",
-    "moves",
-    "open_database",
-    "pending_fences",
-    "plan_apply",
-    "plan_balance",
-    "plan_growth",
-    "plan_move",
-    "plan_split",
-    "repair_changes",
-    "replica_tree",
-    "resume_move",
-    "reverse_move",
-    "start_move",
-    "start_split",
-    "verify_move",
-    "verify_replica",
-    "verify_replicas",
-    "with_operations",
-]
+if not TYPE_CHECKING:  # all but its own modules and names of Python's
+    __all__ = sorted(n for n, of in globals().items() if n[:1] != "_" and hasattr(of, "__module__"))

@@ -306,7 +306,6 @@ class _Steps:
         return place and Place(self._known(place.server), place.database)
 
     def places(self, components: Components) -> set[Place]:
-        """Return the databases that entries name."""
         every = (entry for each in components.values() for _, entry in each.entries())
         return {place for entry in every if (place := self._place(entry)) is not None}
 

@@ -721,7 +721,6 @@ def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_N
 
 
 def _agree(entry: Entry, where: str, nodes: list[_Node], source: _Node, target: _Node) -> bool:
-    """Whether all nodes that answer report the new roles."""
     changed = {target.id: "", source.id: target.id} if source.alive else {target.id: ""}
     for each in nodes:
         with suppress(GrowthError):

@@ -170,7 +170,6 @@ class _ClosedDatabases:
             yield client
 
     def repairs(self) -> list[Repair]:
-        """Find what is wrong."""
         found = []
         for server in self._logins:
             with suppress(RedisError, OSError), connected_to(server, self._login(server)) as asked:

@@ -944,7 +944,6 @@ class ShardMover(Mover):
 
 
 def _answering(clients: Clients) -> Clients:
-    """Return the clients of servers that answer."""
     found: dict[Place, Any] = {}
     for server, own in exchange.by_server(clients).items():
         with suppress(RedisError, OSError):

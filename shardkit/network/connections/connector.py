@@ -292,7 +292,6 @@ _listeners_lock = ForkSafeLock()
 
 
 def _listener(fields: Mapping[str, Any], host: str, port: int) -> SentinelListener:
-    """Return the process's listener to a Sentinel."""
     given = {n: v for n, v in fields["sentinel"].items() if n not in ("service", "sentinels")}
     tls = sorted((n, v) for n, v in fields.items() if n.startswith("ssl"))
     key = repr((host, port, sorted(given.items()), tls))

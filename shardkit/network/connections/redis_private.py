@@ -128,7 +128,6 @@ class _Limited:
         self._reader = self._replies.reader
 
     def handle_push_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Count a push."""
         self._pushed_at = self._pushed_at if self._pushes else time.monotonic()
         self._pushes += 1
         return super().handle_push_response(*args, **kwargs)  # type: ignore[misc]

@@ -298,7 +298,6 @@ class _Pipeline:
     sleep: Callable[[float], Any]
 
     def begin(self, client: Any, is_transaction: bool) -> None:
-        """Start to collect."""
         self.client, self.is_transaction = client, is_transaction
         self.collected, self.watches, self.watched = [], False, None
         self.queues = False  # after MULTI

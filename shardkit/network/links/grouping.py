@@ -175,7 +175,6 @@ def _group_all(
     uniform: UniformCommands | None = None,
     numbers: Sequence[int | None] | None = None,
 ) -> Groups:
-    """Group commands that have one target."""
     if not keys:
         return Groups({})
     if type(to) is Home and components[to.component].entry is None:

@@ -894,7 +894,6 @@ async def _initialized(client: Any) -> None:
 async def _exchange_alone(
     pool: Any, attempt: Attempt, chunks: Sequence[Chunk], raw: bool
 ) -> Attempt:
-    """Send chunks over a connection of their own."""
     connection = None
     try:
         with within(attempt.deadline):

@@ -314,7 +314,6 @@ class ExpirableStructure(Structure[Face]):
         return (left + 500) // 1000 if command == "TTL" else left
 
     def _started_expiry(self) -> Command:
-        """Return the command that reads an expiry that is being set."""
         return self._at(self.meta_key, "HGET", self.meta_key, DUE)
 
     def _due_of(self, reply: Reply) -> int | None:

@@ -383,7 +383,6 @@ class _Training:
         self._halves: dict[str, tuple[str, str]] = {}
 
     def run(self) -> Counter[str]:
-        """Return the tokens of the best table with their counts."""
         for done in range(1, ROUNDS):
             grows = done < ROUNDS - 1
             # The first tokens are the frequent ones, which a part of a large sample shows as well.

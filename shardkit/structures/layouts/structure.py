@@ -86,7 +86,6 @@ def check_layout(layout: Layout, kind: str, validate: Validate) -> Stream[Damage
 def _check_parts(
     layout: FixedLayout | NumberedLayout, kind: str, parts: Sequence[int], validate: Validate
 ) -> Operation[Suspicions]:
-    """Check parts that are keys of their own."""
     notes: Suspicions = []
     keys = list(map(layout.key, parts))
     all_entries = yield from contents(

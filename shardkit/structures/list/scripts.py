@@ -380,7 +380,6 @@ def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dic
 def _scan_parts(
     scripts: ListScripts, read: Callable[[Iterable[int]], Operation[bool]]
 ) -> Operation[None]:
-    """Find the parts among all keys of the server."""
     key, prefix = scripts.keys[1], scripts.head[0]
     pattern, cursor = escaped(prefix) + "*", b"0"
     while True:
@@ -393,7 +392,6 @@ def _scan_parts(
 
 
 def _expiry(scripts: ListScripts, key: str) -> tuple[Argument, ...]:
-    """Return the command that gives a key the list's expiry."""
     name, *args = scripts.meta.expiry
     return (name, key, *args)
 

@@ -227,8 +227,6 @@ class SimulatedPool(Pool):
 
 
 class _SimulatedTransport(asyncio.Transport):
-    """An awaiting client's transport."""
-
     def __init__(self, process: SimulatedProcess, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__({"socket": _silent()})
         self.wire: Wire
@@ -241,7 +239,6 @@ class _SimulatedTransport(asyncio.Transport):
         )  # what is left without a loop
 
     def receive(self, data: bytes | None) -> None:
-        """Receive data in the loop's next turn."""
         self._loop.call_soon(self._receive, data)
 
     def _receive(self, data: bytes | None) -> None:

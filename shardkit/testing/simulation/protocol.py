@@ -332,8 +332,6 @@ def _commands_of_push(shard_map: ShardMap) -> list[list[bytes]]:
 
 
 class _Run:
-    """One protocol under one schedule."""
-
     def __init__(
         self,
         protocol: Protocol,
