@@ -93,4 +93,4 @@ verify_move = _awaiting(growth.verify_move)
 verify_replica = _awaiting(growth.verify_replica)
 verify_replicas = _awaiting(growth.verify_replicas)
 
-__all__ = [name for name in growth.__all__ if name in globals()]
+__all__ = [name for name in vars(growth) if name[:1] != "_" and name in globals()]
