@@ -17,7 +17,7 @@ from shardkit.config.entry import DEFAULT_PORT
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.merges import OF_ALL, OfAll, why_not
-from shardkit.network.connections.redis_private import learn_slots, nodes_of_slot
+from shardkit.network.connections.redis_private import NEVER_DECODE, learn_slots, nodes_of_slot
 from shardkit.network.links.cluster_clients import as_command
 from shardkit.operations.commands import Partial, Replies, Shard, raise_failures
 from shardkit.operations.deadlines import call
@@ -73,6 +73,10 @@ class _ForAllShards:
     def __init__(self, router: Any) -> None:
         self._router = router
 
+    def get_connection_kwargs(self) -> dict[str, Any]:
+        """Have redis-py's `slowlog_get` ask for bytes, which its texts may be."""
+        return {"decode_responses": True}
+
     def _checked(self, args: Sequence[Any], options: dict[str, Any]) -> OfAll:
         """Return how a command is merged, or refuse it."""
         name = command_name(args)
@@ -113,7 +117,7 @@ class _ForAllShards:
                 targets += [_Recipient(shard, tag, shards) for tag in tags]
             sent = args + (merge.more if len(args) == 1 else ())
             batch = Partial([as_command(target.shard, target.key, sent) for target in targets])
-            link = link_of(raw=False, read_from=router._site.read_from)
+            link = link_of(raw=NEVER_DECODE in options, read_from=router._site.read_from)
             replies: Replies = yield partial(plane.sender(link, component), batch)
         numbers = {target.shard.number for target in targets}
         tables = plane.clients.callbacks(component, numbers, awaiting)

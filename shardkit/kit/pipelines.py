@@ -85,6 +85,10 @@ class _CommandCollector:
         self._commands.append(_CollectedCommand(args, options) if options else args)
         return self
 
+    def get_connection_kwargs(self) -> dict[str, Any]:
+        """Return nothing: redis-py's `slowlog_get` asks, which a pipeline over shards refuses."""
+        return {}
+
     def reset(self) -> None:
         """Drop the collected commands."""
         self._commands = []

@@ -225,6 +225,19 @@ def test_what_is_loaded_is_loaded_once_on_each_server(face: Face) -> None:
     assert face.run(router.all.function_delete("own"))
 
 
+def test_the_slow_log_of_all_shards_has_texts_of_any_bytes(kind: str) -> None:
+    with LocalServer() as server, server.client() as client:
+        entry = {"port": server.port, "decode_responses": True}
+        with faced(kind, map_of(t={"shards": [entry]})) as face:
+            client.config_set("slowlog-log-slower-than", 0)
+            client.get(b"\xff")
+            router = face.kit.key_sharded("t")
+            logs = face.run(router.all.slowlog_get(20))
+            assert b"GET \xff" in [row["command"] for row in logs[0]]
+            with pytest.raises(RoutingError, match=r"SLOWLOG GET has no key to route by"):
+                face.run(router.pipeline().slowlog_get().execute())
+
+
 def test_flushdb_asks_for_the_name_of_the_component(face: Face) -> None:
     router = face.kit.key_sharded("few")
     face.run(router.mset({f"k{n}": n for n in range(20)}))
