@@ -21,6 +21,7 @@ import pytest
 import redis
 from arranged import BINARIES, emptied, map_of, meanwhile
 from faces import eventually
+from resources import bounded
 
 import shardkit
 from shardkit import ShardMap
@@ -219,6 +220,11 @@ def test_damage_is_refused(kit: shardkit.ShardKit, servers: LocalServers, tmp_pa
         with pytest.raises(ConfigError, match=f"{name}: No such file .*; name a whole backup"):
             verify(target)
         (target / name).write_bytes(written)
+    size = (target / "server-0.rdb").stat().st_size
+    os.truncate(target / "server-0.rdb", 2**40)  # it has holes: reading it would take minutes
+    with bounded(seconds=5), pytest.raises(ConfigError, match=r"server-0.rdb is not what was"):
+        verify(target)
+    os.truncate(target / "server-0.rdb", size)
     manifest = json.loads((target / MANIFEST).read_text())
     (target / MANIFEST).write_text(json.dumps({**manifest, "format": 2}))
     with pytest.raises(ConfigError, match="no manifest that this release can read"):
