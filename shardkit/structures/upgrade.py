@@ -14,14 +14,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardkit.config.component import Component
+from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.operations.commands import Command, ShardOf, To
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base import parameters
+from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import Metadata
-from shardkit.structures.layouts.growing import state_keys
+from shardkit.structures.layouts.growing import MOST_GROUPS, state_keys
 
 _AT_ONCE = 1000
 _SCAN = 10_000
@@ -64,6 +65,8 @@ def upgrade_component(
             stored = _text_of(shard_client.hgetall(key))
             if "kind" in stored:
                 parameters.format_of(component.name, text, stored, _UPGRADE)
+                for at, most in (("groups", MOST_GROUPS), ("shards", MAX_SHARDS)):
+                    stored_integer(component.name, text, at, stored.get(at), 1, most, missing=1)
                 outdated.append((shard_client, name, stored))
     done = []
     for shard_client, name, stored in sorted(outdated, key=lambda row: row[1]):

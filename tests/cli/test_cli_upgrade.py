@@ -12,7 +12,7 @@ from cli_helpers import Cli
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.admin import Upgrade
-from shardkit.errors import NewerFormatError
+from shardkit.errors import DamagedDataError, NewerFormatError
 from shardkit.local import LocalServers
 from shardkit.structures.base import parameters
 
@@ -43,6 +43,18 @@ def an_earlier_set(kit: ShardKit) -> Any:
     for key in ids.layout.data_keys():
         at(kit, key).hdel(key, "of")
     return ids
+
+
+@pytest.mark.parametrize("parts", ["many", "0", "1000000000", "9" * 5000])
+def test_an_upgrade_refuses_damaged_parameters_before_it_writes(
+    stored: tuple[ShardKit, Path], parts: str
+) -> None:
+    kit, _ = stored
+    an_earlier_set(kit)
+    at(kit, "ids:meta").hset("ids:meta", "groups", parts)
+    with pytest.raises(DamagedDataError, match=r"ids:meta .*groups="):
+        kit.upgrade("data")
+    assert at(kit, "ids:meta").hexists("ids:meta", "shard_size")
 
 
 def test_an_upgrade_gives_old_structures_the_names_of_this_release(
