@@ -553,11 +553,10 @@ def restore(
             shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()
         }
         for shard in found:
-            with (
-                client_of(targets[shard], timeout) as target,
-                _under(target, shard, mark, still) as pipe,
-            ):
-                pipe.delete(_MARK)
+            with client_of(targets[shard], timeout) as target:
+                if target.exists(_MARK):  # components may share a database
+                    with _under(target, shard, mark, still) as pipe:
+                        pipe.delete(_MARK)
         return found
 
 

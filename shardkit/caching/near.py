@@ -39,6 +39,7 @@ import hiredis
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.listening import FAILURES, ListeningConnection
+from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.network.links.grouping import place
 from shardkit.network.links.order import keys_in
 from shardkit.operations.arguments import shown
@@ -206,11 +207,10 @@ class NearCopies:
     def value(self, client: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Return the copy of a client's read as its callbacks convert it; None for none."""
         copy = self.copies.get(name_of(False, args)) if self.reads_master() else None
-        callbacks = getattr(client, "response_callbacks", None)  # not of a cluster
-        if copy is None or callbacks is None or not copy.usable(self.max_age):
+        if copy is None or options.keys() - {"keys"} or not copy.usable(self.max_age):
             return None
-        callback = None if options.keys() - {"keys"} else callbacks.get(args[0], own)
-        return callback and callback(own(copy.value))
+        callback = reply_callbacks(client).get(args[0])
+        return own(copy.value) if callback is None else callback(own(copy.value))
 
     def covers(self, keys: Set[bytes | None]) -> bool:
         """Whether changes of these keys are told."""

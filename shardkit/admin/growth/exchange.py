@@ -87,9 +87,11 @@ class Line:
             read = getattr(connection, "read_replies", partial(Closable.read_replies, connection))
             read(self._replies, count, True, any(self._due))
         taken, self._replies = self._replies[:count], self._replies[count:]
+        queued = False
         for name, reply in zip(names, taken, strict=True):
-            if not isinstance(reply, Exception):
+            if not (queued or isinstance(reply, Exception)):
                 require_kind(name, reply)
+            queued = name == "MULTI" or (queued and name != "EXEC")
         return taken
 
     def ask(self, *batches: Commands) -> list[Any]:

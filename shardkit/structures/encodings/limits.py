@@ -129,7 +129,7 @@ def recommend(
         longest: the bytes of the longest field, member or value; None if unknown.
         limits: the server's limits, for their names and values; None for a new server's defaults.
     """
-    check_integer("recommend", "part_size", part_size, 1, 2**63)
+    check_integer("recommend", "part_size", part_size, 0, 2**63)
     check_integer("recommend", "longest", longest or 0, 0, 2**63)
     if form not in FORMS:
         raise InvalidArgumentError(f"type={form!r} has no compact form", f"use one of {[*FORMS]}")

@@ -36,8 +36,14 @@ from shardkit.network.connections.connection import TcpConnection
 from shardkit.structures.layouts import replan
 
 ALL = os.environ.get("CASES") == "all"
+HOME = str(Path(shardkit.__file__).parent)
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["shardkit.cli.app", "shardkit.admin.growth", "shardkit.admin"])
+
+
+def is_of_network(file: str) -> bool:
+    """Whether a file is of another package, or of the layer that sends."""
+    return not file.startswith(HOME) or file.startswith(f"{HOME}/network/")
 
 
 def run(words: Sequence[str], output: Path, number: int, fate: int) -> None:
@@ -53,7 +59,7 @@ def run(words: Sequence[str], output: Path, number: int, fate: int) -> None:
 
             def sends(connection: Any, *args: Any, **options: Any) -> Any:
                 frame: Any = sys._getframe()
-                while "/shardkit/" not in (file := frame.f_code.co_filename) or "/network/" in file:
+                while is_of_network(file := frame.f_code.co_filename):
                     if (frame := frame.f_back) is None:
                         break
                 else:

@@ -381,7 +381,7 @@ def test_states_are_counted_and_no_schedule_takes_longer_than_it_may() -> None:
     counts = [states for _, states in report.growth]
     assert counts == sorted(counts)
     assert counts[-1] == report.states > 10
-    assert simulate(Counting(), 20, seconds=-1).schedules == 0
+    assert simulate(Counting(), 20, seconds=0).schedules == 0
 
 
 def test_garbage_is_collected_afterwards_as_it_was_before() -> None:
