@@ -1,4 +1,4 @@
-"""Prepare the API reference: defaults as values, examples of docstrings as Markdown."""
+"""Prepare the API reference: what packages import, defaults as values, examples as Markdown."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class ApiReference(griffe.Extension):
         self._visit(pkg)
 
     def _visit(self, item: griffe.Object) -> None:
+        if item.is_init_module and not item.exports:
+            item.exports = [name for name, member in item.members.items() if _is_name(member)]
         if item.docstring:
             text = re.sub(r"(?m)^::$", "", item.docstring.value)
             text = re.sub(r"(?m)::$", ":", text)
@@ -33,6 +35,14 @@ class ApiReference(griffe.Extension):
         for member in item.members.values():
             if isinstance(member, griffe.Object):
                 self._visit(member)
+
+
+def _is_name(member: Any) -> bool:
+    """Whether a package, or its stub, imports a name of its users, or a module has that of one."""
+    if member.is_alias:
+        path = member.target_path
+        return path.startswith("shardkit.") and not path.startswith("shardkit.lazy_names")
+    return member.is_module and member.name in member.members
 
 
 def _value(function: griffe.Function, default: Any) -> Any:
