@@ -554,7 +554,7 @@ def restore(
         }
         for shard in found:
             with client_of(targets[shard], timeout) as target:
-                if target.exists(_MARK):  # components may share a database
+                if target.get(_MARK):  # components may share a database
                     with _under(target, shard, mark, still) as pipe:
                         pipe.delete(_MARK)
         return found
