@@ -72,7 +72,7 @@ _AT_ONCE = 100_000  # bytes that are written in one, or a single value
 _MARK = f"{FENCE_KEY}{{}}:restored"  # in a database: the backup that is being restored there
 _MARKED = 7 * 86400  # seconds
 _AGAIN_THEN = "and restore again, which continues"
-_MORE_MEMORY = "give it more memory or maxmemory-policy noeviction"
+_MORE_MEMORY = "give the server more memory or maxmemory-policy noeviction"
 
 
 @dataclass(frozen=True)
@@ -745,9 +745,9 @@ def _under(
             has_mark = False
         if not has_mark:
             raise ConfigError(
-                f"{shard} has lost the mark of this process: another one has restored the backup, "
-                "or its server evicted it",
-                f"see whether another one has. If none, {_MORE_MEMORY}, {_AGAIN_THEN}",
+                f"{shard} has lost the mark of this process: another process has restored the "
+                "backup, or the server evicted the mark",
+                f"see: shardkit changes. If no other process has, {_MORE_MEMORY}, {_AGAIN_THEN}",
             )
 
 

@@ -187,7 +187,7 @@ class _RangeTable:
 
 
 class RangeTables:
-    """The tables of a copy, filled block by block, of so many cities."""
+    """The tables of a copy, filled block by block, whose numbers are below that of ``cities``."""
 
     def __init__(self, cities: int) -> None:
         self.cities = cities

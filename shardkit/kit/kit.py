@@ -216,10 +216,10 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
     ) -> Self:
         """Return this kit with near copies: reads of a component use replies of earlier ones.
 
-        Routers, pipelines and structures that it makes use them, and read their own writes. What
-        others write, and clients of ``router[key]`` and decorators, is told by the servers. On
-        clusters, in memory, and where CLIENT TRACKING is refused, a copy is used for ``max_age``.
-        Closing either kit closes both.
+        Routers, pipelines and structures of the returned kit use the copies, and read their own
+        writes. Servers tell of all other writes, also of those by ``router[key]`` and decorators.
+        On clusters, in memory, and without the right to CLIENT TRACKING, a copy is used for
+        ``max_age``. Closing either kit closes both.
 
         Args:
             component: whose keys; others are read as usual. Those of replicas are, too.

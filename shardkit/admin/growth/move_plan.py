@@ -616,7 +616,7 @@ def _unknown(server: ServerAddress, client: Any, commands: Collection[str]) -> l
     names = sorted({command.split()[0] for command in commands} - {"FUNCTION"})
     with suppress(RedisError, OSError):  # COMMAND is not permitted
         [known] = ask(client, [("COMMAND", "INFO", *names)])
-        if gone := [name for name, each in zip(names, known, strict=False) if not each]:
+        if gone := [name for n, name in enumerate(names) if not any(known[n : n + 1])]:
             return [f"{server} has no {', '.join(gone)} (rename-command): enable what is missing"]
     return []
 

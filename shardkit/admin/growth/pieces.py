@@ -208,7 +208,7 @@ def _stream(source: Any, target: Any, key: bytes, size: int) -> Iterator[Command
 
 
 def _pending(source: Any, key: bytes, group: bytes, most: int) -> Iterator[list[Any]]:
-    """Yield the pending entries of a group, at most some at a time, or one."""
+    """Yield the pending entries of a group, up to ``most`` at a time."""
     start, most = b"-", max(1, most)
     while True:
         [page] = ask(source, [("XPENDING", key, group, start, "+", most)])
