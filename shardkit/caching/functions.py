@@ -240,35 +240,55 @@ class _Function:
         if kwargs or len(args) not in self.counts:
             self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals, near = self.values()
-        tags = [tag(args, kwargs) for tag in self.tags]
-        reading = near.note(key, tags, (key, *tags)) if near is not None and near.warm else None
-        try:
-            stored, lease, fresh = yield partial(values.take, key, tags, anew), False
-        except BaseException as error:
-            if near is not None:
-                near.forget([key])
-            if not (self.options.fallback and isinstance(error, ShardErrors)):
-                raise
-            return (yield partial(self.function, *args, **kwargs), False)
-        if lease is None:
-            try:
-                value = self.load(stored)
-                if near is not None:
-                    near.warm = True
-                    if reading is not None:
-                        near.keep(reading, value, len(key) + len(stored), fresh)
-                return value
-            except StructureError:  # damaged, or of another codec
-                _, lease, _ = yield partial(values.take, key, tags, True), False
-        renewals.add(lease)
         compute = partial(self.function, *args, **kwargs)
+        tags = [tag(args, kwargs) for tag in self.tags]
+        keys = [name.encode() for name in (key, *tags)]
+        note, kept = None if near is None else near.note(key, keys), False
         try:
-            ends = computation(values, lease, compute, self.dump, self.dump_error)
-            value, data, _ = yield from ends
-            return value if data is None else self.load(data)
+            try:
+                stored, lease, fresh = yield partial(values.take, key, tags, anew), False
+            except ShardErrors:
+                if not self.options.fallback:
+                    raise
+                return (yield compute, False)
+            if lease is None:
+                try:
+                    value = self.load(stored)
+                except StructureError:  # damaged, or of another codec
+                    _, lease, _ = yield partial(values.take, key, tags, True), False
+                else:
+                    if near is not None and note is not None:
+                        near.keep(note, value, len(key) + len(stored), fresh)
+                        kept = True
+                    return value
+            renewals.add(lease)
+            return (yield from self.computation(values, lease, compute))
         finally:
-            if near is not None:
-                near.forget([key])
+            if near is not None and not kept:
+                near.forget(keys[:1])
+
+    def computation(
+        self, values: Any, lease: ComputingLease, compute: Callable[[], Any]
+    ) -> Generator[Any, Any, Any]:
+        """Return the computed value as it is read later; yields what `steps` do."""
+        dumped, began = None, time.monotonic()
+        try:
+            with lease.computing():
+                value = yield compute, False
+        except Exception as error:
+            dumped = self.dump_error(error)
+            raise
+        except GeneratorExit:  # the event loop has ended: the lease expires
+            lease.released = True
+            raise
+        else:
+            dumped = self.dump(value)
+        finally:
+            if not lease.released:
+                lease.released = True
+                put = partial(values.put, lease, dumped, time.monotonic() - began)
+                yield (partial(values.fail, lease) if dumped is None else put), True
+        return value if dumped is None else self.load(dumped)
 
     def dump(self, value: Any) -> bytes | None:
         """Return a value as it is stored; None if it is not."""
@@ -329,7 +349,7 @@ class _Function:
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return run_steps(self.steps(key, args, kwargs, anew), provide, BaseException)
+            return run_steps(self.steps(key, args, kwargs, anew), _provide, BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
@@ -341,35 +361,7 @@ class _Function:
         return acall if self.awaits else call
 
 
-def computation(
-    values: Any,
-    lease: ComputingLease,
-    compute: Callable[[], Any],
-    dump: Callable[[Any], bytes | None],
-    dump_error: Callable[[Exception], bytes | None] = lambda error: None,
-) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
-    """Return a computed value, as it is stored, and whether it was; yields what `steps` do."""
-    dumped, began = None, time.monotonic()
-    try:
-        with lease.computing():
-            value = yield compute, False
-    except Exception as error:
-        dumped = dump_error(error)
-        raise
-    except GeneratorExit:  # the event loop has ended: the lease expires
-        lease.released = True
-        raise
-    else:
-        dumped = dump(value)
-    finally:
-        if not lease.released:
-            lease.released = True
-            put = partial(values.put, lease, dumped, time.monotonic() - began)
-            stored = yield (partial(values.fail, lease) if dumped is None else put), True
-    return value, dumped, stored
-
-
-def provide(step: tuple[Callable[[], Any], bool]) -> Any:
+def _provide(step: tuple[Callable[[], Any], bool]) -> Any:
     """Make a call of a function's steps; what ends a lease runs to its end."""
     call, ends = step
     if not ends:
@@ -388,12 +380,13 @@ def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[st
     removed = remove(keys)
     if near is None:
         return removed
+    forget = partial(near.forget, [key.encode() for key in keys])
 
     async def awaited() -> None:
         await removed
-        near.forget(keys)
+        forget()
 
-    return awaited() if inspect.iscoroutine(removed) else near.forget(keys)
+    return awaited() if inspect.iscoroutine(removed) else forget()
 
 
 class _CachedMethod:

@@ -13,25 +13,17 @@ and also when its answer is lost. Blocks of MULTI, and what differs each time, a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from functools import partial
 from math import inf
 from typing import Any
 
-from shardkit.caching.near import NearCopies, PendingRead, name_of, own, text_of
+from shardkit.caching.near import NearCopies, NearCopy, name_of, own
 from shardkit.errors import ShardFailure
 from shardkit.network.links.grouping import components_in
 from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import is_read
-from shardkit.operations.commands import (
-    Coalesced,
-    Command,
-    PlainCommands,
-    Replies,
-    Reply,
-    To,
-    coalesced,
-)
+from shardkit.operations.commands import Coalesced, Command, Replies, Reply, To, coalesced
 from shardkit.routing.command_keys import command_name
 
 # They read, but what they return changes by itself, or is random.
@@ -59,9 +51,9 @@ class NearLink:
         return self._link.run(self._steps(batch, partial(self._link.send, topology=topology)))
 
     def _steps(self, batch: Any, send: Any) -> Generator[Any, Any, Replies]:
-        names = components_in(batch, range(len(batch)))
+        names = components_in(batch, range(len(batch))) & self._near.keys()
         replies: Replies
-        if names.isdisjoint(self._near):
+        if not names:
             replies = yield partial(send, batch)
             return replies
         if not is_read(batch):
@@ -71,56 +63,45 @@ class NearLink:
             finally:
                 for request in batch:
                     if (near := self._near.get(_component(request.to))) is not None:
-                        near.forget_keys(keys_in(request))
-        found = {name: self._near[name] for name in names & self._near.keys()}
-        usable = {name: near for name, near in found.items() if near.reads_master()}
-        uniform = usable.get(_component(batch.to)) if isinstance(batch, PlainCommands) else None
-        rows = batch.rows if uniform else [command.args for command in batch]
-        out, misses, raw = Replies([None] * len(rows)), [], self._raw
-        for position, row in enumerate(rows):
-            near = uniform or usable.get(_component(batch[position].to))
-            copy = None if near is None else near.copies.get(name_of(raw, row))
+                        near.forget(keys_in(request))
+        usable = {name: self._near[name] for name in names if self._near[name].reads_master()}
+        commands = list(batch)
+        replies, misses = Replies([None] * len(commands)), []
+        for position, command in enumerate(commands):
+            near = usable.get(_component(command.to))
+            copy = None if near is None else near.copies.get(name_of(self._raw, command.args))
             if copy is None or not copy.usable(near.max_age):  # type: ignore[union-attr]
                 misses.append(position)
             else:
-                out[position] = copy.value if type(copy.value) is bytes else own(copy.value)
+                replies[position] = copy.value if type(copy.value) is bytes else own(copy.value)
         if misses:
-            read = yield from self._read(batch, misses, usable, send)
-            for near in found.values():
-                near.warm = True
+            missing = [commands[position] for position in misses]
+            kind = Coalesced if coalesced(batch) else list
+            read = yield from self._read(missing, usable, lambda rows: partial(send, kind(rows)))
             for position, reply in zip(misses, read, strict=True):
-                out[position] = reply
-            out.failed = any(isinstance(reply, ShardFailure) for reply in read)
-        return out
+                replies[position] = reply
+            replies.failed = any(isinstance(reply, ShardFailure) for reply in read)
+        return replies
 
     def _read(
-        self, batch: Any, misses: Sequence[int], usable: Mapping[str, NearCopies], send: Any
+        self, commands: list[Command], usable: Mapping[str, NearCopies], sending: Any
     ) -> Generator[Any, Any, list[Reply]]:
         """Read what there are no copies of, and keep what can be kept."""
-        commands = [batch[position] for position in misses]
-        notes: list[tuple[int, NearCopies, PendingRead]] = []
+        notes: list[tuple[int, NearCopies, NearCopy]] = []
         expiries: list[Command] = []
         for number, command in enumerate(commands):
             near = usable.get(_component(command.to))
-            if near is None or not near.covers(named := keys_in(command)):
+            if near is None or not _is_stable(command):
                 continue
-            if _is_stable(command):
-                keys = [key for key in named if key is not None]
-                name = name_of(self._raw, command.args)
-                note = near.note(name, list(map(text_of, keys)), keys, command.to)
-                if note is not None:
-                    notes.append((number, near, note))
-                    if note.until == inf:  # others are used for a short time anyway
-                        expiries += [Command(command.to, key, ("PTTL", key)) for key in keys]
-        kind = Coalesced if coalesced(batch) else list
-        sent = kind(commands + expiries) if len(misses) < len(batch) or expiries else batch
-        replies: Replies = yield partial(send, sent)
+            note = near.note(name_of(self._raw, command.args), keys_in(command), command.to)
+            if note is not None:
+                notes.append((number, near, note))
+                expiries += [Command(command.to, key, ("PTTL", key)) for key in note.keys]
+        replies: Replies = yield sending(commands + expiries)
         lives = iter(replies[len(commands) :])
         for number, near, note in notes:
             command, reply = commands[number], replies[number]
-            fresh = inf
-            if note.until == inf:
-                fresh = min(_seconds(next(lives)) for _ in note.tags)
+            fresh = min(_seconds(next(lives)) for _ in note.keys)
             is_hash = command.script is not None or command_name(command.args)[0] == "H"
             if is_hash and any(feed.fields_expire for feed in note.feeds):  # and are not told of
                 fresh = min(fresh, near.max_age)

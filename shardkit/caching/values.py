@@ -45,7 +45,6 @@ from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
-from shardkit.routing.keys import hash_tag
 
 # Seconds after which a lease is lost if its process was killed, and the part of it that is renewed.
 LEASE = 10.0
@@ -141,7 +140,10 @@ class CachedValues(Structure[Face]):
         early = -math.log(1 - random.random())
         if not anew:
             reads = (self._at(tag, "GET", tag, idempotent=True) for tag in tags)
-            hit = self._hit((yield [*self._reads(key), *reads]), early)
+            fields = ("format", "lease", "value", "tags", "stale", "took")
+            read = self._at(key, "HMGET", key, *fields, idempotent=True)
+            left = self._at(key, "PTTL", key, idempotent=True)
+            hit = _hit((yield [read, left, *reads]), early)
             if hit is not None:
                 return hit
         caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
@@ -203,24 +205,6 @@ class CachedValues(Structure[Face]):
         """Return the command that ends or extends a lease."""
         return self._call("caching/settle", key, (lease, *args))
 
-    def _reads(self, key: str) -> list[Command]:
-        fields = ("format", "lease", "value", "tags", "stale", "took")
-        read = self._at(key, "HMGET", key, *fields, idempotent=True)
-        return [read, self._at(key, "PTTL", key, idempotent=True)]
-
-    def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
-        """Return a fresh value that nobody computes; of all others, a script decides."""
-        [[form, lease, value, tags, stale, took], left, *versions] = replies
-        if form != b"1" or lease is not None or None in (value, tags, *versions):
-            return None
-        try:
-            left, took = left - int(stale), int(took)
-        except (TypeError, ValueError):  # damaged
-            return None
-        if tags != b" ".join(versions) or left <= took * early:
-            return None
-        return CacheRead(value, None, max(0, left - 5 * took) / 1000)
-
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         keys = (key, f"{key}:waiters")
         return lua_call(self.component, name, keys, args, idempotent=True)
@@ -230,30 +214,15 @@ class CachedValues(Structure[Face]):
         return lua_call(self.component, "caching/tag", (tag,), args, idempotent=True)
 
 
-class PlainValues(CachedValues[Face]):
-    """Values that are STRINGs, for other programs too; their leases are beside them.
-
-    One that was stored while it was computed is not replaced. With a ttl of None none expires.
-    """
-
-    def __init__(self, driver: Driver, component: str, name: str, ttl: float | None) -> None:
-        super().__init__(driver, component, name, ttl or 0, 0)
-        if ttl is None:
-            self._lifetime = 0
-
-    def _reads(self, key: str) -> list[Command]:
-        return [self._at(key, "GET", key, idempotent=True)]
-
-    def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
-        return None if replies[0] is None else CacheRead(replies[0], None, 0)
-
-    def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
-        lease = lease_beside(key)
-        call = lua_call(self.component, name, (lease, f"{lease}:waiters", key), args)
-        return call._replace(key=key, idempotent=True)
-
-
-def lease_beside(key: str) -> str:
-    """Return the key of a STRING's lease; it has the same slot unless the key has an odd brace."""
-    data = key.encode()
-    return f"lease:{key}" if hash_tag(data) != data else f"lease:{{{key}}}"
+def _hit(replies: Sequence[Any], early: float) -> CacheRead | None:
+    """Return a fresh value that nobody computes; of all others, a script decides."""
+    [[form, lease, value, tags, stale, took], left, *versions] = replies
+    if form != b"1" or lease is not None or None in (value, tags, *versions):
+        return None
+    try:
+        left, took = left - int(stale), int(took)
+    except (TypeError, ValueError):  # damaged
+        return None
+    if tags != b" ".join(versions) or left <= took * early:
+        return None
+    return CacheRead(value, None, max(0, left - 5 * took) / 1000)
