@@ -46,7 +46,6 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.deadlines import within
-from shardkit.operations.drivers import shielded
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
@@ -194,17 +193,16 @@ class Caching:
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
-        values, _, near = self.values(self.opened(), None)
-        return _removal(near, _tag_keys(tags), values.remove_tags)
+        return self.values(self.opened(), None)[0].remove_tags(_tag_keys(tags))
 
-    def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any, NearCopies | None]:
-        """Return the values on a face of a kit, what renews leases, and the near copies."""
+    def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any]:
+        """Return the values on a face of a kit, and what renews leases."""
         driver, renewals = kit.face_of(awaits)
-        values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale)
         near = None
         if self.near:
             near = near_copies(kit, self.component, self.near, self.max_age, (VALUES, TAGS))
-        return values, renewals, near
+        name, times = self.key, (self.ttl, self.stale)
+        return CachedValues(driver, self.component, name, *times, near), renewals
 
 
 class _Function:
@@ -222,40 +220,40 @@ class _Function:
         self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
         self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
         self._by_name = {_path(kind): kind for kind in options.exceptions}
-        self._used: tuple[Any, Any] = (None, None)
+        self._used: Any = (None, None)
         self.copies: Mapping[str, NearCopy] = {}
 
-    def values(self) -> tuple[Any, Any, NearCopies | None]:
+    def values(self) -> tuple[Any, Any]:
         """Return what `Caching.values` does, of the kit as it is now."""
         kit = self.options.opened()
         if self._used[0] is not kit:
-            self._used = kit, self.options.values(kit, self.awaits)
-            near = self._used[1][2]
-            self.copies = {} if near is None else near.copies  # empty once its kit is closed
-        used: tuple[Any, Any, NearCopies | None] = self._used[1]
-        return used
+            values, renewals = self.options.values(kit, self.awaits)
+            self._used = kit, (values, renewals)
+            self.copies = values.near.copies if values.near else {}  # empty once its kit is closed
+        return self._used[1]  # type: ignore[no-any-return]
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
-        """Take the value or compute it; yields calls, and whether they end a lease."""
+        """Take the value or compute it; yields calls."""
         if kwargs or len(args) not in self.counts:
             self.signature.bind(*args, **kwargs)  # raises even for a hit
-        values, renewals, near = self.values()
+        values, renewals = self.values()
+        near: NearCopies | None = values.near
         compute = partial(self.function, *args, **kwargs)
         tags = [tag(args, kwargs) for tag in self.tags]
         keys = [name.encode() for name in (key, *tags)]
         note, kept = None if near is None else near.note(key, keys), False
         try:
             try:
-                stored, lease, fresh = yield partial(values.take, key, tags, anew), False
+                stored, lease, fresh = yield partial(values.take, key, tags, anew)
             except ShardErrors:
                 if not self.options.fallback:
                     raise
-                return (yield compute, False)
+                return (yield compute)
             if lease is None:
                 try:
                     value = self.load(stored)
                 except StructureError:  # damaged, or of another codec
-                    _, lease, _ = yield partial(values.take, key, tags, True), False
+                    _, lease, _ = yield partial(values.take, key, tags, True)
                 else:
                     if near is not None and note is not None:
                         near.keep(note, value, len(key) + len(stored), fresh)
@@ -270,11 +268,11 @@ class _Function:
     def computation(
         self, values: Any, lease: ComputingLease, compute: Callable[[], Any]
     ) -> Generator[Any, Any, Any]:
-        """Return the computed value as it is read later; yields what `steps` do."""
+        """Return the computed value as it is read later; yields calls."""
         dumped, began = None, time.monotonic()
         try:
             with lease.computing():
-                value = yield compute, False
+                value = yield compute
         except Exception as error:
             dumped = self.dump_error(error)
             raise
@@ -287,7 +285,8 @@ class _Function:
             if not lease.released:
                 lease.released = True
                 put = partial(values.put, lease, dumped, time.monotonic() - began)
-                yield (partial(values.fail, lease) if dumped is None else put), True
+                with within(None), suppress(ShardKitError):
+                    yield partial(values.fail, lease) if dumped is None else put
         return value if dumped is None else self.load(dumped)
 
     def dump(self, value: Any) -> bytes | None:
@@ -338,8 +337,8 @@ class _Function:
         return call
 
     def remove(self, keys: list[str], *, tags: bool = False) -> Any:
-        values, _, near = self.values()
-        return _removal(near, keys, values.remove_tags if tags else values.remove)
+        values, _ = self.values()
+        return values.remove_tags(keys) if tags else values.remove(keys)
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
         make_key, max_age, none = self.key, self.options.max_age, {}  # type: ignore[var-annotated]
@@ -349,44 +348,16 @@ class _Function:
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return run_steps(self.steps(key, args, kwargs, anew), _provide, BaseException)
+            return run_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return await arun_steps(self.steps(key, args, kwargs, anew), _aprovide, BaseException)
+            return await arun_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         return acall if self.awaits else call
-
-
-def _provide(step: tuple[Callable[[], Any], bool]) -> Any:
-    """Make a call of a function's steps; what ends a lease runs to its end."""
-    call, ends = step
-    if not ends:
-        return call()
-    with within(None), suppress(ShardKitError):
-        return call()
-
-
-def _aprovide(step: tuple[Callable[[], Any], bool]) -> Any:
-    call, ends = step
-    return shielded(call()) if ends else call()
-
-
-def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[str]], Any]) -> Any:
-    """Remove values or tags; afterwards, no call of this process gets a copy of before."""
-    removed = remove(keys)
-    if near is None:
-        return removed
-    forget = partial(near.forget, [key.encode() for key in keys])
-
-    async def awaited() -> None:
-        await removed
-        forget()
-
-    return awaited() if inspect.iscoroutine(removed) else forget()
 
 
 class _CachedMethod:

@@ -108,7 +108,6 @@ class _Feed:
 
     confirmed = -inf  # when what it has answered was sent
     again = inf  # when its server may be connected to again
-    fields_expire = False  # by themselves, which it does not tell at once
     _connection: ListeningConnection | None = None
     _asked: float | None = None
     _answers = 2  # before those to its questions
@@ -123,7 +122,7 @@ class _Feed:
             self._connection = connection = ListeningConnection(pool_of())
             connection.send("HELLO", "3")
             connection.send("CLIENT", "TRACKING", "ON", "BCAST", *words)
-            while (copies := near()) is not None and copies.take(self, connection):
+            while (copies := near()) is not None and self.take(copies, connection):
                 pause = copies.max_age / _BEATS
                 del copies
                 wait([connection.socket], pause)
@@ -140,17 +139,15 @@ class _Feed:
             if self._connection is not None:
                 self._connection.close()
 
-    def read(self, connection: ListeningConnection) -> tuple[list[bytes] | None, float]:
-        """Return the changed keys, None if all may have changed; and what they are `confirmed` by.
-
-        Copies must be dropped before that is noted, or another thread would use an old one.
-        """
-        changed: list[bytes] | None = []
-        confirmed = self.confirmed
+    def take(self, copies: NearCopies, connection: ListeningConnection) -> bool:
+        """Take what the server has told, and ask it in time; False if it is no longer used."""
+        if not copies.follows(self.component):
+            return False
+        connection.require_master()
         for reply in connection.replies():
             if isinstance(reply, hiredis.PushNotification):
                 if reply[0] == b"invalidate":
-                    changed = None if reply[1] is None or changed is None else changed + reply[1]
+                    self._drop(copies, reply[1])
             elif isinstance(reply, Exception):  # NOPERM or ERR stays, LOADING passes
                 self.announces = not str(reply).startswith(("NOPERM", "ERR"))
                 raise OSError(str(reply))
@@ -158,20 +155,23 @@ class _Feed:
                 self._answers -= 1
             elif reply[b"role"] != b"master":
                 raise OSError("no master")
-            elif self._asked is not None:
-                confirmed, self._asked = self._asked, None
-                since = (9, 0) if reply[b"server"] == b"valkey" else (7, 4)
-                version = reply[b"version"].split(b".")
-                self.fields_expire = tuple(map(int, version[:2])) >= since
-        return changed, confirmed
-
-    def ask(self, connection: ListeningConnection, now: float, max_age: float) -> None:
-        """Ask for its role when it is time; raise if it owes an answer for too long."""
-        if self._asked is None and now - self.confirmed >= max_age / _BEATS:
+            elif self._asked is not None:  # what it had told before, has been dropped
+                self.confirmed, self._asked = self._asked, None
+        now = monotonic()
+        if self._asked is None and now - self.confirmed >= copies.max_age / _BEATS:
             self._asked = now
             connection.send("HELLO")
-        elif self._asked is not None and now - self._asked > max(1.0, 2 * max_age):
+        elif self._asked is not None and now - self._asked > max(1.0, 2 * copies.max_age):
             raise OSError("no answer")
+        return True
+
+    def _drop(self, copies: NearCopies, changed: list[bytes] | None) -> None:
+        if changed is None:  # a database was flushed
+            copies.drop_all(self)
+        elif FENCE_KEY.encode() in changed:
+            raise OSError("a database is closed: its shards move")
+        else:
+            copies.forget(changed)
 
     def stop(self) -> None:
         """Have the thread end."""
@@ -206,10 +206,6 @@ class NearCopies:
         self._feeds: dict[Hashable, _Feed] = {}  # by server
         self._lock = threading.Lock()
         self._closed = False
-
-    def configure(self, most: int, max_age: float) -> None:
-        """Take the larger size and the shorter age of all functions."""
-        self.most, self.max_age = max(self.most, most), min(self.max_age, max_age)
 
     def reads_master(self) -> bool:
         """Whether the component was read, and replicas, which lag, answer none of its reads."""
@@ -326,22 +322,9 @@ class NearCopies:
         # Changes before its first answer are not told.
         return feed if feed.confirmed > 0 or not feed.announces else None
 
-    def take(self, feed: _Feed, connection: ListeningConnection) -> bool:
-        """Take what a server has told, and ask it; False if the server is no longer used."""
-        now = monotonic()
-        if self._closed or self._link.version_of(self._component) is not feed.component:
-            return False
-        connection.require_master()
-        changed, confirmed = feed.read(connection)
-        if changed is None:
-            self.drop_all(feed)
-        elif FENCE_KEY.encode() in changed:
-            raise OSError("a database is closed: its shards move")
-        else:
-            self.forget(changed)
-        feed.confirmed = confirmed
-        feed.ask(connection, now, self.max_age)
-        return True
+    def follows(self, component: object) -> bool:
+        """Whether these entries of the component are still used; raise as `last_known` does."""
+        return not self._closed and self._link.version_of(self._component) is component
 
     def close(self) -> None:
         """Close the connections, and drop all copies."""
@@ -375,5 +358,5 @@ def near_copies(
     if near is None:
         made = NearCopies(kit.plane.link(), component, wanted)
         near = kit.near_copies.setdefault((component, wanted), made)
-    near.configure(size, max_age)
+    near.most, near.max_age = max(near.most, size), min(near.max_age, max_age)
     return near

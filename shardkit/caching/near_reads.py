@@ -102,9 +102,8 @@ class NearLink:
         for number, near, note in notes:
             command, reply = commands[number], replies[number]
             fresh = min(_seconds(next(lives)) for _ in note.keys)
-            is_hash = command.script is not None or command_name(command.args)[0] == "H"
-            if is_hash and any(feed.fields_expire for feed in note.feeds):  # and are not told of
-                fresh = min(fresh, near.max_age)
+            if command.script is not None or command_name(command.args)[0] == "H":
+                fresh = min(fresh, near.max_age)  # servers do not tell which fields expire
             if not isinstance(reply, ShardFailure):
                 near.keep(note, own(reply), _size(reply) + _size(list(command.args)), fresh)
         return replies[: len(commands)]

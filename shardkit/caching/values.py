@@ -33,6 +33,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from shardkit.caching.near import NearCopies
+from shardkit.coordination.hold import RENEWED_AFTER, RETRIED_AFTER
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
 from shardkit.errors import (
     ClosedError,
@@ -46,10 +48,8 @@ from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 
-# Seconds after which a lease is lost if its process was killed, and the part of it that is renewed.
-LEASE = 10.0
-_RENEWED_AFTER, _RETRIED_AFTER, _PATIENCE = 1 / 3, 1 / 10, 1 / 2
-
+LEASE = 10.0  # seconds after which a lease is lost if its process was killed
+_PATIENCE = 1 / 2
 
 # What the caller computes now: to wait for one of these would be to wait for itself.
 _computing: ContextVar[tuple[ComputingLease, ...]] = ContextVar("shardkit_computing", default=())
@@ -74,11 +74,11 @@ class ComputingLease:
             if not self.released:
                 milliseconds = round(1000 * self.ttl)
                 [extended] = yield [self._values.update(self.key, self.id, "extend", milliseconds)]
-                return self.ttl * _RENEWED_AFTER if extended else None
+                return self.ttl * RENEWED_AFTER if extended else None
         except ClosedError:
             pass
         except ShardKitError:
-            return self.ttl * _RETRIED_AFTER
+            return self.ttl * RETRIED_AFTER
         return None
 
     @contextmanager
@@ -124,8 +124,10 @@ class CachedValues(Structure[Face]):
         name: str,
         ttl: float,
         stale: float,
+        near: NearCopies | None = None,
     ) -> None:
         super().__init__(driver, component, name)
+        self.near = near  # of the values in the process
         self._fresh = max(1, round(1000 * ttl))
         self._lifetime = self._fresh + round(1000 * stale)
 
@@ -194,12 +196,20 @@ class CachedValues(Structure[Face]):
     @operation
     def remove(self, keys: Sequence[str]) -> Operation[None]:
         """Remove values, and keep what is being computed from being stored. Cost: one exchange."""
-        yield from surely([self.update(key, "", "remove") for key in keys])
+        yield from self._remove(keys, [self.update(key, "", "remove") for key in keys])
 
     @operation
     def remove_tags(self, tags: Sequence[str]) -> Operation[None]:
         """Invalidate all values that have one of some tags. Cost: one exchange."""
-        yield from surely([self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags])
+        unlink = [self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags]
+        yield from self._remove(tags, unlink)
+
+    def _remove(self, keys: Sequence[str], batch: list[Command]) -> Operation[None]:
+        try:
+            yield from surely(batch)
+        finally:  # no later call of this process gets a copy of before
+            if self.near is not None:
+                self.near.forget([key.encode() for key in keys])
 
     def update(self, key: str, lease: str, *args: Argument) -> Command:
         """Return the command that ends or extends a lease."""
