@@ -84,12 +84,13 @@ class QoS(virtual.QoS):
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self.held: dict[str, Task] = {}  # by delivery tag
+        self.taking = 0  # messages that threads ask for, with room for each
         self.changed = threading.Condition()
         self._unreported: dict[str, str] = {}  # outcomes that a server did not answer
         self._silent: set[str] = set()  # queues of such servers: their outcomes wait
 
     def can_consume(self) -> bool:
-        return not self.prefetch_count or len(self.held) < self.prefetch_count
+        return not self.prefetch_count or len(self.held) + self.taking < self.prefetch_count
 
     def hold(self, task: Task) -> bool:
         """Hold a message unless the channel holds as many as it may."""
@@ -246,23 +247,33 @@ class Channel(virtual.Channel):
     def _feed(self, queue: str, no_ack: bool, consumer: str, stop: threading.Event) -> None:
         """Take messages of a queue until the consumer is cancelled."""
         transport, qos, failures = self._transport, self.qos, 0
-        first, *_ = queues = self._queues(queue)
-        task: Task | None = None
+        first, *_ = queues = names = self._queues(queue)
+        timeout = 0.0
         while not stop.is_set():
             with qos.changed:
                 if len(transport.ready) >= MOST_READY or not (no_ack or qos.can_consume()):
                     qos.changed.wait(WAIT)
                     continue
+                # A thread that waits leaves the room to others; what it gets may have none.
+                reserved = int(not timeout)
+                qos.taking += reserved
+            task: Task | None = None
             try:
-                # After one of the first priority another is likely, and asked for more cheaply.
-                if task is not None and task.queue == first:
-                    task = self.tasks.take(first, lease=self.lease, timeout=0)
-                else:
-                    task = self.tasks.take(queues, lease=self.lease, timeout=WAIT)
+                try:
+                    task = self.tasks.take(names, lease=self.lease, timeout=timeout)
+                finally:
+                    with qos.changed:
+                        qos.taking -= reserved
+                        holds = task and not stop.is_set() and (no_ack or qos.hold(task))
+                        if not holds:
+                            qos.changed.notify_all()
                 failures = 0
                 if task is None:
+                    names, timeout = queues, WAIT if names is queues else 0.0
                     continue
-                if stop.is_set() or not (no_ack or qos.hold(task)):
+                # After one of the first priority another is likely, and asked for more cheaply.
+                names, timeout = [first] if task.queue == first else queues, 0.0
+                if not holds:
                     self.tasks.release(task)
                 elif (message := _message_of(task)) is None:
                     qos.held.pop(task.claim, None)
