@@ -212,10 +212,6 @@ class _Function:
         called = function if inspect.isroutine(function) else type(function).__call__
         self.awaits = any(map(inspect.iscoroutinefunction, (function, called)))
         self.signature = inspect.signature(function)
-        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        first = [p for p in self.signature.parameters.values() if p.kind in kinds]
-        needed = sum(p.default is p.empty for p in self.signature.parameters.values())
-        self.counts = range(needed, len(first) + 1)  # of positional arguments that need no look
         self.owner = f"{options.owner} of {_name(function)}"
         self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
         self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
@@ -234,8 +230,7 @@ class _Function:
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
-        if kwargs or len(args) not in self.counts:
-            self.signature.bind(*args, **kwargs)  # raises even for a hit
+        self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals = self.values()
         near: NearCopies | None = values.near
         compute = partial(self.function, *args, **kwargs)
@@ -415,7 +410,6 @@ class _KeyTemplate:
         self._separator = ":" if field == "key" else ""
         self.owner = f"{owner}: {field}={shown(text)}"
         parameters = inspect.signature(function).parameters
-        kinds = inspect.Parameter
         self._parts: list[Any] = []
         literal = prefix
         try:
@@ -429,12 +423,12 @@ class _KeyTemplate:
                 continue
             first, _, path = name.partition(".")
             param = parameters.get(first)
-            if param is None or param.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+            if param is None or param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD):
                 known = ", ".join(parameters) or "none"
                 raise self._refused(f"names {first!r}", f"name a parameter: {known}")
             if form or conversion:
                 raise self._refused("has a format", "write the plain name: {" + name + "}")
-            at = list(parameters).index(first) if param.kind is not kinds.KEYWORD_ONLY else 1 << 30
+            at = list(parameters).index(first) if param.kind is not param.KEYWORD_ONLY else 1 << 30
             self._parts.append((literal, at, first, param.default, path and attrgetter(path)))
             literal = ""
         if field == "key" and parameters and not self._parts:

@@ -181,12 +181,10 @@ class CachedValues(Structure[Face]):
             raise
 
     @operation
-    def put(self, lease: ComputingLease, value: bytes, took: float) -> Operation[bool]:
-        """Store a value and wake who waits; False if it was removed meanwhile. One exchange."""
+    def put(self, lease: ComputingLease, value: bytes, took: float) -> Operation[None]:
+        """Store a value, unless it was removed meanwhile, and wake who waits. One exchange."""
         times = (self._fresh, self._lifetime, round(1000 * took))
-        put = self.update(lease.key, lease.id, "put", value, lease.tags, *times)
-        [stored] = yield from surely([put])
-        return bool(stored)
+        yield from surely([self.update(lease.key, lease.id, "put", value, lease.tags, *times)])
 
     @operation
     def fail(self, lease: ComputingLease) -> Operation[None]:
