@@ -97,15 +97,21 @@ class NearLink:
             if note is not None:
                 notes.append((number, near, note))
                 expiries += [Command(command.to, key, ("PTTL", key)) for key in note.keys]
-        replies: Replies = yield sending(commands + expiries)
+        try:
+            replies: Replies = yield sending(commands + expiries)
+        except BaseException:
+            for _, near, note in notes:
+                near.keep(note, None, 0, 0.0)
+            raise
         lives = iter(replies[len(commands) :])
         for number, near, note in notes:
             command, reply = commands[number], replies[number]
             fresh = min(_seconds(next(lives)) for _ in note.keys)
             if command.script is not None or command_name(command.args)[0] == "H":
                 fresh = min(fresh, near.max_age)  # servers do not tell which fields expire
-            if not isinstance(reply, ShardFailure):
-                near.keep(note, own(reply), _size(reply) + _size(list(command.args)), fresh)
+            if isinstance(reply, ShardFailure):
+                fresh = 0.0
+            near.keep(note, own(reply), _size(reply) + _size(list(command.args)), fresh)
         return replies[: len(commands)]
 
 
