@@ -307,6 +307,29 @@ def test_a_channel_holds_no_more_than_its_prefetch_count(connection: Connection)
     assert [message.payload for message in messages] == [0, 1, 2, 3]
 
 
+def test_queues_share_the_room_of_a_channel_without_taking_more(site: Site) -> None:
+    with Connection("shardkit://single") as connection, connection.Producer() as producer:
+        names, messages = [f"q{n}" for n in range(4)], 80
+        queues = [Queue(name) for name in names]
+        for number in range(messages):
+            producer.publish(number, routing_key=names[number % 4], declare=queues)
+        left = list(range(messages))
+
+        def handle(number: Any, message: Any) -> None:
+            left.remove(number)
+            message.ack()
+
+        consumer = connection.Consumer(queues, connection.channel(), callbacks=[handle])
+        consumer.qos(prefetch_count=1)
+        server: Any = shardkit.default_kit().client("single")
+        server.config_resetstat()
+        with consumer:
+            while left:
+                connection.drain_events(timeout=5 * PATIENCE)
+            scripts = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert scripts < 4 * messages  # one takes a message, another one acknowledges it
+
+
 def test_a_server_that_does_not_answer_delays_no_messages_of_others(tmp_path: Path) -> None:
     described = "components: {jobs: {shards: [{port: 7101}, {port: 7102}]}}"
     with LocalServers(ShardMap.parse(described), ports="free") as servers, ExitStack() as stack:
