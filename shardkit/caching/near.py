@@ -87,7 +87,7 @@ class NearCopy:
 
     def __init__(self, name: Any, keys: tuple[Any, ...]) -> None:
         self.name, self.keys, self.since = name, keys, monotonic()
-        self.feeds: tuple[_Feed, ...] = ()
+        self.feeds: tuple[_TrackedServer, ...] = ()
         self.until = inf
         self.value: Any = None
         self.size = 0
@@ -103,7 +103,7 @@ class NearCopy:
         return True
 
 
-class _Feed:
+class _TrackedServer:
     """What a server tells of changes, to a thread of its own."""
 
     confirmed = -inf  # when what it has answered was sent
@@ -180,7 +180,7 @@ class _Feed:
                 socket.socket.shutdown(self._connection.socket, socket.SHUT_RDWR)
 
 
-_SILENT = _Feed(None, announces=False)  # of clusters
+_SILENT = _TrackedServer(None, announces=False)  # of clusters
 
 
 class NearCopies:
@@ -203,7 +203,7 @@ class NearCopies:
         self._size = 0
         self._notes: dict[Any, NearCopy] = {}  # of what is being read
         self._names: dict[bytes, set[Any]] = {}  # of copies and notes, by key
-        self._feeds: dict[Hashable, _Feed] = {}  # by server
+        self._feeds: dict[Hashable, _TrackedServer] = {}  # by server
         self._lock = threading.Lock()
         self._closed = False
 
@@ -277,7 +277,7 @@ class NearCopies:
         finally:
             self.forget(keys_in(Command(self._component, key, args)))
 
-    def drop_all(self, feed: _Feed) -> None:
+    def drop_all(self, feed: _TrackedServer) -> None:
         """Drop the copies of a server's keys, also those being read."""
         with self._lock:
             read = [*self.copies.values(), *self._notes.values()]
@@ -295,7 +295,7 @@ class NearCopies:
 
     # ---- what servers tell
 
-    def _feed(self, to: To, key: Any) -> _Feed | None:
+    def _feed(self, to: To, key: Any) -> _TrackedServer | None:
         """Return what tells of a key's changes, in a new thread if needed; None if it cannot yet.
 
         Nothing is sent by the caller, who may be an event loop.
@@ -312,7 +312,7 @@ class NearCopies:
             with self._lock:
                 if self._closed or self._feeds.get(server) is not feed:
                     return None
-                feed = self._feeds[server] = _Feed(component)
+                feed = self._feeds[server] = _TrackedServer(component)
             pool_of = partial(self._link.pool_of, to, key)  # it may have to ask somebody
             args = weakref.ref(self), pool_of, self._words
             thread = threading.Thread(

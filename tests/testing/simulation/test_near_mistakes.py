@@ -65,13 +65,13 @@ def opened(max_age: float = 30.0) -> Iterator[Near]:
 @contextmanager
 def silence(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have announcements arrive after the block only."""
-    over, drop = threading.Event(), near_module._Feed._drop
+    over, drop = threading.Event(), near_module._TrackedServer._drop
 
     def late(*args: Any) -> None:
         assert over.wait(30 * PATIENCE)
         drop(*args)
 
-    patch.setattr(near_module._Feed, "_drop", late)
+    patch.setattr(near_module._TrackedServer, "_drop", late)
     try:
         yield
     finally:
@@ -233,7 +233,7 @@ MISTAKES = {
     ),
     "a lost connection confirms": Mistake(
         a_change_while_the_connection_is_lost_is_read,
-        "_Feed.follow",
+        "_TrackedServer.follow",
         "self.confirmed = -inf",
         "pass",
     ),
@@ -244,7 +244,7 @@ MISTAKES = {
         "",
     ),
     "a flush drops nothing": Mistake(
-        a_flush_is_read, "_Feed._drop", "copies.drop_all(self)", "pass"
+        a_flush_is_read, "_TrackedServer._drop", "copies.drop_all(self)", "pass"
     ),
     "a copy outlives its key": Mistake(
         an_expired_value_is_not_read, "_seconds", "life / 1000 if life >= 0 else inf", "inf"
@@ -262,7 +262,7 @@ MISTAKES = {
         "False",
     ),
     "a fence drops nothing": Mistake(
-        a_fence_ends_copies, "_Feed._drop", "FENCE_KEY.encode() in changed", "False"
+        a_fence_ends_copies, "_TrackedServer._drop", "FENCE_KEY.encode() in changed", "False"
     ),
 }
 
