@@ -286,20 +286,12 @@ class _Steps:
     def __init__(self, config: Any, shard_map: ShardMap, now: Components, prune: bool) -> None:
         self._config, self._map, self._prune = config, shard_map, prune
         self._wanted = shard_map.components
-        self._same = KnownServers([*now.values(), *self._wanted.values()]).same
-        self._servers: list[ServerAddress] = []
+        fleet = KnownServers([*now.values(), *self._wanted.values()])
+        self._same, self._known = fleet.same, fleet.name_of
         for server, _ in relocation.masters_in(now.values()):
             self._known(server)
 
     # ---- where entries lead
-
-    def _known(self, server: ServerAddress) -> ServerAddress:
-        """Return the one name that this plan has for a server."""
-        for each in self._servers:
-            if self._same(server, each):
-                return each
-        self._servers.append(server)
-        return server
 
     def _place(self, entry: Entry) -> Place | None:
         place = relocation.place_of(entry)

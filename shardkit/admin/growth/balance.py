@@ -252,7 +252,7 @@ def measure_balance(
             if (at := place_of(entry)) is None:
                 skipped.append(str(shard))
                 continue
-            address = next((each for each in servers if known.same(at.server, each)), at.server)
+            address = known.name_of(at.server)
             servers.setdefault(address, Stored(entry, entry_key(*shard)))
             databases[address].setdefault(at.database, [])
     if not servers:
@@ -261,9 +261,8 @@ def measure_balance(
             "use redis-cli --cluster rebalance if it is a cluster",
         )
     login = next(iter(servers.values()))
-    for address in new:
-        if not any(known.same(address, each) for each in servers):
-            servers[address] = login
+    for address in map(known.name_of, new):
+        servers.setdefault(address, login)
     for address, numbers in databases.items():
         for shard, entry in known.entries_on(address):
             if entry.database in numbers:
