@@ -169,6 +169,7 @@ def apply_map(
     Raises:
         GrowthError: something prevents a step, and nothing has changed; or a step cannot continue:
             earlier ones are done.
+        PushRefusedError: others pushed after the last comparison; call it again.
         ConfigError: the entries cannot be read.
     """
     if options.get("keep"):
@@ -190,8 +191,9 @@ def apply_map(
         raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
     if not plan.steps:
         return done
-    now = read_components(config, shard_map.components)
+    epoch, now = read_epoch(config), read_components(config, shard_map.components)
     find = _Steps(config, shard_map, now, prune)
+    find.epoch = epoch
     change = Change(
         kind="apply", name=shard_map.source, phase=_digest(shard_map), databases=find.touched()
     )
@@ -207,7 +209,7 @@ def apply_map(
             tell(f"step {len(done) + 1} of {max(len(plan.steps), len(done) + 1)}: {step}")
             work.run(change.id, options)
             note(step)
-            now = read_components(config, shard_map.components)
+            find.epoch, now = read_epoch(config), read_components(config, shard_map.components)
         change.phase = "done"
     return done
 
@@ -281,25 +283,18 @@ _Found: TypeAlias = tuple[ApplyStep, Components, _Work] | None
 
 
 class _Steps:
-    """Finds the steps from entries to a map."""
+    """Finds the steps from entries to a map; it is pushed if they still have their ``epoch``."""
 
     def __init__(self, config: Any, shard_map: ShardMap, now: Components, prune: bool) -> None:
         self._config, self._map, self._prune = config, shard_map, prune
+        self.epoch = 0
         self._wanted = shard_map.components
-        self._same = KnownServers([*now.values(), *self._wanted.values()]).same
-        self._servers: list[ServerAddress] = []
+        fleet = KnownServers([*now.values(), *self._wanted.values()])
+        self._same, self._known = fleet.same, fleet.name_of
         for server, _ in relocation.masters_in(now.values()):
             self._known(server)
 
     # ---- where entries lead
-
-    def _known(self, server: ServerAddress) -> ServerAddress:
-        """Return the one name that this plan has for a server."""
-        for each in self._servers:
-            if self._same(server, each):
-                return each
-        self._servers.append(server)
-        return server
 
     def _place(self, entry: Entry) -> Place | None:
         place = relocation.place_of(entry)
@@ -571,7 +566,7 @@ class _Steps:
         if not new:
             return None
         text, wanted = f"apply {self._map.source}", replace(self._map, epoch=None)
-        work = _Work(lambda *_: push(self._config, wanted, message=text))
+        work = _Work(lambda *_: push(self._config, wanted, message=text, epoch=self.epoch))
         return ApplyStep("push", tuple(sorted(new)), back=_ROLLBACK), new, work
 
     def obstacles(

@@ -309,8 +309,7 @@ def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
     known = KnownServers(components)
     masters: dict[ServerAddress, Stored] = {}
     for server, login in relocation.masters_in(components):
-        if not any(known.same(server, each) for each in masters):
-            masters[server] = login
+        masters.setdefault(known.name_of(server), login)
     tree: list[ReplicaNode] = []
     for server, login in masters.items():
         below = _visit(server, login, 0, None)
@@ -452,11 +451,10 @@ def verify_replicas(
     """
     timeout = check_seconds("verify_replicas", "timeout", timeout)
     components = list(components)
-    same = KnownServers(components).same
+    name_of = KnownServers(components).name_of
     pairs: dict[tuple[ServerAddress, ServerAddress], Stored] = {}
     for master, replica, login in relocation.replicas_in(components):
-        if not any(same(master, one) and same(replica, other) for one, other in pairs):
-            pairs[master, replica] = login
+        pairs.setdefault((name_of(master), name_of(replica)), login)
 
     def verify(pair: tuple[ServerAddress, ServerAddress], login: Stored) -> VerifiedReplica:
         database = login.entry.resolved(login.where).get("db", 0)

@@ -14,8 +14,8 @@ not stop the work, because half of a move helps nobody.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial, wraps
@@ -31,7 +31,6 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     @wraps(function)
     async def run(*args: P.args, **options: P.kwargs) -> R:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[R] = loop.create_future()
 
         def in_loop(function: Callable[..., object], *args: object) -> None:
             with suppress(RuntimeError):  # the loop is closed
@@ -40,27 +39,13 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
         for name in ("progress", "finished"):
             if callable(call := options.get(name)):
                 options[name] = partial(in_loop, call)
-
-        def finish(result: R | None, error: BaseException | None) -> None:
-            if done.cancelled():
-                return
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(result)  # type: ignore[arg-type]
-
-        def work() -> None:
-            result, error = None, None
-            try:
-                result = function(*args, **options)
-            except BaseException as raised:  # raised where it is awaited
-                error = raised
-            in_loop(finish, result, error)
-
         # Not in the loop's pool: a move takes long, and would block other work.
-        target = partial(copy_context().run, work)
-        threading.Thread(target=target, name=f"shardkit-{function.__name__}").start()
-        return await done
+        threads = ThreadPoolExecutor(1, f"shardkit-{function.__name__}")
+        work = partial(copy_context().run, partial(function, *args, **options))
+        try:
+            return await loop.run_in_executor(threads, work)
+        finally:
+            threads.shutdown(wait=False)
 
     return run
 

@@ -252,7 +252,7 @@ def measure_balance(
             if (at := place_of(entry)) is None:
                 skipped.append(str(shard))
                 continue
-            address = next((each for each in servers if known.same(at.server, each)), at.server)
+            address = known.name_of(at.server)
             servers.setdefault(address, Stored(entry, entry_key(*shard)))
             databases[address].setdefault(at.database, [])
     if not servers:
@@ -261,9 +261,8 @@ def measure_balance(
             "use redis-cli --cluster rebalance if it is a cluster",
         )
     login = next(iter(servers.values()))
-    for address in new:
-        if not any(known.same(address, each) for each in servers):
-            servers[address] = login
+    for address in map(known.name_of, new):
+        servers.setdefault(address, login)
     for address, numbers in databases.items():
         for shard, entry in known.entries_on(address):
             if entry.database in numbers:
@@ -652,8 +651,8 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return _ESCAPES.get(found, found)
 
 
-_WORK = 1_000_000  # steps of the search, times units; then the best plan so far is taken
-_DEEPEST = 300  # moves of one plan
+# Steps of the search, times units, and at least; then the best plan so far is taken.
+_WORK, _LEAST_STEPS = 1_000_000, 2000
 
 
 @dataclass(frozen=True)
@@ -693,26 +692,9 @@ def place(
         a: 20 + 20   b: 30   c: new          20 from a to c: 20 bytes move
     """
     search = _Search(units, room, free, tolerance)
-    search.descend(0.0, [])
-    best = search.best
-    best.exact = best.fits and search.is_whole
-    if best.fits or len(best.moves) < _DEEPEST:
-        return best
-    moved = dict(best.moves)
-    left, still_free = list(room), list(free)
-    for n, server in best.moves:
-        left[server] -= units[n].size
-        still_free[server] -= 1
-    rest = place(
-        [
-            replace(unit, server=moved.get(n, unit.server), movable=unit.movable and n not in moved)
-            for n, unit in enumerate(units)
-        ],
-        left,
-        still_free,
-        tolerance,
-    )
-    return Placement(best.moves + rest.moves, rest.off, size=best.size + rest.size)
+    search.run()
+    search.best.exact = search.best.fits and search.is_whole
+    return search.best
 
 
 class _Search:
@@ -736,12 +718,35 @@ class _Search:
         self._excluded: set[tuple[int, int]] = set()
         # The fewest bytes that a move has for what it relieves a server of.
         self._ratio = min((units[n].size / units[n].weight for n in self._free), default=0.0)
-        self._steps = max(500, _WORK // max(1, len(units)))
+        self._steps = max(_LEAST_STEPS, _WORK // max(1, len(units)))
         self.is_whole = True
         self.best = Placement()
 
-    def descend(self, size: float, moves: list[tuple[int, int]]) -> None:
-        slack = 1e-9 * self._most
+    def run(self) -> None:
+        moves, sizes = list[tuple[int, int]](), [0.0]
+        tried = [self._choices(moves, sizes)]  # after each number of moves
+        while tried and self._steps > 0:
+            if (move := next(tried[-1], None)) is not None:
+                n, server = move
+                self._move(n, self._units[n].server, server)
+                moves.append(move)
+                sizes.append(sizes[-1] + self._units[n].size)
+                tried.append(self._choices(moves, sizes))
+            else:
+                tried.pop()
+                if moves:
+                    n, server = moves.pop()
+                    self._move(n, server, self._units[n].server)
+                    sizes.pop()
+
+    def _choices(
+        self, moves: Sequence[tuple[int, int]], sizes: Sequence[float]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield moves, one of which every better plan from here has: from or to the worst server.
+
+        What was tried is excluded from the branches that follow.
+        """
+        slack, size = 1e-9 * self._most, sizes[-1]
         over = sum(max(0.0, load - self._most - slack) for load in self._loads)
         under = sum(max(0.0, self._least - load - slack) for load in self._loads)
         if (over + under, size) < (self.best.off, self.best.size):
@@ -749,22 +754,11 @@ class _Search:
         if over + under == 0:
             return
         self._steps -= 1
-        if self._steps <= 0 or len(moves) == _DEEPEST:
+        if self._steps <= 0:
             self.is_whole = False
             return
         if self.best.fits and size + self._ratio * max(over, under) >= self.best.size:
             return
-        for n, server in self._choices():
-            unit = self._units[n]
-            self._move(n, unit.server, server)
-            self.descend(size + unit.size, [*moves, (n, server)])
-            self._move(n, server, unit.server)
-
-    def _choices(self) -> Iterator[tuple[int, int]]:
-        """Yield moves, one of which every plan from here has: from or to the worst server.
-
-        What was tried is excluded from the branches that follow.
-        """
         fullest = max(range(len(self._loads)), key=self._loads.__getitem__)
         emptiest = min(range(len(self._loads)), key=self._loads.__getitem__)
         kept: set[int] = set()

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
-from shardkit.admin.growth.servers import OPERATOR, TOKEN_KEY, LoginOf, connected_to
+from shardkit.admin.growth.servers import OPERATOR, TOKEN_KEY, connected_to
 from shardkit.config.component import WITNESS_KEY
 from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, numbers_in
@@ -214,23 +214,6 @@ def mark_of(ranges: Iterable[Sequence[int]]) -> str:
         if any(first <= slot_of(key) <= last for first, last in ranges):
             return key
     raise AssertionError(ranges)
-
-
-@contextmanager
-def clients_of(
-    places: Iterable[Place], login_of: LoginOf, slots: Mapping[str, Iterable[Sequence[int]]]
-) -> Iterator[dict[Place, Any]]:
-    """Yield clients of databases, by their places; those with slots are masters of a cluster."""
-    with ExitStack() as stack:
-        clients: dict[Place, Any] = {}
-        for at in places:
-            client = stack.enter_context(
-                database_client(at.server, login_of(at.server), at.database)
-            )
-            if ranges := slots.get(str(at)):
-                client.mark = mark_of(ranges)
-            clients[at] = client
-        yield clients
 
 
 def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R]:

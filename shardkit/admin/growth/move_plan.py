@@ -795,20 +795,12 @@ def _placed(
     """Return the sources and as many unused databases, with one name for each server."""
     named = [ServerAddress.parse(each) for each in over] or [place.server for place in sources]
     fleet = KnownServers(components.values(), *named)
-    servers: list[ServerAddress] = []
-
-    def known(server: ServerAddress) -> ServerAddress:
-        found = next((each for each in servers if fleet.same(server, each)), None)
-        if found is None:
-            servers.append(server)
-        return found or server
-
-    left = [Place(known(place.server), place.database) for place in sources]
+    left = [Place(fleet.name_of(place.server), place.database) for place in sources]
     free = {
         server: free_databases(
             server, like_of(component), {entry.database for _, entry in fleet.entries_on(server)}
         )
-        for server in dict.fromkeys(map(known, named))
+        for server in dict.fromkeys(map(fleet.name_of, named))
     }
     targets: list[Place] = []
     for n in range(count):

@@ -11,7 +11,6 @@ A split also checks that each key tells its place: that it is where its name say
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -43,8 +42,8 @@ _WAYS_OUT = (
 )
 
 
-class CopyRule(ABC):
-    """Where keys go.
+class CopyRule:
+    """Where keys go: all keys of a database to another server.
 
     Attributes:
         sources: the databases that are left, each once.
@@ -57,47 +56,22 @@ class CopyRule(ABC):
     def __init__(self, move: Move) -> None:
         self.sources = list(dict.fromkeys(map(Place.parse, move.sources)))
         self.targets = list(dict.fromkeys(map(Place.parse, move.targets)))
+        self.names = dict(zip(map(Place.parse, move.targets), move.shards, strict=False))
 
-    @abstractmethod
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
         """Return where keys of a database go."""
+        return {self.targets[self.sources.index(source)]: list(keys)}
 
-    @abstractmethod
     def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
         """Return where keys of a target come from."""
+        return {self.sources[self.targets.index(target)]: list(keys)}
 
-    @abstractmethod
     def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:
         """Return the components whose entries change when all keys are at their targets."""
+        return moved(components, dict(zip(self.sources, self.targets, strict=True)), same)
 
     def label(self, place: Place) -> str:
-        """Return what a place is called in the certificate."""
-        return str(place)
-
-
-class EveryKey(CopyRule):
-    """All keys of a database go to another server."""
-
-    def __init__(self, move: Move) -> None:
-        super().__init__(move)
-        self.names = dict(zip(map(Place.parse, move.targets), move.shards, strict=True))
-        self._places = dict(zip(self.sources, self.targets, strict=True))
-        self._back = dict(zip(self.targets, self.sources, strict=True))
-
-    def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """See `CopyRule`."""
-        return {self._places[source]: list(keys)}
-
-    def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """See `CopyRule`."""
-        return {self._back[target]: list(keys)}
-
-    def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:
-        """See `CopyRule`."""
-        return moved(components, self._places, same)
-
-    def label(self, place: Place) -> str:
-        """Return the number alone: there is one server on each side."""
+        """Return the name of a place in the certificate: its number, as each side is one server."""
         return str(place.database)
 
 
@@ -131,6 +105,10 @@ class ByPlacement(CopyRule):
     def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
         """See `CopyRule`."""
         return self._grouped(self._place_old, self._old, keys)
+
+    def label(self, place: Place) -> str:
+        """See `CopyRule`."""
+        return str(place)
 
     def misplaced(self, source: Place, keys: Sequence[bytes]) -> list[bytes]:
         """Return which keys of a database are not where their names say."""
@@ -213,4 +191,4 @@ def misplaced_error(
 
 def rule_of(move: Move) -> CopyRule:
     """Return the rule of a move of shards or a split."""
-    return ByPlacement(move) if move.placements else EveryKey(move)
+    return ByPlacement(move) if move.placements else CopyRule(move)

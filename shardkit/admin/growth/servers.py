@@ -486,6 +486,7 @@ class KnownServers:
             key: answer for key, answer in query_all(queries).items() if isinstance(answer, str)
         }
         self._resolved: dict[tuple[ServerAddress, ServerAddress], bool] = {}
+        self._names: list[ServerAddress] = []
 
     def same(self, one: ServerAddress | None, other: ServerAddress) -> bool:
         """Return whether two addresses are one server."""
@@ -497,6 +498,14 @@ class KnownServers:
         if (one, other) not in self._resolved:
             self._resolved[one, other] = same_server(one, other)
         return self._resolved[one, other]
+
+    def name_of(self, server: ServerAddress) -> ServerAddress:
+        """Return the same address for all names of a server: the first one that was asked for."""
+        for name in self._names:
+            if self.same(server, name):
+                return name
+        self._names.append(server)
+        return server
 
     def entries_on(self, server: ServerAddress) -> list[tuple[Shard, Entry]]:
         """Return the shards of which a server is the master, each with its entry."""

@@ -22,8 +22,8 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice, product
@@ -137,8 +137,18 @@ class ShardMover(Mover):
             return CopyGate(self._move, self._lease)
         return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
 
-    def _clients(self, places: Sequence[Place]) -> AbstractContextManager[Clients]:
-        return exchange.clients_of(places, self._login, self._move.slots)
+    @contextmanager
+    def _clients(self, places: Sequence[Place]) -> Iterator[Clients]:
+        """Yield clients of databases, or of masters of a cluster, which have slots."""
+        with ExitStack() as stack:
+            clients: dict[Place, Any] = {}
+            for at in places:
+                login = self._login(at.server)
+                opened = exchange.database_client(at.server, login, at.database)
+                client = clients[at] = stack.enter_context(opened)
+                if ranges := self._move.slots.get(str(at)):
+                    client.mark = exchange.mark_of(ranges)
+            yield clients
 
     def run(self) -> None:
         """Copy, decide, push the entries, and empty the sources."""

@@ -27,7 +27,7 @@ from shardkit.admin.growth.exchange import strays
 from shardkit.admin.growth.relocation import Place
 from shardkit.admin.pushes import compare
 from shardkit.config.store import read_components
-from shardkit.errors import GrowthError
+from shardkit.errors import GrowthError, PushRefusedError
 from shardkit.local import LocalServer
 
 PAIRS = int(os.environ.get("PAIRS", "2"))
@@ -149,6 +149,21 @@ def test_what_no_step_does_is_refused_before_anything_is_changed(farm: Fleet) ->
     assert "shardkit config pull" in problems({"one": {"entry": farm.at(3, db=1)}}, epoch=0)
     assert farm.config.get("config:epoch") == epoch
     assert not moves(farm.config)
+
+
+def test_a_push_after_the_comparison_is_not_overwritten(farm: Fleet) -> None:
+    before = {"users": {"entry": farm.at(0)}}
+    farm.describe(before)
+
+    def push_first(text: str) -> None:
+        if text.startswith("step 1 of 1: push events"):
+            farm.describe({"events": {"entry": farm.at(2)}})
+
+    wanted = map_of({**before, "events": {"entry": farm.at(1)}})
+    with pytest.raises(PushRefusedError, match=r"other pushes came in between"):
+        apply_map(farm.config, wanted, progress=push_first)
+    [(_, entry)] = read_components(farm.config)["events"].entries()
+    assert entry.address.startswith(farm.name(2))
 
 
 def test_an_interrupted_run_says_what_is_done_and_the_next_one_continues(

@@ -302,7 +302,6 @@ def test_no_plan_moves_fewer_bytes() -> None:
 
 def test_many_shards_are_spread_over_many_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balance, "_WORK", 1)
-    monkeypatch.setattr(balance, "_DEEPEST", 60)  # so that more moves follow
     units = [Unit(0, 1.0, 1.0) for _ in range(128)]
     placed = place(units, [float("inf")] * 8, [128] * 8, 0.1)
     assert placed.fits

@@ -36,7 +36,7 @@ def test_who_waits_no_more_is_not_told_what_came_of_it() -> None:
         loop.set_exception_handler(lambda _, trouble: troubles.append(trouble))
         task = asyncio.create_task(awaiting._awaiting(work)())
         await asyncio.to_thread(began.wait)
-        [thread] = [each for each in threading.enumerate() if each.name == "shardkit-work"]
+        [thread] = [each for each in threading.enumerate() if each.name.startswith("shardkit-work")]
         task.cancel()
         with pytest.raises(asyncio.CancelledError, match=r"^$"):
             await task
