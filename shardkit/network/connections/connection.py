@@ -204,8 +204,6 @@ class Closable(ConnectionState):
 
         That of a blocking command may take as long as it blocks, and the socket timeout.
         """
-        if self._framed is not None:
-            run_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
         if self.protocol != 2:
@@ -500,8 +498,6 @@ class AsyncClosable(ConnectionState):
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
-        if self._framed is not None:
-            await arun_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
         if self.protocol != 2:
