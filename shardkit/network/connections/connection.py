@@ -42,7 +42,6 @@ from shardkit.network.connections.redis_private import (
     has_connect_callbacks,
     has_unread,
     postpone_health_check,
-    reading_within,
     set_timeout,
     socket_of,
     transport_of,
@@ -53,6 +52,8 @@ from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
+
+NEXT_ADDRESS_AFTER = 0.25  # seconds without an answer from one of a host's addresses
 
 
 class Closable(ConnectionState):
@@ -78,7 +79,7 @@ class Closable(ConnectionState):
         """Shut the socket down, as if the server had closed it; it is closed on release."""
         if self.released:  # in the meantime
             return
-        self.mark_for_reconnect()  # type: ignore[attr-defined]
+        self.mark_for_reconnect()
         with self._closing:
             sock = socket_of(self)
             if isinstance(sock, socket.socket):
@@ -215,8 +216,11 @@ class Closable(ConnectionState):
             if timeout is NOT_GIVEN:
                 reply = read(*args, **kwargs)
             else:
-                with reading_within(self, timeout) as options:
-                    reply = read(*args, **options, **kwargs)
+                set_timeout(self, timeout)
+                try:
+                    reply = read(*args, **kwargs)
+                finally:
+                    set_timeout(self, self.socket_timeout)
         except LOST as error:
             self.report(error)
             raise
@@ -585,36 +589,19 @@ def extended_timeout(connection: Any, blocks: float) -> Iterator[None]:
 class _ToAnyAddress:
     """Tries a host's other addresses when the first is silent, as blocking connections do."""
 
-    host: str
-    port: int
-    _address: Any = None  # the host and port to try
-
     async def _connect(self) -> None:
         try:
             await super()._connect()  # type: ignore[misc]
-        except BuiltinTimeoutError:
-            loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            for *_, address in found[1:]:
-                self._address = address[:2]
-                with suppress(OSError):
-                    await super()._connect()  # type: ignore[misc]
-                    return
-            raise
         except OSError as error:
             # asyncio words it by itself, and that of several addresses without a number.
             if said := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
                 raise OSError(int(said[1]), os.strerror(int(said[1]))) from None
             raise
-        finally:
-            self._address = None
 
     def _connection_arguments(self) -> dict[str, Any]:
         arguments: dict[str, Any] = super()._connection_arguments()  # type: ignore[misc]
-        if self._address is not None:
-            arguments["host"], arguments["port"] = self._address
-            if "ssl" in arguments:
-                arguments["server_hostname"] = self.host
+        if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):  # not uvloop's
+            arguments["happy_eyeballs_delay"] = NEXT_ADDRESS_AFTER
         return arguments
 
 

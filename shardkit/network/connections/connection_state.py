@@ -123,7 +123,6 @@ class ConnectionState(SelectedDatabase, Reconnects):
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
     lose: Callable[[], None]
-    should_reconnect: Callable[[], bool]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
     _retried: Callable[..., Any]
@@ -237,9 +236,9 @@ class ConnectionState(SelectedDatabase, Reconnects):
                 break
             yield partial(self.disconnect, True)  # at once
             yield self.connect
-        yield from self._send(packed)
+        yield from self._send_reporting(packed)
 
-    def _send(self, pieces: Any) -> Steps[None]:
+    def _send_reporting(self, pieces: Any) -> Steps[None]:
         try:
             yield partial(self._send_in_time, pieces)
         except Exception as error:
@@ -276,7 +275,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
         if form not in (PLAIN, CONFIRMED):
             self._note(packed, count)
             try:
-                yield from self._send([data])
+                yield from self._send_reporting([data])
                 replies = self.decode(form, (yield from self._replies(count)), database)
             except BaseException:
                 self.lose()  # some replies may still be to come

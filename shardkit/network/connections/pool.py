@@ -31,6 +31,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, MutableSet
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -212,13 +213,13 @@ class Connections:
 
         ``limit`` is how many there may be.
         """
-        ticket = _Ticket()
+        ticket = Future[Any]()
         with self.guard:
             if self.idle or len(self.lent) < limit:
                 return None
             self.waiting.append(weakref.ref(ticket))
         try:
-            ticket.given.wait(seconds)
+            wait((ticket,), seconds)
         except BaseException:
             self._hand_on(ticket)
             raise
@@ -235,26 +236,6 @@ class Connections:
             self._give(None)
         else:
             self.release(connection, False)
-
-
-class _Ticket:
-    """A thread's place among the callers that wait; as far as needed, a future."""
-
-    connection: Any = None
-
-    def __init__(self) -> None:
-        self.given = threading.Event()
-        self.done = self.given.is_set
-
-    def set_result(self, connection: Any) -> None:
-        self.connection = connection
-        self.given.set()
-
-    def result(self) -> Any:
-        return self.connection
-
-    def cancelled(self) -> bool:
-        return False
 
 
 class AsyncConnections(Connections):
