@@ -53,8 +53,6 @@ from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
 
-NEXT_ADDRESS_AFTER = 0.25  # seconds without an answer from one of a host's addresses
-
 
 class Closable(ConnectionState):
     """A connection that another thread can close, and that stays closed with its kit.
@@ -114,7 +112,7 @@ class Closable(ConnectionState):
 
     def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
-            with self._kept_to_deadline(connects=True):
+            with self._kept_to_deadline():
                 super(ConnectionState, self).connect_check_health(*args, **kwargs)  # type: ignore[misc]
         except BaseException:  # an interrupt, too: its greeting may not be over
             self.disconnect()
@@ -251,7 +249,7 @@ class Closable(ConnectionState):
         set_timeout(self, seconds)
 
     @contextmanager
-    def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
+    def _kept_to_deadline(self) -> Iterator[None]:
         deadline = current.get()
         if deadline is None or deadline.at == math.inf:
             yield
@@ -264,11 +262,9 @@ class Closable(ConnectionState):
         started = time.monotonic()
         if deadline.at <= started:
             raise deadline.passed()
-        if connects:
-            for name, seconds in usual.items():
-                setattr(self, name, deadline.shorten(seconds))
-        else:
-            set_timeout(self, deadline.shorten(usual["socket_timeout"]))
+        for name, seconds in usual.items():
+            setattr(self, name, deadline.shorten(seconds))
+        set_timeout(self, self.socket_timeout)
         try:
             yield
         except (TimeoutError, BuiltinTimeoutError) as error:
@@ -589,19 +585,36 @@ def extended_timeout(connection: Any, blocks: float) -> Iterator[None]:
 class _ToAnyAddress:
     """Tries a host's other addresses when the first is silent, as blocking connections do."""
 
+    host: str
+    port: int
+    _address: Any = None  # the host and port to try
+
     async def _connect(self) -> None:
         try:
             await super()._connect()  # type: ignore[misc]
+        except BuiltinTimeoutError:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            for *_, address in found[1:]:
+                self._address = address[:2]
+                with suppress(OSError):
+                    await super()._connect()  # type: ignore[misc]
+                    return
+            raise
         except OSError as error:
             # asyncio words it by itself, and that of several addresses without a number.
             if said := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
                 raise OSError(int(said[1]), os.strerror(int(said[1]))) from None
             raise
+        finally:
+            self._address = None
 
     def _connection_arguments(self) -> dict[str, Any]:
         arguments: dict[str, Any] = super()._connection_arguments()  # type: ignore[misc]
-        if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):  # not uvloop's
-            arguments["happy_eyeballs_delay"] = NEXT_ADDRESS_AFTER
+        if self._address is not None:
+            arguments["host"], arguments["port"] = self._address
+            if "ssl" in arguments:
+                arguments["server_hostname"] = self.host
         return arguments
 
 

@@ -15,7 +15,6 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
 import hiredis
-from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,
@@ -226,7 +225,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
                 selects = self.selects and not self.own and not packed.effects & ANYWHERE
                 if selects and (yield from self._exchanges(packed)):
                     return
-                self._note(packed, packed.replies)
+                self._note(packed)
             if self.connecting:
                 break
             # Set before sending, for those who change the address; but after connecting, the
@@ -245,9 +244,9 @@ class ConnectionState(SelectedDatabase, Reconnects):
             self.report(error)
             raise
 
-    def _note(self, packed: PackedCommands, replies: int) -> None:
+    def _note(self, packed: PackedCommands, added: int = 0) -> None:
         """Note what commands do that are about to be sent: the gate, which all of them pass."""
-        self.due += replies
+        self.due += packed.replies + added
         does = packed.effects
         if does & STATE and not self.connecting:  # introductions belong to the connection
             self.own = self.ends = True
@@ -273,7 +272,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
         data, database = b"".join(packed), self.database
         form, data, count = self.encode(database, packed.effects, data, packed.replies)
         if form not in (PLAIN, CONFIRMED):
-            self._note(packed, count)
+            self._note(packed, count - packed.replies)
             try:
                 yield from self._send_reporting([data])
                 replies = self.decode(form, (yield from self._replies(count)), database)
@@ -422,6 +421,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
         if handlers:
             shard, address = str(self.policy.shard or ""), self.policy.address
             emit(ConnectionOpened(shard, address, time.monotonic() - started))
+            require_open(self)  # a handler may have closed it
 
     @run_by_face
     def enter(self) -> Steps[None]:
@@ -464,11 +464,6 @@ class ConnectionState(SelectedDatabase, Reconnects):
                 raise
         finally:
             self.connecting = connecting
-
-    def log_in_with(self, provider: CredentialProvider | None) -> None:
-        """Ask a provider for the user and password at each connect, and when they expire."""
-        if provider is not None:
-            self.login = self.credential_provider = RenewedLogin(provider)
 
     def _log_in_again(self) -> Steps[None]:
         given = yield getattr(self.login, self.asks_for_login)
