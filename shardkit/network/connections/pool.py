@@ -839,13 +839,11 @@ def live_pools() -> list[Any]:
 
 def too_many(limit: int, waited: float | None = None) -> MaxConnectionsError:
     """Return the error of a pool whose connections are all in use, perhaps after a wait."""
+    within, remedy = "", "set a higher max_connections"
     if waited is not None:
-        return MaxConnectionsError(
-            f"Too many connections: {limit} are in use, and none was released within "
-            f"{waited:.3g} seconds. Use fewer at once, or set a larger blocking_pool size in the "
-            "entry"
-        )
+        within = f", and none was released within {waited:.3g} seconds"
+        remedy = "set a larger blocking_pool size"
     return MaxConnectionsError(
-        f"Too many connections: {limit} are in use. Use fewer at once, or set a higher "
-        "max_connections in the entry"
+        f"Too many connections: {limit} are in use{within}. "
+        f"Use fewer at once, or {remedy} in the entry"
     )
