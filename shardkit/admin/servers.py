@@ -183,7 +183,7 @@ def execute(
 def sentinels_of(entry: Entry, where: str, timeout: float = TIMEOUT) -> Iterator[list[Any]]:
     """Yield clients of all Sentinels that an entry names, even if they do not answer."""
     with client_of(entry.resolved(where), timeout) as client:
-        sentinels = list(client.connection_pool.master.manager.sentinels)
+        sentinels = list(client.connection_pool.master.sentinels.clients)
         try:
             yield sentinels
         finally:

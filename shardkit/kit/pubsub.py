@@ -139,7 +139,7 @@ class _Listener(ListeningConnection):
             if sentinels is None:
                 self._is_former = self._client.cluster("INFO")["cluster_state"] != "ok"
             else:
-                named = sentinels.manager.masters(sentinels.service)
+                named = sentinels.sentinels.masters(sentinels.service)
                 self._is_former = (self._connection.host, self._connection.port) not in named
         except NoPermissionError:
             pass  # it is the master as far as its user may know

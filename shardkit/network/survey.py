@@ -313,8 +313,8 @@ def _ask(
     with client_of(fields, timeout) as client:
         address = ""
         if "sentinel" in fields:
-            manager = client.connection_pool.master.manager
-            host, port = manager.discover_master(fields["sentinel"]["service"])
+            master = client.connection_pool.master
+            host, port = master.sentinels.masters(master.service)[0]
             address = f"{host}:{port}"
         facts = server_facts(client, databases, timeout, thorough=thorough, written=written)
         return [replace(facts, address=address)]

@@ -130,9 +130,7 @@ class Breaker:
         if opens:
             emit(BreakerOpened(self.address, self._why))
             for pool in list(self.pools):
-                drop = getattr(pool, "drop_idle", None)
-                if drop is not None:
-                    drop()
+                pool.drop_idle()
 
     def _start_round(self, now: float) -> None:
         """Probe the server from now on, in a new thread."""
@@ -168,16 +166,15 @@ class Breaker:
 
     def _log_away(self, shard: object = None) -> None:
         place, about = self._place(shard)
-        policies = (getattr(pool, "policy", None) for pool in list(self.pools))
-        remedy = next((each.if_away for each in policies if each and each.if_away), "")
+        remedies = (pool.policy.if_away for pool in list(self.pools))
+        remedy = next(filter(None, remedies), "")
         about = log_records.fields("server-unavailable", **about, cause=self._why, remedy=remedy)
         text = f"{self._why.rstrip('.')}. {remedy}" if remedy else self._why
         logger.warning("%s is unavailable: %s", place, text, extra=about)
 
     def _place(self, shard: object = None) -> tuple[str, dict[str, Any]]:
         """Return the shards in use on the server, and the server: as text, and as fields."""
-        policies = [getattr(pool, "policy", None) for pool in list(self.pools)]
-        shards = {str(shard or ""), *(str(getattr(each, "shard", "") or "") for each in policies)}
+        shards = {str(each or "") for each in (shard, *(p.policy.shard for p in list(self.pools)))}
         named = sorted(shards - {""}, key=natural)
         place = f"{few(named, ', ')} ({self.address})" if named else self.address
         return place, {"shards": named, "server": self.address}
@@ -238,8 +235,8 @@ class Breaker:
         """Whether a connection was released in good order since the first failure."""
         for pool in list(self.pools):
             for connection in pool.connections:
-                connected = getattr(connection, "is_connected", False)
-                at = connection.idle_since if connected else connection.answered_at
+                is_connected = connection.is_connected
+                at = connection.idle_since if is_connected else connection.answered_at
                 if at > self._first_at:
                     return True
         return False

@@ -274,7 +274,7 @@ class Clients:
         with self._lock:
             require_open(self)
             table, displaced = self._current(held, component, raw)
-        _leave(displaced, held.awaiting)
+        _leave(displaced)
         if table.component is component:
             return table
         with self._lock:  # the caller's is older than the last change
@@ -289,7 +289,7 @@ class Clients:
         with self._lock:
             displaced = self._displaced(self._blocking, component)
             of_loops = list(self._of_loops)
-        _leave(displaced, awaiting=False)
+        _leave(displaced)
         for held in of_loops:
             with suppress(RuntimeError):  # it is closed
                 held.loop.call_soon_threadsafe(self._changed_in, held, component)
@@ -315,7 +315,7 @@ class Clients:
                     each.closed = True
                 self._forget(held)
         for each in built:
-            _close(each)
+            each.close_for_good()
         for held, closables in of_loops:
             if asyncio._get_running_loop() is held.loop:
                 _close_in_loop(held, closables)
@@ -427,10 +427,10 @@ class Clients:
             if held.awaiting:
                 _close_now(list(held.built))
             else:
-                _close(endpoint.owner)
+                endpoint.owner.close_for_good()
             require_open(self)
         if not is_current:
-            _leave([endpoint], held.awaiting)
+            _leave([endpoint])
         return endpoint
 
     def _built(
@@ -610,7 +610,7 @@ class Clients:
     def _changed_in(self, held: _Held, component: Component) -> None:
         with self._lock:
             displaced = self._displaced(held, component)
-        _leave(displaced, awaiting=True)
+        _leave(displaced)
 
     def _abandon_closed_loops(self) -> None:
         """Close the clients of loops that were closed without shutting down their generators."""
@@ -860,7 +860,7 @@ def _closable(client: Any) -> Any:
     return client if is_cluster else client.connection_pool
 
 
-def _leave(displaced: Iterable[Any], awaiting: bool) -> None:
+def _leave(displaced: Iterable[Any]) -> None:
     """Have connections of displaced clients and endpoints closed when they are released.
 
     Those of an event loop, in the loop.
@@ -868,23 +868,8 @@ def _leave(displaced: Iterable[Any], awaiting: bool) -> None:
     for each in displaced:
         if isinstance(each, Endpoint) and each.database is not None:
             each.leave()
-            continue
-        client = each.access.client if isinstance(each, Endpoint) else each
-        if awaiting:
-            _closable(client).drain()
         else:
-            for pool in pools_of(client):
-                pool.drain()
-
-
-def _close(closable: Any) -> None:
-    closable.closed = True
-    if isinstance(closable, redis.RedisCluster):
-        closable.close()
-        for pool in pools_of(closable):
-            pool.close_for_good()
-    else:
-        closable.close_for_good()
+            _closable(each.access.client if isinstance(each, Endpoint) else each).drain()
 
 
 def _close_now(closables: list[Any]) -> None:
@@ -924,8 +909,6 @@ def _shown(closable: Any) -> str:
 
 
 def pools_of(client: Any) -> list[Any]:
-    """Return a client's pools, which redis-py does not close with a cluster's client."""
-    if not isinstance(client, redis.RedisCluster):
-        return [client.connection_pool]
-    nodes = client.get_nodes()  # type: ignore[no-untyped-call]
-    return [client.get_redis_connection(node).connection_pool for node in nodes]
+    """Return a blocking client's pools: of a cluster's, one of each node."""
+    pools: list[Any] = client.below if hasattr(client, "below") else [client.connection_pool]
+    return pools

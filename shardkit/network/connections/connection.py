@@ -42,7 +42,6 @@ from shardkit.network.connections.redis_private import (
     has_connect_callbacks,
     has_unread,
     postpone_health_check,
-    reading_within,
     set_timeout,
     socket_of,
     transport_of,
@@ -78,7 +77,7 @@ class Closable(ConnectionState):
         """Shut the socket down, as if the server had closed it; it is closed on release."""
         if self.released:  # in the meantime
             return
-        self.mark_for_reconnect()  # type: ignore[attr-defined]
+        self.mark_for_reconnect()
         with self._closing:
             sock = socket_of(self)
             if isinstance(sock, socket.socket):
@@ -113,7 +112,7 @@ class Closable(ConnectionState):
 
     def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
-            with self._kept_to_deadline(connects=True):
+            with self._kept_to_deadline():
                 super(ConnectionState, self).connect_check_health(*args, **kwargs)  # type: ignore[misc]
         except BaseException:  # an interrupt, too: its greeting may not be over
             self.disconnect()
@@ -204,8 +203,6 @@ class Closable(ConnectionState):
 
         That of a blocking command may take as long as it blocks, and the socket timeout.
         """
-        if self._framed is not None:
-            run_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
         if self.protocol != 2:
@@ -217,8 +214,11 @@ class Closable(ConnectionState):
             if timeout is NOT_GIVEN:
                 reply = read(*args, **kwargs)
             else:
-                with reading_within(self, timeout) as options:
-                    reply = read(*args, **options, **kwargs)
+                set_timeout(self, timeout)
+                try:
+                    reply = read(*args, **kwargs)
+                finally:
+                    set_timeout(self, self.socket_timeout)
         except LOST as error:
             self.report(error)
             raise
@@ -249,7 +249,7 @@ class Closable(ConnectionState):
         set_timeout(self, seconds)
 
     @contextmanager
-    def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
+    def _kept_to_deadline(self) -> Iterator[None]:
         deadline = current.get()
         if deadline is None or deadline.at == math.inf:
             yield
@@ -262,11 +262,9 @@ class Closable(ConnectionState):
         started = time.monotonic()
         if deadline.at <= started:
             raise deadline.passed()
-        if connects:
-            for name, seconds in usual.items():
-                setattr(self, name, deadline.shorten(seconds))
-        else:
-            set_timeout(self, deadline.shorten(usual["socket_timeout"]))
+        for name, seconds in usual.items():
+            setattr(self, name, deadline.shorten(seconds))
+        set_timeout(self, self.socket_timeout)
         try:
             yield
         except (TimeoutError, BuiltinTimeoutError) as error:
@@ -500,8 +498,6 @@ class AsyncClosable(ConnectionState):
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
-        if self._framed is not None:
-            await arun_steps(self._settled())
         if self._ready:
             return self._next_ready(*args, **kwargs)
         if self.protocol != 2:

@@ -15,7 +15,6 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
 import hiredis
-from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,
@@ -35,7 +34,7 @@ from shardkit.network.connections.databases import (
     opening,
 )
 from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
-from shardkit.network.connections.framing import ADDED, CONFIRMED, PLAIN, SelectedDatabase, refusals
+from shardkit.network.connections.framing import CONFIRMED, PLAIN, SelectedDatabase, refusals
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     PREVIOUS_MASTER,
@@ -92,10 +91,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
     login_expires = False  # whether it must log in again some time
     released = False  # of the object that its last user may have kept, see `passed_on`
     database = UNNAMED  # what its user uses
-    # Whether its user's database must be selected for what redis-py's code sends next; and how
-    # that was done, and what was sent, until the replies have been read.
-    selects = False
-    _framed: tuple[int, PackedCommands] | None = None
+    selects = False  # whether its user's database must be selected for what is sent next
     _ready: deque[Any]  # replies that were read with others, as bytes
     ends = False  # whether it is closed when it is released
     lent: tuple[float, float] | None = None  # since when, and after waiting how long, if watched
@@ -126,7 +122,6 @@ class ConnectionState(SelectedDatabase, Reconnects):
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
     lose: Callable[[], None]
-    should_reconnect: Callable[[], bool]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
     _retried: Callable[..., Any]
@@ -163,7 +158,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
 
     def forget_replies(self) -> None:
         """Drop replies that nobody has read."""
-        self._framed = self._blocking_for = None
+        self._blocking_for = None
         self._ready.clear()
 
     def passed_on(self) -> Self:
@@ -226,7 +221,11 @@ class ConnectionState(SelectedDatabase, Reconnects):
             yield partial(self.connect_check_health, check_health=False)
         blocks = self._blocking_for if packed.blocks is None else packed.blocks
         while True:
-            pieces = (yield from self._sending(packed)) if packed.replies else packed
+            if packed.replies:
+                selects = self.selects and not self.own and not packed.effects & ANYWHERE
+                if selects and (yield from self._exchanges(packed)):
+                    return
+                self._note(packed)
             if self.connecting:
                 break
             # Set before sending, for those who change the address; but after connecting, the
@@ -236,15 +235,18 @@ class ConnectionState(SelectedDatabase, Reconnects):
                 break
             yield partial(self.disconnect, True)  # at once
             yield self.connect
+        yield from self._send_reporting(packed)
+
+    def _send_reporting(self, pieces: Any) -> Steps[None]:
         try:
             yield partial(self._send_in_time, pieces)
         except Exception as error:
             self.report(error)
             raise
 
-    def _note(self, packed: PackedCommands, form: int = PLAIN) -> None:
+    def _note(self, packed: PackedCommands, added: int = 0) -> None:
         """Note what commands do that are about to be sent: the gate, which all of them pass."""
-        self.due += packed.replies + ADDED[form]
+        self.due += packed.replies + added
         does = packed.effects
         if does & STATE and not self.connecting:  # introductions belong to the connection
             self.own = self.ends = True
@@ -261,46 +263,31 @@ class ConnectionState(SelectedDatabase, Reconnects):
         self.entering(database)
         return None
 
-    def _sending(self, packed: PackedCommands) -> Steps[Any]:
-        """Return what is sent for commands, so that they reach their user's database."""
-        if self._framed is not None:
-            yield from self._settled()
-        pieces: Any = packed
-        form = PLAIN
-        if self.selects and not self.own and not packed.effects & ANYWHERE:
-            data, database = b"".join(packed), self.database
-            form, data, _ = self.encode(database, packed.effects, data, packed.replies)
-            if form == CONFIRMED:
-                if (error := (yield from self.select(database))) is not None:
-                    raise refusals(error, 1)[0]
-                form = PLAIN
-            if form != PLAIN:
-                self._framed, pieces = (form, packed), [data]
-            self.selects = False
-        self._note(packed, form)
-        return pieces
+    def _exchanges(self, packed: PackedCommands) -> Steps[bool]:
+        """Select the user's database; return whether with the commands, whose replies are ready.
 
-    def _settled(self) -> Steps[None]:
-        """Read the replies to framed commands; send them again if their SELECT was refused."""
-        assert self._framed is not None
-        form, packed = self._framed
-        self._framed = None
-        try:
-            replies = yield from self._replies(packed.replies + ADDED[form])
-            found = self.decode(form, replies, self.database)
-            if found is None and (error := (yield from self.select(self.database))) is not None:
-                found = refusals(error, packed.replies)
-            elif found is None:
-                yield partial(self.send_packed_command, packed, check_health=False)
-                found = yield from self._replies(packed.replies)
-        except Exception:
-            yield partial(self.disconnect, True)  # at once
-            raise
-        except BaseException:  # an interrupt: steps that end yield no more
-            self.lose()
-            raise
-        self.selects = self.selected != self.database.number
-        self._ready.extend(found)
+        Raises:
+            ResponseError: the server refuses SELECT; nothing was executed.
+        """
+        data, database = b"".join(packed), self.database
+        form, data, count = self.encode(database, packed.effects, data, packed.replies)
+        if form not in (PLAIN, CONFIRMED):
+            self._note(packed, count - packed.replies)
+            try:
+                yield from self._send_reporting([data])
+                replies = self.decode(form, (yield from self._replies(count)), database)
+            except BaseException:
+                self.lose()  # some replies may still be to come
+                raise
+            self.selects = self.selected != database.number
+            if replies is not None:
+                self._ready.extend(replies)
+                return True
+        refusal = None if form == PLAIN else (yield from self.select(database))
+        if refusal is not None:
+            raise refusals(refusal, 1)[0]
+        self.selects = False
+        return False
 
     def _replies(self, count: int) -> Steps[list[Any]]:
         replies: list[Any] = []
@@ -434,6 +421,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
         if handlers:
             shard, address = str(self.policy.shard or ""), self.policy.address
             emit(ConnectionOpened(shard, address, time.monotonic() - started))
+            require_open(self)  # a handler may have closed it
 
     @run_by_face
     def enter(self) -> Steps[None]:
@@ -476,11 +464,6 @@ class ConnectionState(SelectedDatabase, Reconnects):
                 raise
         finally:
             self.connecting = connecting
-
-    def log_in_with(self, provider: CredentialProvider | None) -> None:
-        """Ask a provider for the user and password at each connect, and when they expire."""
-        if provider is not None:
-            self.login = self.credential_provider = RenewedLogin(provider)
 
     def _log_in_again(self) -> Steps[None]:
         given = yield getattr(self.login, self.asks_for_login)

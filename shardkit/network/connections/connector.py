@@ -41,14 +41,14 @@ from shardkit.network.connections.redis_private import (
 from shardkit.network.connections.reply_kinds import check_replies
 from shardkit.network.connections.sentinels import (
     AsyncMaster,
-    AsyncSentinelManager,
     Master,
     SentinelListener,
-    SentinelManager,
+    Sentinels,
 )
-from shardkit.network.connections.slot_owner import SERVICE, InOneSlot, NodeAs, mixed
+from shardkit.network.connections.slot_owner import SERVICE, SlotOwner, in_one_slot
 from shardkit.operations.commands import Script
 from shardkit.operations.forks import ForkSafeLock
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.recent import Recent
 
 SOCKET_TIMEOUT = 5.0
@@ -95,10 +95,30 @@ class RegistersScripts:
 
 
 class ClusterClient(RegistersScripts, redis.RedisCluster):
-    """redis-py's cluster client."""
+    """redis-py's cluster client, which can drain, and stays closed with its kit."""
 
-    closed = False
     policy = NO_POLICY
+    closed = False
+    node_pool: Any  # the class of its nodes' pools, whose attributes are those of all
+
+    @property
+    def below(self) -> list[Any]:
+        """The pools of its nodes, which redis-py does not close with it."""
+        nodes = self.get_nodes()  # type: ignore[no-untyped-call]
+        return [self.get_redis_connection(node).connection_pool for node in nodes]
+
+    def drain(self) -> None:
+        """Close idle connections, and others when they are released."""
+        self.node_pool.draining = True
+        for pool in self.below:
+            pool.drain()
+
+    def close_for_good(self) -> None:
+        """Close every connection, and open no other."""
+        self.closed = self.node_pool.closed = self.node_pool.draining = True
+        self.close()
+        for pool in self.below:
+            pool.close_for_good()
 
     def command(self, **kwargs: Any) -> Any:
         """List the commands of a node that answers; redis-py asks one only, when it is opened."""
@@ -219,7 +239,7 @@ class _Classes(NamedTuple):
     retry: Any
     client: Any
     master: Any
-    sentinel: Any
+    run: Any
     pool: Any
     tcp: Any
     tls: Any
@@ -227,11 +247,11 @@ class _Classes(NamedTuple):
 
 
 _BLOCKING = _Classes(
-    *(Retry, redis.Redis, Master, SentinelManager, Pool),
+    *(Retry, redis.Redis, Master, run_steps, Pool),
     *(TcpConnection, TlsConnection, UnixConnection),
 )
 _AWAITING = _Classes(
-    *(AsyncRetry, aioredis.Redis, AsyncMaster, AsyncSentinelManager, AsyncPool),
+    *(AsyncRetry, aioredis.Redis, AsyncMaster, arun_steps, AsyncPool),
     *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
 )
 
@@ -241,17 +261,16 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
     kind, master = classes.tls if tls else classes.tcp, None
     if "sentinel" in fields:
         asked = fields["sentinel"]
-        manager, addresses = classes.sentinel(), asked["sentinels"]
-        for host, port in addresses:
-            to_sentinel = _to_sentinel(fields, host, port, classes)
-            manager.sentinels.append(classes.client(connection_pool=to_sentinel))
-        listeners = [_listener(fields, host, port) for host, port in addresses]
-        master = classes.master(asked["service"], manager, listeners)
+        clients = [
+            classes.client(connection_pool=_to_sentinel(fields, host, port, classes))
+            for host, port in asked["sentinels"]
+        ]
+        listeners = [_listener(fields, host, port) for host, port in asked["sentinels"]]
+        master = classes.master(asked["service"], Sentinels(clients, classes.run), listeners)
     elif fields.get("one_slot"):
-        manager = mixed(NodeAs, classes.sentinel)()
         node = _pool({n: v for n, v in fields.items() if n != "one_slot"}, common, classes)
-        manager.sentinels.append(classes.client(connection_pool=node))
-        kind, master = mixed(InOneSlot, kind), classes.master(SERVICE, manager, ())
+        owner = SlotOwner([classes.client(connection_pool=node)], classes.run)
+        kind, master = in_one_slot(kind), classes.master(SERVICE, owner, ())
     elif "unix_socket_path" in fields:
         kind, where = classes.unix, {"path": fields["unix_socket_path"]}
     else:
@@ -321,14 +340,6 @@ def _cluster(
             super().__init__(*args, **kwargs)
             _of_node(self, fields, options, database)
 
-        def drain(self) -> None:
-            type(self).draining = True
-            super().drain()
-
-        def close_for_good(self) -> None:
-            type(self).closed = type(self).draining = True
-            super().close_for_good()
-
     failure: Exception | None = None
     for host, port in [*seeds, *_known_nodes(seeds)]:
         try:
@@ -345,6 +356,7 @@ def _cluster(
         except RedisClusterException as error:
             failure = failure or refusal_in(error) or error
         else:
+            client.node_pool = NodePool
             return _prepared(client, fields, seeds)
     assert failure is not None
     raise failure

@@ -31,6 +31,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, MutableSet
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -43,6 +44,7 @@ from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.connection_state import released_error, require_open
+from shardkit.network.connections.credentials import RenewedLogin
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
@@ -212,13 +214,13 @@ class Connections:
 
         ``limit`` is how many there may be.
         """
-        ticket = _Ticket()
+        ticket = Future[Any]()
         with self.guard:
             if self.idle or len(self.lent) < limit:
                 return None
             self.waiting.append(weakref.ref(ticket))
         try:
-            ticket.given.wait(seconds)
+            wait((ticket,), seconds)
         except BaseException:
             self._hand_on(ticket)
             raise
@@ -235,26 +237,6 @@ class Connections:
             self._give(None)
         else:
             self.release(connection, False)
-
-
-class _Ticket:
-    """A thread's place among the callers that wait; as far as needed, a future."""
-
-    connection: Any = None
-
-    def __init__(self) -> None:
-        self.given = threading.Event()
-        self.done = self.given.is_set
-
-    def set_result(self, connection: Any) -> None:
-        self.connection = connection
-        self.given.set()
-
-    def result(self) -> Any:
-        return self.connection
-
-    def cancelled(self) -> bool:
-        return False
 
 
 class AsyncConnections(Connections):
@@ -376,27 +358,24 @@ class _Common:
         """Stop sharing: have connections of its own from now on."""
         with self.connections.guard:
             if self.shares:
-                self._former, self._origin = self.connections, None
-                self._start()
-
-    def _start(self) -> None:
-        self.multiplexed = None
-        self.connections = self.connections_of()
-        if self.master is not None:
-            self.master.lines.add(self.connections)
+                self.reset()
 
     def reset(self) -> None:
         """Forget every connection; new ones get the current `connection_kwargs`."""
-        if self.shares:
-            self.separate()
-        else:
-            self._start()
+        with self.connections.guard:
+            if self.shares:
+                self._former, self._origin = self.connections, None
+            self.multiplexed = None
+            self.connections = self.connections_of()
+            if self.master is not None:
+                self.master.lines.add(self.connections)
 
     def make_connection(self, **instead: Any) -> Any:
         """Return a new connection, which the pool does not manage; some arguments may differ."""
         connection = self.connection_class(**{**self.connection_kwargs, **instead})
         connection.master = self.master
-        connection.log_in_with((self.draining and self.database.login) or self.credentials)
+        if login := (self.draining and self.database.login) or self.credentials:
+            connection.login = connection.credential_provider = RenewedLogin(login)
         number = int(self.connection_kwargs.get("db") or 0)
         if number != self.database.number:  # somebody has changed it
             self.database = ClientDatabase(number, self.database.shard, self.database.label)
@@ -439,24 +418,8 @@ class _Common:
         began = time.monotonic()
         while True:
             if connection is None:
-                self.policy.require_closed_breaker()
-                connection = self._take_usable()
-            if connection is not None and connects:
-                yield from self._or_dropped(connection, connection.check_health)  # if that is due
-                if not connection.is_connected:  # then those are dead that were idle for longer
-                    self._drop(connection)
-                    self.connections.drop_idle()
-                    connection = None
-                    continue
+                connection = self._lend()
             if connection is None:
-                require_open(self)
-                self._require_few()
-                connection = self._lend_new()
-                if connection is not None and connects:
-                    yield from self._connected(connection)
-            if connection is None:
-                if self.wait_seconds == 0:
-                    raise too_many(self.max_connections)
                 seconds = self._left_to_wait(began)
                 connection = yield partial(self.connections.wait, self.max_connections, seconds)
                 if connection is None:
@@ -471,9 +434,31 @@ class _Common:
                     connection = None
                     continue
                 connection.database, connection.policy = self.database, self.policy
+            if connects:
+                if not connection.is_connected:
+                    yield from self._or_dropped(connection, connection.connect)
+                else:
+                    yield from self._or_dropped(connection, connection.check_health)  # if it is due
+                    if not connection.is_connected:  # nor those that were idle for longer
+                        self._drop(connection)
+                        self.connections.drop_idle()
+                        connection = None
+                        continue
             if watchers:
                 connection.lent = (now := time.monotonic()), now - began
             return connection
+
+    def _lend(self) -> Any:
+        """Lend an idle connection or a new one; None if ``max_connections`` are lent."""
+        self.policy.require_closed_breaker()
+        connection = self._take_usable()
+        if connection is None:
+            require_open(self)
+            waiting = len(self.connections.lent) + self.pending()
+            if waiting >= self.policy.max_waiting:
+                raise overloaded(waiting, self.policy.max_waiting)
+            connection = self._lend_new()
+        return connection
 
     def _lend_new(self) -> Any:
         """Lend a new connection, not connected yet; None if there are ``max_connections``."""
@@ -488,18 +473,9 @@ class _Common:
             if sum(connections.counts()) >= self.max_connections:
                 return None
             connection = self.make_connection()
+            connection.closed = self.closed  # in the meantime
             connections.lent.add(connection)
             return connection
-
-    def _connected(self, connection: Any) -> Steps[None]:
-        try:
-            yield from self._or_dropped(connection, connection.connect)
-        except (RedisError, OSError):
-            require_open(self)
-            raise
-        if self.closed:  # in the meantime
-            self._drop(connection)
-            require_open(self)
 
     def _or_dropped(self, connection: Any, call: Callable[[], Any]) -> Steps[None]:
         try:
@@ -544,6 +520,8 @@ class _Common:
             MaxConnectionsError: it has waited for ``wait_seconds``.
             DeadlineExceeded: the caller's deadline has passed.
         """
+        if self.wait_seconds == 0:
+            raise too_many(self.max_connections)
         waited, deadline = time.monotonic() - began, current.get()
         left = math.inf if self.wait_seconds is None else self.wait_seconds - waited
         if deadline is not None:
@@ -553,11 +531,6 @@ class _Common:
         if left <= 0:
             raise too_many(self.max_connections, waited)
         return min(left, POLL_SECONDS)
-
-    def _require_few(self) -> None:
-        waiting = len(self.connections.lent) + self.pending()
-        if waiting >= self.policy.max_waiting:
-            raise overloaded(waiting, self.policy.max_waiting)
 
     def pending(self) -> int:
         return len(self.connections.waiting)
@@ -738,7 +711,7 @@ class Pool(_Common, redis.ConnectionPool):
 
     def connect(self, connection: Any) -> None:
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
-        run_steps(self._connected(connection))
+        run_steps(self._or_dropped(connection, connection.connect))
 
     def _disconnect(self, inuse_connections: bool) -> None:
         self.drop_idle()
@@ -828,12 +801,7 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
 
         For redis-py's own code. A cluster's node takes its connections so.
         """
-        self.policy.require_closed_breaker()
-        connection = self._take_usable()
-        if connection is None:
-            require_open(self)
-            self._require_few()
-            connection = self._lend_new()
+        connection = self._lend()
         if connection is None:
             raise too_many(self.max_connections)
         connection.handed_out = True
@@ -871,13 +839,11 @@ def live_pools() -> list[Any]:
 
 def too_many(limit: int, waited: float | None = None) -> MaxConnectionsError:
     """Return the error of a pool whose connections are all in use, perhaps after a wait."""
+    within, remedy = "", "set a higher max_connections"
     if waited is not None:
-        return MaxConnectionsError(
-            f"Too many connections: {limit} are in use, and none was released within "
-            f"{waited:.3g} seconds. Use fewer at once, or set a larger blocking_pool size in the "
-            "entry"
-        )
+        within = f", and none was released within {waited:.3g} seconds"
+        remedy = "set a larger blocking_pool size"
     return MaxConnectionsError(
-        f"Too many connections: {limit} are in use. Use fewer at once, or set a higher "
-        "max_connections in the entry"
+        f"Too many connections: {limit} are in use{within}. "
+        f"Use fewer at once, or {remedy} in the entry"
     )

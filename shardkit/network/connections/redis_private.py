@@ -21,24 +21,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
-from inspect import signature
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
+from redis import sentinel
 from redis._parsers import Encoder, _AsyncHiredisParser, _HiredisParser
 from redis._parsers.hiredis import NOT_ENOUGH_DATA as INCOMPLETE
 from redis._parsers.socket import (  # type: ignore[attr-defined]
     SENTINEL as NOT_GIVEN,
     SERVER_CLOSED_CONNECTION_ERROR,
 )
+from redis.asyncio import sentinel as aiosentinel
 from redis.asyncio.cluster import (
     ClusterNode as AsyncClusterNode,
     NodesManager as AsyncNodesManager,
     RedisCluster as AsyncRedisCluster,
 )
-from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.cluster import PRIMARY, REPLICA, ClusterNode
 from redis.connection import DefaultParser
@@ -52,7 +52,6 @@ from redis.exceptions import (
     ResponseError,
     TimeoutError as RedisTimeoutError,
 )
-from redis.sentinel import MasterNotFoundError
 from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
@@ -76,22 +75,6 @@ def set_timeout(connection: Any, seconds: float | None) -> None:
     if sock is not None and hasattr(sock, "settimeout"):  # not a fake one
         sock.settimeout(seconds)
         connection._parser._socket_timeout = seconds
-
-
-_READS_WITHIN = "timeout" in signature(redis.Connection.read_response).parameters
-
-
-@contextmanager
-def reading_within(connection: Any, seconds: float | None) -> Iterator[dict[str, Any]]:
-    """Read replies within another timeout; give the arguments for ``read_response``."""
-    if _READS_WITHIN:
-        yield {"timeout": seconds}
-        return
-    set_timeout(connection, seconds)  # before redis-py 8
-    try:
-        yield {}
-    finally:
-        set_timeout(connection, connection.socket_timeout)
 
 
 # ---- connections of both kinds
@@ -158,8 +141,8 @@ class _Limited:
         self._replies.headers.feed(data, len(data))
 
 
-class _Mark:
-    """A mark on a connection that has to be closed before its next use."""
+class Reconnects:
+    """A mark on a connection that has to be closed before its next use; redis-py's is from 7.0."""
 
     _should_reconnect = False
 
@@ -175,13 +158,6 @@ class _Mark:
     def disconnect(self, *args: Any, **kwargs: Any) -> Any:
         self.reset_should_reconnect()
         return super().disconnect(*args, **kwargs)  # type: ignore[misc]
-
-
-# The base of connections, blocking and awaiting; before redis-py 7.0 they have no such mark.
-if TYPE_CHECKING:
-    Reconnects = object
-else:
-    Reconnects = object if hasattr(redis.Connection, "mark_for_reconnect") else _Mark
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
@@ -288,7 +264,11 @@ PREVIOUS_MASTER = "The previous master is now a slave"
 """redis-py's error for a master that Sentinels replaced."""
 
 
-class MasterChangingError(MasterNotFoundError, AsyncMasterNotFoundError):
+class MasterNotFoundError(sentinel.MasterNotFoundError, aiosentinel.MasterNotFoundError):
+    """No Sentinel names a master."""
+
+
+class MasterChangingError(MasterNotFoundError):
     """Sentinels are replacing a master, and have no other yet; nothing was sent."""
 
 

@@ -28,8 +28,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from redis import sentinel
-from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import (
     ConnectionError,
     NoPermissionError,
@@ -43,13 +41,14 @@ from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.network.connections.redis_private import (
     PREVIOUS_MASTER,
     MasterChangingError,
+    MasterNotFoundError,
     str_if_bytes,
 )
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
 from shardkit.operations.server_errors import meaning
-from shardkit.operations.steps import arun_steps, run_by_face, run_steps
+from shardkit.operations.steps import run_by_face
 
 Address: TypeAlias = tuple[str, int]
 _LOST = (ConnectionError, TimeoutError)
@@ -68,12 +67,12 @@ class _View(NamedTuple):
     is_left: bool = False  # the Sentinel is replacing it
 
 
-class _Manager:
-    sentinels: list[Any]
-    not_found: type[Exception]
+class Sentinels:
+    """The Sentinels of a service, by their clients; ``run`` runs steps as these do."""
 
-    def __init__(self) -> None:
-        super().__init__([])  # type: ignore[call-arg]
+    def __init__(self, clients: list[Any], run: Callable[[Steps[Any]], Any]) -> None:
+        self.clients = clients
+        self.run = run
         self._silent: dict[Any, float] = {}  # those that timed out, and until when that counts
 
     @run_by_face
@@ -89,8 +88,8 @@ class _Manager:
         views: list[_View] = []
         errors, answered, now = [], 0, time.monotonic()
         silent = {client for client, until in self._silent.items() if now < until}
-        for client in sorted(self.sentinels, key=silent.__contains__):
-            if client in silent and 2 * answered > len(self.sentinels):
+        for client in sorted(self.clients, key=silent.__contains__):
+            if client in silent and 2 * answered > len(self.clients):
                 break
             try:
                 views += yield from self._views_of(client, service)
@@ -112,7 +111,7 @@ class _Manager:
         if (deadline := current.get()) is not None:
             deadline.require_left()  # the Sentinels had no time to answer
         more = f" : {', '.join(errors)}" if errors else ""
-        raise self.not_found(f"No master found for {service!r}{more}")
+        raise MasterNotFoundError(f"No master found for {service!r}{more}")
 
     def _views_of(self, client: Any, service: str) -> Steps[list[_View]]:
         """Return what a Sentinel reports of a service; nothing if it does not watch it."""
@@ -121,32 +120,13 @@ class _Manager:
             return []
         epoch, address = state.get("config-epoch", 0), (state["ip"], state["port"])
         if "failover_in_progress" not in state["flags"]:
-            is_up = self.check_master_state(state, service)  # type: ignore[attr-defined]
-            return [_View(epoch, address, is_up=is_up)]
+            is_up = state["is_master"] and not (state["is_sdown"] or state["is_odown"])
+            return [_View(epoch, address, is_up)]
         # Once the replica has confirmed its role, only this answer has its address.
         question = "SENTINEL GET-MASTER-ADDR-BY-NAME"
         host, port = yield partial(client.execute_command, question, service)
         successor = _View(epoch, (str_if_bytes(host), int(port)), is_up=True)
         return [_View(epoch, address, is_left=True), successor]
-
-
-class SentinelManager(_Manager, sentinel.Sentinel):
-    """The Sentinels of a service, blocking."""
-
-    not_found = sentinel.MasterNotFoundError
-    run = staticmethod(run_steps)
-
-    def discover_master(self, service_name: str) -> Address:
-        """Return the likeliest master."""
-        address: Address = self.masters(service_name)[0]
-        return address
-
-
-class AsyncSentinelManager(_Manager, aiosentinel.Sentinel):
-    """The Sentinels of a service, awaiting."""
-
-    not_found = aiosentinel.MasterNotFoundError
-    run = staticmethod(arun_steps)
 
 
 class SentinelListener:
@@ -264,9 +244,11 @@ class Master:
         lines: the `Connections` that lead to it.
     """
 
-    def __init__(self, service: str, manager: Any, listeners: Iterable[SentinelListener]) -> None:
+    def __init__(
+        self, service: str, sentinels: Sentinels, listeners: Iterable[SentinelListener]
+    ) -> None:
         self.service = service
-        self.manager = manager
+        self.sentinels = sentinels
         self.address: Address | None = None
         self.lines: weakref.WeakSet[Any] = weakref.WeakSet()
         self._listeners = tuple(listeners)
@@ -275,7 +257,7 @@ class Master:
     @property
     def pools(self) -> list[Any]:
         """The pools of connections to the Sentinels."""
-        return [client.connection_pool for client in self.manager.sentinels]
+        return [client.connection_pool for client in self.sentinels.clients]
 
     def listen(self) -> None:
         """Hear of failovers from now on."""
@@ -294,7 +276,7 @@ class Master:
             failure: Exception | None = None
             self.listen()
             seen = self._switches
-            for address in (yield partial(self.manager.masters, self.service)):
+            for address in (yield partial(self.sentinels.masters, self.service)):
                 connection.host, connection.port = address
                 try:
                     yield partial(connection.connect_once, retry_socket_connect=False)

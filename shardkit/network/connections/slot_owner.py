@@ -21,7 +21,7 @@ from redis.exceptions import ClusterDownError, ConnectionError, MovedError
 from shardkit.config.entry import PLAIN, TAGGED
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
-from shardkit.network.connections.sentinels import Address
+from shardkit.network.connections.sentinels import Address, Sentinels
 from shardkit.operations.steps import run_by_face
 from shardkit.routing.placement import slot_of
 
@@ -53,15 +53,13 @@ def plain(reply: Any) -> Any:
     return reply
 
 
-class NodeAs:
+class SlotOwner(Sentinels):
     """A node of the cluster, in place of the Sentinels: it is asked for the master."""
-
-    sentinels: list[Any]
 
     @run_by_face
     def masters(self, service: str) -> Steps[list[Address]]:
         """Return the owner of the slot."""
-        client = self.sentinels[0]
+        client = self.clients[0]
         where = client.connection_pool.connection_kwargs
         slots = yield partial(client.execute_command, "CLUSTER SLOTS")
         yield client.connection_pool.disconnect
@@ -95,6 +93,6 @@ class InOneSlot:
 
 
 @cache
-def mixed(own: type[Any], kind: type[Any]) -> type[Any]:
-    """Return a class of Sentinels or connections with what is different here."""
-    return type(own.__name__ + kind.__name__, (own, kind), {})
+def in_one_slot(kind: type[Any]) -> type[Any]:
+    """Return a class of connections that rename keys."""
+    return type(f"InOneSlot{kind.__name__}", (InOneSlot, kind), {})

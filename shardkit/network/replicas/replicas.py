@@ -41,6 +41,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailable
 from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
+from shardkit.network.connections.sentinels import Sentinels
 from shardkit.network.rights import missing_right
 from shardkit.network.server_queries import query_all
 from shardkit.operations.commands import Shard
@@ -459,7 +460,7 @@ class Replicas:
             client: Any = self._clients.get(state.component, state.shard.number, raw=True)
         except (RedisError, ShardKitError, OSError):
             return
-        addresses = _known_to(client.connection_pool.master.manager, master)
+        addresses = _known_to(client.connection_pool.master.sentinels, master)
         if addresses is None:
             return
         shared = {n: v for n, v in master.fields.items() if n not in _OF_SERVICES}
@@ -504,16 +505,17 @@ class _Answer(NamedTuple):
     seconds: float
 
 
-def _known_to(manager: Any, master: Entry) -> list[tuple[str, int]] | None:
+def _known_to(sentinels: Sentinels, master: Entry) -> list[tuple[str, int]] | None:
     """Return the addresses of replicas that Sentinels see; None if no Sentinel answers.
 
     redis-py's `discover_slaves` does not distinguish that from a service without replicas.
     """
     addresses: list[tuple[str, int]] | None = None
-    for sentinel in manager.sentinels:
+    for sentinel in sentinels.clients:
         with suppress(RedisError, OSError):
             seen = sentinel.sentinel_slaves(master.fields["sentinel"]["service"])
-            addresses = manager.filter_slaves(seen)
+            alive = [each for each in seen if not (each["is_odown"] or each["is_sdown"])]
+            addresses = [(each["ip"], each["port"]) for each in alive]
             if addresses:
                 break
     return addresses

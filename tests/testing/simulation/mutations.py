@@ -243,7 +243,7 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     ),
     "together-anothers-replies": ("_LockStep._answer", "start += len(step)", "start += 0"),
     "moving-sent-twice": ("_may_go_on", "return is_unready(error) or", "return True or"),
-    "moving-stays": ("Clients.changed", "_leave(displaced, awaiting=False)", "pass"),
+    "moving-stays": ("Clients.changed", "_leave(displaced)", "pass"),
     "closing-leaves-connections": (
         "Pool._disconnect",
         "if inuse_connections else ()",
@@ -383,8 +383,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "self.master is not None and",
         "False and",
     ),
-    "sentinels-changing-master-is-named": ("_Manager.masters", "and view.address not in left", ""),
-    "sentinels-outdated-ones-count": ("_Manager.masters", "view.epoch == latest", "True"),
+    "sentinels-changing-master-is-named": ("Sentinels.masters", "and view.address not in left", ""),
+    "sentinels-outdated-ones-count": ("Sentinels.masters", "view.epoch == latest", "True"),
     "sentinels-replica-is-kept": (
         "ReplyParser._error",
         "self.unusable or refuses_to_serve(error)",
