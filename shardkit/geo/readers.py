@@ -499,8 +499,7 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
         OSError: the file cannot be read.
     """
     with extra("geo", "MaxMind databases"):
-        from maxminddb.decoder import Decoder
-        from maxminddb.reader import Metadata
+        from maxminddb import decoder, reader
     source = fspath(path)
     try:
         with open_regular(source) as file:  # not mapped: a truncated file would end the process
@@ -508,8 +507,8 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
         start = data.rfind(_METADATA) + len(_METADATA)
         if start < len(_METADATA):
             raise ValueError("it has no metadata")
-        about: Any = Metadata(**Decoder(data, start).decode(start)[0])  # type: ignore[arg-type]
-        decode = lru_cache(64)(Decoder(data, about.search_tree_size + _SEPARATOR).decode)
+        about: Any = reader.Metadata(**decoder.Decoder(data, start).decode(start)[0])  # type: ignore[arg-type]
+        decode = lru_cache(64)(decoder.Decoder(data, about.search_tree_size + _SEPARATOR).decode)
         for turn, (network, offset) in enumerate(_networks(data, about), 1):
             record, _ = decode(offset)
             try:

@@ -26,7 +26,7 @@ def _is_list(reply: object) -> bool:
     return isinstance(reply, list | dict | set)
 
 
-def _are_texts(reply: object) -> TypeGuard[list[bytes | str | None]]:
+def are_texts(reply: object) -> TypeGuard[list[bytes | str | None]]:
     """Return whether a reply is a list of texts; None is one that is not there."""
     return isinstance(reply, list) and all(map(_is_text, reply))
 
@@ -40,7 +40,7 @@ def _is_report(reply: object) -> bool:
 def _are_pairs(reply: object) -> bool:
     if isinstance(reply, dict):
         reply = [text for pair in reply.items() for text in pair]
-    return _are_texts(reply) and len(reply) % 2 == 0 and None not in reply
+    return are_texts(reply) and len(reply) % 2 == 0 and None not in reply
 
 
 def _are_ranked(reply: object) -> bool:
@@ -61,7 +61,7 @@ def _is_page(reply: object) -> bool:
 
 
 def _is_time(reply: object) -> bool:
-    return _are_texts(reply) and len(reply) == 2 and all(each and each.isdigit() for each in reply)
+    return are_texts(reply) and len(reply) == 2 and all(each and each.isdigit() for each in reply)
 
 
 PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
@@ -75,7 +75,7 @@ KINDS: Mapping[str, Callable[[object], bool]] = {
     "TYPE": lambda reply: isinstance(reply, bytes | str) and reply.isascii(),
     "INFO": _is_report,
     **dict.fromkeys(("GET", "GETRANGE", "HGET", "DUMP", "LINDEX"), _is_text),
-    **dict.fromkeys(("MGET", "HKEYS", "HMGET", "KEYS", "LRANGE"), _are_texts),
+    **dict.fromkeys(("MGET", "HKEYS", "HMGET", "KEYS", "LRANGE"), are_texts),
     "TIME": _is_time,
     **dict.fromkeys(("CONFIG GET", "HGETALL"), _are_pairs),
     **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
@@ -108,14 +108,11 @@ def _is_right(request: Command | Transaction, reply: Reply) -> bool | None:
 
 def _each(batch: Batch, replies: Sequence[Reply]) -> Iterator[tuple[Command | Transaction, Reply]]:
     for request, reply in zip(batch, replies, strict=True):
-        if isinstance(request, Transaction) and _has_length(reply, len(request.commands)):
-            yield from _each(request.commands, reply)
+        commands = request.commands if isinstance(request, Transaction) else ()
+        if commands and isinstance(reply, list) and len(reply) == len(commands):
+            yield from _each(commands, reply)
         else:
             yield request, reply
-
-
-def _has_length(reply: Reply, length: int) -> bool:
-    return isinstance(reply, list) and len(reply) == length
 
 
 def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> UnexpectedReply | None:
