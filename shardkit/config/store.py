@@ -747,9 +747,10 @@ def _mget(client: Any, keys: Sequence[str]) -> list[bytes | None]:
 
 def values_of(keys: Sequence[str], reply: Any) -> list[bytes | None]:
     """Return MGET's reply; raise redis-py's InvalidResponse for one of another kind."""
-    if not are_texts(reply) or len(reply) != len(keys):
+    values: list[Any] = reply if are_texts(reply) else []
+    if len(values) != len(keys):
         raise InvalidResponse(f"the reply to MGET cannot be used: {reply!r:.60}")
-    return reply
+    return values
 
 
 def _raw(client: Any, *command: Any) -> Any:
