@@ -14,6 +14,7 @@ from unicodedata import combining, east_asian_width
 
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
     MaxConnectionsError,
     RedisError,
     ResponseError,
@@ -287,6 +288,15 @@ class DeadlineExceeded(ShardTimeout):
     """A deadline has passed, after ``waited`` seconds of waiting for the server."""
 
     waited = 0.0
+
+
+class UnexpectedReply(ShardFailure, InvalidResponse):
+    """The server answered with something else than the command promises: it is not Redis's reply.
+
+    ``error`` is what reading the reply raised. The command may have been executed.
+    """
+
+    place: Any = None  # where the command was sent to, for the driver, which looks up the shard
 
 
 class CommandRefused(ShardFailure, ResponseError):

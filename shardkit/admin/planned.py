@@ -103,9 +103,7 @@ class _Opened:
     fixed: FixedLayout | None = None
 
     def __init__(self, kit: ShardKit, component: str, name: str) -> None:
-        flat = kit.driver.run(_read(Metadata(component, name, {})))
-        words = [word.decode(errors="replace") for word in flat]
-        stored: Mapping[str, str] = dict(zip(words[::2], words[1::2], strict=True))
+        stored = kit.driver.run(_read(Metadata(component, name, {})))
         self.meta = Metadata(component, name, deciding(stored))
         try:
             if stored["kind"] in _TYPES:
@@ -145,6 +143,7 @@ class _Opened:
         )
 
 
-def _read(meta: Metadata) -> Operation[list[bytes]]:
+def _read(meta: Metadata) -> Operation[Mapping[str, str]]:
     [flat] = yield [meta.opening(create=False)]
-    return list(flat)
+    words = [word.decode(errors="replace") for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))

@@ -63,6 +63,7 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.operations.commands import Key
+from shardkit.operations.reply_kinds import are_texts
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import run_steps
 from shardkit.routing.placement import DEFAULT
@@ -746,13 +747,10 @@ def _mget(client: Any, keys: Sequence[str]) -> list[bytes | None]:
 
 def values_of(keys: Sequence[str], reply: Any) -> list[bytes | None]:
     """Return MGET's reply; raise redis-py's InvalidResponse for one of another kind."""
-    if (
-        not isinstance(reply, list)
-        or len(reply) != len(keys)
-        or not all(value is None or isinstance(value, bytes | str) for value in reply)
-    ):
+    values: list[Any] = reply if are_texts(reply) else []
+    if len(values) != len(keys):
         raise InvalidResponse(f"the reply to MGET cannot be used: {reply!r:.60}")
-    return reply
+    return values
 
 
 def _raw(client: Any, *command: Any) -> Any:

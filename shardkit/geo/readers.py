@@ -18,7 +18,7 @@ import pickle
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from itertools import chain
@@ -273,6 +273,7 @@ class Rows:
         return next(csv.reader([text], delimiter=self._delimiter))
 
 
+_METADATA: Final = b"\xab\xcd\xefMaxMind.com"  # begins the last section of a .mmdb
 _SEPARATOR: Final = 16  # bytes between the search tree and the records of a .mmdb
 NOT_A_CITY: Final = "names no city, region or country"
 
@@ -498,16 +499,16 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
         OSError: the file cannot be read.
     """
     with extra("geo", "MaxMind databases"):
-        import maxminddb
-        from maxminddb.decoder import Decoder
+        from maxminddb import decoder, reader
     source = fspath(path)
     try:
         with open_regular(source) as file:  # not mapped: a truncated file would end the process
             data = file.read()
-            file.seek(0)
-            with closing(maxminddb.open_database(file, maxminddb.MODE_FD)) as database:
-                about = database.metadata()
-        decode = lru_cache(64)(Decoder(data, about.search_tree_size + _SEPARATOR).decode)
+        start = data.rfind(_METADATA) + len(_METADATA)
+        if start < len(_METADATA):
+            raise ValueError("it has no metadata")
+        about: Any = reader.Metadata(**decoder.Decoder(data, start).decode(start)[0])  # type: ignore[arg-type]
+        decode = lru_cache(64)(decoder.Decoder(data, about.search_tree_size + _SEPARATOR).decode)
         for turn, (network, offset) in enumerate(_networks(data, about), 1):
             record, _ = decode(offset)
             try:

@@ -16,7 +16,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
 from shardkit.events import observed
-from shardkit.kit.merges import OF_ALL, OfAll, why_not
+from shardkit.kit.merges import OF_ALL, ManyServers, OfAll, why_not
 from shardkit.network.connections.redis_private import NEVER_DECODE, learn_slots, nodes_of_slot
 from shardkit.network.links.cluster_clients import as_command
 from shardkit.operations.commands import Partial, Replies, Shard, raise_failures
@@ -64,10 +64,9 @@ class _Recipient(NamedTuple):
     shards: Sequence[Shard]  # that live there
 
 
-class _ForAllShards:
+class _ForAllShards(ManyServers):
     """What both faces share."""
 
-    _event_dispatcher: Any = None  # expected by redis-py's commands
     _is_async_client: bool
 
     def __init__(self, router: Any) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from redis.utils import str_if_bytes
 
+from shardkit.errors import RoutingError
 from shardkit.operations.commands import Reply
 from shardkit.routing.command_keys import command_name
 from shardkit.routing.keys import key_bytes
@@ -191,6 +192,26 @@ NOT_MERGED: Mapping[str, tuple[str, str]] = {
     " SLAVEOF SLOWLOG* SWAPDB SYNC": ("it administers one server, with all its users", _ALONE),
 }
 """Why commands are not merged and what to do instead, by patterns; the first that fits counts."""
+
+
+class ManyServers:
+    """What redis-py's methods expect of a client, for those who send to many servers."""
+
+    _event_dispatcher: Any = None
+
+    if not TYPE_CHECKING:  # redis-py's own types
+
+        def register_script(self, script: str | bytes) -> NoReturn:
+            """Refuse: raises RoutingError, because one server would have the script."""
+            raise RoutingError(
+                "register_script() is for one connection, and here commands go to many shards",
+                "use shardkit.LuaScript, which clients and pipelines take",
+            )
+
+        def get_encoder(self) -> NoReturn:
+            """Refuse `acl_setuser`, which alone asks."""
+            why, remedy = why_not("ACL SETUSER")
+            raise RoutingError(f"ACL SETUSER cannot be sent to many shards: {why}", remedy)
 
 
 def why_not(name: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of
 from shardkit.kit.lookup import CallSite, Plane
-from shardkit.kit.merges import SPLIT, split_of
+from shardkit.kit.merges import SPLIT, ManyServers, split_of
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
 from shardkit.network.links.cluster_clients import as_command
@@ -69,10 +69,8 @@ class _ShardCommand:
         self.reply: Reply = None
 
 
-class _CommandCollector:
+class _CommandCollector(ManyServers):
     """A list of commands for the keys of one component."""
-
-    _event_dispatcher: Any = None  # expected by redis-py's commands
 
     def __init__(self, plane: Plane, site: CallSite) -> None:
         self._plane = plane

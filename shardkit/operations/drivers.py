@@ -28,6 +28,7 @@ from shardkit.errors import (
     ShardErrors,
     ShardFailure,
     ShardKitError,
+    UnexpectedReply,
 )
 from shardkit.events import finished, handlers, observed, started
 from shardkit.operations.arguments import check_seconds
@@ -60,6 +61,7 @@ from shardkit.operations.deadlines import (
     within,
 )
 from shardkit.operations.operation import Operation, Page, Stream
+from shardkit.operations.reply_kinds import READING_ERRORS, misread
 from shardkit.operations.steps import arun_steps, run_steps
 
 T = TypeVar("T")
@@ -109,35 +111,44 @@ class BlockingDriver(_StepRunner):
             with within(begin()):
                 return self.run(steps)
         call = started(*call_of(steps)) if handlers else None
+        older: Any = None  # the exchanges before the last, whose replies steps may read late
+        past: Any = None
+        sent = replies = None
         try:
             step = next(steps)
             while True:
+                older, past, sent = past, (sent, replies), step
                 if type(step) is list:
                     replies = self._send(step)
                     if not replies.failed:
                         step = steps.send(replies)
                         continue
-                    step = _answer(steps, step, replies)
                 else:
-                    step = _answer(steps, step, self._run_step(step))
+                    replies = self._run_step(step)
+                step = _answer(steps, step, replies)
         except StopIteration as done:
             value: T = done.value
             if call is not None:
                 finished(call, None)
             return value
         except BaseException as error:
+            failure = _explained(error, steps, (sent, replies), past, older)
             if (step := _interrupt(steps, error)) is not None:
                 with suppress(Exception, Interrupted), within(None):
                     while True:  # until StopIteration
                         step = _answer(steps, step, self._run_step(step))
-            if isinstance(error, DamagedDataError):
-                self.run(_located(error))
+            if isinstance(failure, _LOCATED):
+                self.run(_located(failure))
             if call is not None:
-                finished(call, error)
+                finished(call, failure)
+            if failure is not error:
+                raise failure from error
             raise
 
     def iterate(self, steps: Stream[T]) -> Generator[T, None, None]:
         """Run a stream: yield its values one by one."""
+        past: Any = None
+        sent = replies = None
         try:
             step: Any = next(steps)
             while True:
@@ -146,11 +157,17 @@ class BlockingDriver(_StepRunner):
                     step = None  # so that only one page is held at a time
                     step = next(steps)
                 else:
-                    step = _answer(steps, step, self._run_step(step))
+                    past, sent = (sent, replies), step
+                    replies = self._run_step(step)
+                    step = _answer(steps, step, replies)
         except StopIteration:
             return
-        except DamagedDataError as error:
-            self.run(_located(error))
+        except Exception as error:
+            failure = _explained(error, steps, (sent, replies), past)
+            if isinstance(failure, _LOCATED):
+                self.run(_located(failure))
+            if failure is not error:
+                raise failure from error
             raise
         finally:
             steps.close()
@@ -172,8 +189,8 @@ class BlockingDriver(_StepRunner):
                     with suppress(Exception), within(None):
                         self._take_turns(lock_step)
                 raise
-            for damage in lock_step.damage():
-                self.run(_located(damage))
+            for error in lock_step.unlocated():
+                self.run(_located(error))
             return lock_step.values()
 
     def _take_turns(self, lock_step: _LockStep) -> None:
@@ -200,41 +217,50 @@ class AwaitingDriver(_StepRunner):
             with within(begin()):
                 return await self.run(steps)
         call = started(*call_of(steps)) if handlers else None
+        older: Any = None  # the exchanges before the last, whose replies steps may read late
+        past: Any = None
+        sent = replies = None
         try:
             step = next(steps)
             while True:
+                older, past, sent = past, (sent, replies), step
                 if type(step) is list:
                     waiting = None if handlers else self._start(step)
                     if waiting is None:
                         replies = await self._send(step)
                     else:  # the usual case, by which no further coroutine runs
-                        received = await waiting[0]
-                        if not received.refused:
-                            step = steps.send(received)
+                        replies = await waiting[0]
+                        if not replies.refused:
+                            step = steps.send(replies)
                             continue
                         replies = await self.link.finish(step, waiting)
                     if not replies.failed:
                         step = steps.send(replies)
                         continue
-                    step = _answer(steps, step, replies)
                 else:
-                    step = _answer(steps, step, await self._run_step(step))
+                    replies = await self._run_step(step)
+                step = _answer(steps, step, replies)
         except StopIteration as done:
             value: T = done.value
             if call is not None:
                 finished(call, None)
             return value
         except BaseException as error:
+            failure = _explained(error, steps, (sent, replies), past, older)
             if (step := _interrupt(steps, error)) is not None:
                 await shielded(self._run_on(steps, step))
-            if isinstance(error, DamagedDataError):
-                await self.run(_located(error))
+            if isinstance(failure, _LOCATED):
+                await self.run(_located(failure))
             if call is not None:
-                finished(call, error)
+                finished(call, failure)
+            if failure is not error:
+                raise failure from error
             raise
 
     async def iterate(self, steps: Stream[T]) -> AsyncGenerator[T, None]:
         """Run a stream: yield its values one by one."""
+        past: Any = None
+        sent = replies = None
         try:
             step: Any = next(steps)
             while True:
@@ -244,11 +270,17 @@ class AwaitingDriver(_StepRunner):
                     step = None
                     step = next(steps)
                 else:
-                    step = _answer(steps, step, await self._run_step(step))
+                    past, sent = (sent, replies), step
+                    replies = await self._run_step(step)
+                    step = _answer(steps, step, replies)
         except StopIteration:
             return
-        except DamagedDataError as error:
-            await self.run(_located(error))
+        except Exception as error:
+            failure = _explained(error, steps, (sent, replies), past)
+            if isinstance(failure, _LOCATED):
+                await self.run(_located(failure))
+            if failure is not error:
+                raise failure from error
             raise
         finally:
             steps.close()
@@ -265,8 +297,8 @@ class AwaitingDriver(_StepRunner):
                 if lock_step.interrupt():
                     await shielded(self._take_turns(lock_step))
                 raise
-            for damage in lock_step.damage():
-                await self.run(_located(damage))
+            for error in lock_step.unlocated():
+                await self.run(_located(error))
             return lock_step.values()
 
     async def _take_turns(self, lock_step: _LockStep) -> None:
@@ -320,8 +352,23 @@ def call_of(steps: object) -> tuple[str, str]:
     return name, ""
 
 
-def _located(error: DamagedDataError) -> Operation[None]:
+_LOCATED = DamagedDataError, UnexpectedReply
+
+
+def _explained(error: BaseException, steps: Any, *exchanges: Any) -> BaseException:
+    """Return the error itself, unless steps raised it over a reply that Redis does not give."""
+    ended = getattr(steps, "gi_frame", None) is None
+    return (ended and misread(error, filter(None, exchanges))) or error
+
+
+def _located(error: DamagedDataError | UnexpectedReply) -> Operation[None]:
     """Add the key that must be searched for, and the shard, to an error."""
+    if isinstance(error, UnexpectedReply):
+        [(shard, _)] = yield Locate([(error.place, error.key)])
+        details = {"shard": str(shard), "command": error.command, "error": error.error}
+        message = f"{shard}: {error.message}"
+        error.__init__(message, error.remedy, key=error.key, maybe_executed=True, **details)  # type: ignore[misc]
+        return
     if error.search is not None and (damaged := (yield from error.search())) is not None:
         place, key = damaged
         component = place if isinstance(place, str) else place.component
@@ -384,7 +431,12 @@ def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
             raise_failures(answer)
         except (ShardErrors, DamagedDataError) as errors:
             return steps.throw(errors)
-    return steps.send(answer)
+    try:
+        return steps.send(answer)
+    except READING_ERRORS as error:
+        if (failure := _explained(error, steps, (step, answer))) is not error:
+            raise failure from error
+        raise
 
 
 class _LockStep:
@@ -468,8 +520,8 @@ class _LockStep:
             self._advance(n, self._operations[n].throw, Interrupted())
         return bool(self._steps)
 
-    def damage(self) -> list[DamagedDataError]:
-        return [error for error in self._errors if isinstance(error, DamagedDataError)]
+    def unlocated(self) -> list[DamagedDataError | UnexpectedReply]:
+        return [error for error in self._errors if isinstance(error, _LOCATED)]
 
     def values(self) -> list[Any]:
         """Return the operations' values, in order."""

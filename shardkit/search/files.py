@@ -15,8 +15,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import partial
 from html.parser import HTMLParser
 from importlib.metadata import Distribution, distributions
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -294,6 +296,9 @@ _UNREADABLE = (SyntaxError, ValueError, AssertionError, NotImplementedError, Rec
 _NOT_UTF8 = tuple(mark for mark, encoding in _MARKS if encoding != "utf-8")
 
 
+_MOST_PIECES = 10  # of a line that is too long; see `MAX_FILE_BYTES`
+
+
 def _json_lines(path: Path, name: str) -> Iterator[FileDocument | SkippedFile]:
     with open_regular(path) as file:
         number = 0
@@ -304,9 +309,12 @@ def _json_lines(path: Path, name: str) -> Iterator[FileDocument | SkippedFile]:
                 yield SkippedFile(name, "is UTF-16 or UTF-32; JSON lines are UTF-8")
                 return
             if len(line) == MAX_FILE_BYTES and not line.endswith(b"\n"):
-                while (more := file.readline(MAX_FILE_BYTES)) and not more.endswith(b"\n"):
-                    pass
                 yield SkippedFile(where, f"is longer than {MAX_FILE_BYTES // 2**20} MB")
+                rest = iter(partial(file.readline, MAX_FILE_BYTES), b"")
+                ends = any(piece.endswith(b"\n") for piece in islice(rest, _MOST_PIECES))
+                if not ends and file.read(1):
+                    yield SkippedFile(name, f"is not read after line {number}, which does not end")
+                    return
             elif line.strip():
                 yield _json_document(line.decode("utf-8-sig", "replace"), where)
 

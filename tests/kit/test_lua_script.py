@@ -12,7 +12,7 @@ import redis.asyncio as aioredis
 from link_helpers import FACES, count_of, of, opened
 
 from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
-from shardkit.errors import InvalidArgumentError, ShardErrors
+from shardkit.errors import InvalidArgumentError, RoutingError, ShardErrors
 from shardkit.local import LocalCluster, LocalServers
 
 BUMP = LuaScript("return redis.call('INCRBY', KEYS[1], ARGV[1])", "bump")
@@ -123,6 +123,19 @@ async def test_pipelines_over_shards_load_a_registered_script(
             replies = await of(pipe.get("k1").execute())
             assert replies == [*([b"k%d" % n, b"%d" % n] for n in range(30)), None]
             flush_scripts(servers)
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_many_shards_refuse_to_register_a_script_with_one(
+    kind: str, shard_map: ShardMap
+) -> None:
+    async with opened(kind, shard_map) as face:
+        router = face.kit.key_sharded("many")
+        for asked in (router.all, router.pipeline()):
+            with pytest.raises(RoutingError, match=r"LuaScript"):
+                asked.register_script("return 1")
+            with pytest.raises(RoutingError, match=r"^ACL SETUSER"):
+                await of(asked.acl_setuser("ada"))
 
 
 def test_a_script_registered_elsewhere_is_refused_with_a_remedy(kit: ShardKit) -> None:

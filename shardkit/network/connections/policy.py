@@ -121,7 +121,8 @@ class CallPolicy:
             arrived = getattr(error, "maybe_executed", False) if sent is None else sent
             if_away = self.if_away
             return unreached(self.shard, self.address, error, if_away, sent=bool(arrived))
-        if isinstance(error, redis.ResponseError | redis.ConnectionError) and error.args:
+        naming = redis.ResponseError, redis.ConnectionError, redis.InvalidResponse
+        if isinstance(error, naming) and error.args:
             text, *rest = error.args
             error.args = (f"{text} [{self.shard}, {self.address}]", *rest)
             error.shard, error.address = str(self.shard), self.address  # type: ignore[union-attr]

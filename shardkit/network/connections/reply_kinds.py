@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import redis
 
 from shardkit.network.connections.redis_private import reply_callbacks
+from shardkit.operations.reply_kinds import KINDS, PAGES
 
 # The numbers that commands and the dashboard read, of INFO and of CLIENT LIST.
 _NUMBERS = re.compile(
@@ -22,63 +23,7 @@ _NUMBERS = re.compile(
 )
 
 
-def _is_text(reply: object) -> bool:
-    return reply is None or isinstance(reply, bytes | str)
-
-
-def _is_list(reply: object) -> bool:
-    return isinstance(reply, list | dict | set)
-
-
-def _are_texts(reply: object) -> TypeGuard[list[bytes | str | None]]:
-    """Return whether a reply is a list of texts; None is one that is not there."""
-    return isinstance(reply, list) and all(map(_is_text, reply))
-
-
-def _is_report(reply: object) -> bool:
-    if isinstance(reply, bytes):
-        reply = reply[:1000].decode(errors="replace")
-    return isinstance(reply, str) and re.match("\\s*($|#|[^\n]*:)", reply) is not None
-
-
-def _are_pairs(reply: object) -> bool:
-    if isinstance(reply, dict):
-        reply = [text for pair in reply.items() for text in pair]
-    return _are_texts(reply) and len(reply) % 2 == 0 and None not in reply
-
-
-def _are_ranked(reply: object) -> bool:
-    """Return whether a reply is a list of texts, or in RESP3 of pairs of a text and a number."""
-    return isinstance(reply, list) and all(
-        isinstance(each, bytes | str)
-        or (isinstance(each, list) and len(each) == 2 and isinstance(each[1], float | int))
-        for each in reply
-    )
-
-
-def _is_count(reply: object) -> bool:
-    return isinstance(reply, int)
-
-
-def _is_page(reply: object) -> bool:
-    return isinstance(reply, list) and len(reply) == 2 and _is_text(reply[0]) and _is_list(reply[1])
-
-
-_PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
-_SHAPES: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("CLIENT LIST", "TYPE"), lambda reply: isinstance(reply, bytes | str)),
-    "INFO": _is_report,
-    **dict.fromkeys(("GET", "HGET", "DUMP"), _is_text),
-    **dict.fromkeys(("MGET", "HMGET", "KEYS", "LRANGE", "TIME"), _are_texts),
-    **dict.fromkeys(("CONFIG GET", "HGETALL"), _are_pairs),
-    **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
-    **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),
-    **dict.fromkeys(_PAGES, _is_page),
-    **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
-    **dict.fromkeys(("STRLEN", "EXISTS"), _is_count),
-    "MEMORY USAGE": lambda reply: reply is None or _is_count(reply),
-}
-_READ = (*_PAGES, "INFO", "CLIENT LIST", "TIME", "ROLE", "CONFIG GET")  # by redis-py, into parts
+_READ = (*PAGES, "INFO", "CLIENT LIST", "TIME", "ROLE", "CONFIG GET")  # by redis-py, into parts
 
 
 def check_replies(client: Any, *, reports: bool = False) -> None:
@@ -86,7 +31,7 @@ def check_replies(client: Any, *, reports: bool = False) -> None:
 
     With ``reports``, also the numbers that operators' commands read, and frequent commands.
     """
-    for name in _SHAPES if reports else _READ:
+    for name in KINDS if reports else _READ:
         parse = reply_callbacks(client).get(name)
         if isinstance(parse, partial) and parse.func is _checked:
             parse = parse.args[1]
@@ -95,7 +40,7 @@ def check_replies(client: Any, *, reports: bool = False) -> None:
 
 def require_kind(command: str, reply: object) -> None:
     """Raise redis-py's InvalidResponse for a command's reply of another kind."""
-    if command in _SHAPES and not _SHAPES[command](reply):
+    if command in KINDS and not KINDS[command](reply):
         raise _unusable(command, reply)
 
 

@@ -24,13 +24,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
+from traceback import walk_tb
 from typing import Any
 
 import redis
 import redis.asyncio as aioredis
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, RedisError, ResponseError, WatchError
+from redis.exceptions import (
+    ConnectionError,
+    InvalidResponse,
+    RedisError,
+    ResponseError,
+    WatchError,
+)
 
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
@@ -140,7 +147,13 @@ class _KitClient(RegistersScripts):
         if callback is None:
             return reply
         options.pop("keys", None)
-        return callback(reply, **options)
+        try:
+            return callback(reply, **options)
+        except Exception as error:
+            unusable = _unusable(error, name)
+            if unusable is None:
+                raise
+            raise self.connection_pool.policy.named(unusable) from error
 
     @run_by_face
     def _again(self: Any, args: Any, options: Any, last: Exception) -> Steps[Any]:
@@ -176,6 +189,19 @@ def _naming_errors(client: Any) -> Iterator[None]:
         raise policy_of(client).named(error) from error.__cause__
 
 
+def _unusable(error: BaseException, name: Any) -> InvalidResponse | None:
+    """Return the error of a reply that redis-py cannot read; None for an error of another kind."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    module = str(frame.f_globals.get("__name__"))
+    if (module != __name__ and not module.startswith("redis.")) or isinstance(error, RedisError):
+        return None
+    if not isinstance(
+        error, ArithmeticError | AttributeError | LookupError | TypeError | ValueError
+    ):
+        return None
+    return InvalidResponse(f"the reply to {name} cannot be used ({type(error).__name__})")
+
+
 class _piped(watched):  # noqa: N801 - a context manager
     """Send the events of a pipeline's exchange, and name its errors."""
 
@@ -193,6 +219,9 @@ class _piped(watched):  # noqa: N801 - a context manager
                 reraise_handlers(error)
                 if self._executes and getattr(error.__context__, "maybe_executed", False):
                     raise error.__context__ from None  # type: ignore[misc]
+            unusable = _unusable(error, "a command of a pipeline") if error else None
+            if unusable is not None:
+                raise unusable from error
         except BaseException as behind:
             error = behind
             raise

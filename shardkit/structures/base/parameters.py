@@ -291,14 +291,11 @@ class Metadata:
         """Compare the reply to `opening`, sent at ``sent_at``, with these parameters."""
         self.checked = False
         generations = []
-        try:
-            if create:
-                due, reply, *generations = reply
-                self.due = max(0, int(due))
-            words = [word.decode(errors="replace") for word in reply]
-            stored = dict(zip(words[::2], words[1::2], strict=True))
-        except (AttributeError, TypeError, ValueError):  # of a server that sends anything
-            raise damage(self.to, self.key, "a reply of another kind", "parameters") from None
+        if create:
+            due, reply, *generations = reply
+            self.due = max(0, int(due))
+        words = [word.decode(errors="replace") for word in reply]
+        stored = dict(zip(words[::2], words[1::2], strict=True))
         self.deleting = stored.pop(DELETING, None) is not None
         self.expiring = create and DUE in stored and not self.deleting
         if stored:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import hiredis
 import pytest
 import redis
 from arranged import map_of
 from click.testing import CliRunner
 from link_helpers import of, opened, two
+from relays import Relay
 from resources import bounded
 from scripted_server import scripted
 
@@ -93,40 +91,6 @@ def test_a_number_that_is_none_is_said_of_the_server(number: str, command: str) 
             result = CliRunner().invoke(app, [*command.split(), "-c", str(path)])
     assert result.exit_code in (0, 1)
     assert "should not happen" not in result.output
-
-
-class Relay:
-    """A server in front of another, whose replies to some commands it replaces."""
-
-    def __init__(self, port: int) -> None:
-        self.replaced: dict[str, bytes] = {}
-        self._to = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                own, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(own,), daemon=True).start()
-
-    def _serve(self, own: socket.socket) -> None:
-        with suppress(OSError), own, socket.create_connection(("127.0.0.1", self._to)) as other:
-            commands, replies = hiredis.Reader(), hiredis.Reader()
-            while data := own.recv(65536):
-                commands.feed(data)
-                while (args := commands.gets()) is not False:
-                    other.sendall(b"".join(redis.Connection().pack_command(*args)))
-                    whole = b""
-                    while replies.gets() is False:
-                        whole += (piece := other.recv(65536))
-                        replies.feed(piece)
-                    own.sendall(self.replaced.get(bytes(args[0]).decode(), whole))
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
 
 
 KINDS = (b":7\r\n", b"*0\r\n", b"$3\r\nabc\r\n", b"*1\r\n*0\r\n", b"*2\r\n:1\r\n:-1\r\n")

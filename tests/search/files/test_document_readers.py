@@ -351,3 +351,12 @@ def test_the_mappings_say_what_fields_and_attributes_are() -> None:
         "votes": {"type": "double"},
         "updated": {"type": "date"},
     }
+
+
+def test_a_line_that_does_not_end_is_not_read_to_the_end_of_its_file(tmp_path: Path) -> None:
+    endless = tmp_path / "endless.jsonl"
+    with endless.open("wb") as file:
+        file.truncate(2**40)
+    too_long, rest = documents_of(endless)
+    assert too_long == SkippedFile(f"{endless}#1", "is longer than 10 MB")
+    assert rest == SkippedFile(str(endless), "is not read after line 1, which does not end")

@@ -1,0 +1,160 @@
+"""The kinds of replies that commands promise, and which reply is to blame for an error. Pure."""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeGuard
+
+from shardkit.errors import ShardFailure, ShardKitError, UnexpectedReply
+from shardkit.operations.commands import Batch, Command, PlainCommands, Reply, Transaction
+
+# What reading a reply of another kind raises.
+READING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error
+
+
+def _is_text(reply: object) -> bool:
+    return reply is None or isinstance(reply, bytes | str)
+
+
+def _is_list(reply: object) -> bool:
+    return isinstance(reply, list | dict | set)
+
+
+def are_texts(reply: object) -> TypeGuard[list[bytes | str | None]]:
+    """Return whether a reply is a list of texts; None is one that is not there."""
+    return isinstance(reply, list) and all(map(_is_text, reply))
+
+
+def _is_report(reply: object) -> bool:
+    if isinstance(reply, bytes):
+        reply = reply[:1000].decode(errors="replace")
+    return isinstance(reply, str) and re.match("\\s*($|#|[^\n]*:)", reply) is not None
+
+
+def _are_pairs(reply: object) -> bool:
+    if isinstance(reply, dict):
+        reply = [text for pair in reply.items() for text in pair]
+    return are_texts(reply) and len(reply) % 2 == 0 and None not in reply
+
+
+def _are_ranked(reply: object) -> bool:
+    """Return whether a reply is a list of texts, or in RESP3 of pairs of a text and a number."""
+    return isinstance(reply, list) and all(
+        isinstance(each, bytes | str)
+        or (isinstance(each, list) and len(each) == 2 and isinstance(each[1], float | int))
+        for each in reply
+    )
+
+
+def _is_count(reply: object) -> bool:
+    return isinstance(reply, int)
+
+
+def _is_page(reply: object) -> bool:
+    return isinstance(reply, list) and len(reply) == 2 and _is_text(reply[0]) and _is_list(reply[1])
+
+
+def _is_time(reply: object) -> bool:
+    return are_texts(reply) and len(reply) == 2 and all(each and each.isdigit() for each in reply)
+
+
+PAGES = ("SCAN", "HSCAN", "SSCAN", "ZSCAN")
+_COUNTS = re.compile(
+    "APPEND|BITCOUNT|DBSIZE|DEL|(DECR|INCR)(BY)?|EXISTS|P?EXPIRE(AT|TIME)?|HDEL|HEXISTS|HINCRBY|HLEN|"
+    "HSET(NX)?|HSTRLEN|[LR]PUSH|LLEN|LREM|PERSIST|PFADD|PFCOUNT|P?TTL|SADD|SCARD|SISMEMBER|SREM|"
+    "SETRANGE|STRLEN|UNLINK|WAIT|ZCARD|ZCOUNT|ZLEXCOUNT|ZREM|ZREMRANGEBY(LEX|RANK|SCORE)"
+)
+KINDS: Mapping[str, Callable[[object], bool]] = {
+    "CLIENT LIST": lambda reply: isinstance(reply, bytes | str),
+    "TYPE": lambda reply: isinstance(reply, bytes | str) and reply.isascii(),
+    "INFO": _is_report,
+    **dict.fromkeys(("GET", "GETRANGE", "HGET", "DUMP", "LINDEX"), _is_text),
+    **dict.fromkeys(("MGET", "HKEYS", "HMGET", "KEYS", "LRANGE"), are_texts),
+    "TIME": _is_time,
+    **dict.fromkeys(("CONFIG GET", "HGETALL"), _are_pairs),
+    **dict.fromkeys(("ZRANGE", "ZREVRANGE"), _are_ranked),
+    **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),
+    **dict.fromkeys(PAGES, _is_page),
+    **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
+    **dict.fromkeys(("STRLEN", "EXISTS"), _is_count),
+    "MEMORY USAGE": lambda reply: reply is None or _is_count(reply),
+}
+# Of these, the kind is all that a command promises, with the number of texts.
+_TOLD = {"GET", "HGET", "HGETALL", "HKEYS", "LINDEX", "LRANGE"}
+_ARGUMENTS_BEFORE = {"HMGET": 2, "MGET": 1}  # those of which no text comes
+
+
+def _is_right(request: Command | Transaction, reply: Reply) -> bool | None:
+    """Return whether a reply is what a command promises; None if that cannot be told."""
+    if isinstance(reply, ShardFailure):
+        return True
+    if isinstance(request, Transaction) or request.script is not None:
+        return None
+    name = str(request.args[0]).upper()
+    if _COUNTS.fullmatch(name):
+        return _is_count(reply)
+    if name in KINDS and not KINDS[name](reply):
+        return False
+    if name in _ARGUMENTS_BEFORE:
+        return len(reply) == len(request.args) - _ARGUMENTS_BEFORE[name]
+    return True if name in _TOLD else None
+
+
+def _each(batch: Batch, replies: Sequence[Reply]) -> Iterator[tuple[Command | Transaction, Reply]]:
+    for request, reply in zip(batch, replies, strict=True):
+        commands = request.commands if isinstance(request, Transaction) else ()
+        if commands and isinstance(reply, list) and len(reply) == len(commands):
+            yield from _each(commands, reply)
+        else:
+            yield request, reply
+
+
+def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> UnexpectedReply | None:
+    """Return what is wrong if our own steps raised an error over a reply; None if all are right.
+
+    Where that cannot be told, as of scripts, the reply that is least like the others is to blame.
+    """
+    if isinstance(error, ShardKitError) or not (
+        isinstance(error, READING_ERRORS) and _is_ours(error)
+    ):
+        return None
+    pairs = chain.from_iterable(
+        _each(batch, replies)
+        for batch, replies in exchanges
+        if isinstance(batch, list | PlainCommands) and isinstance(replies, list)
+    )
+    every = [(_is_right(*pair), *pair) for pair in pairs]
+    wrong = [each for each in every if each[0] is False] or [each for each in every if not each[0]]
+    if not wrong:
+        return None
+    shapes = Counter(_shape(reply) for _, _, reply in every)
+    _, request, reply = min(wrong, key=lambda each: shapes[_shape(each[2])])
+    unexpected = UnexpectedReply(
+        f"the reply to {request.name} cannot be used ({type(error).__name__}): {reply!r:.60}",
+        "see by `shardkit status` what answers there, and report it if that is Redis or Valkey",
+        command=request.name,
+        key=request.key if isinstance(request.key, bytes) else str(request.key),
+        error=error,
+        maybe_executed=True,
+    )
+    unexpected.place = request.to
+    return unexpected
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return whether our own code raised an error, or what it called of Python's own."""
+    packages = (
+        str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+    return [each for each in packages if each not in sys.stdlib_module_names][-1:] == ["shardkit"]
+
+
+def _shape(reply: Any) -> object:
+    return type(reply), isinstance(reply, list) and len(reply)
