@@ -156,15 +156,13 @@ class Attempt:
         if len(request.endpoints) == 1:
             return [self]
         parts = []
-        start = first_run = 0
+        start = 0
         for n, (end, alone) in enumerate(zip(request.ends, request.by_shard(), strict=True)):
             part = Attempt(alone)
             form = request.forms[n]
             part.refused, part.sent = self.refused, self.sent and form != CONFIRMED
             part.ended, part.written = self.ended, self.written
-            if request.runs:
-                part.server_request.runs = request.runs[first_run : request.run_ends[n]]
-                first_run = request.run_ends[n]
+            part.server_request.runs = request.runs[n : n + 1]
             if end > len(self.replies) or (self.error is not None and form == CONFIRMED):
                 part.error = self.error
             else:

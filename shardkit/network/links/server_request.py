@@ -56,7 +56,6 @@ from shardkit.network.connections.effects import (
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import (
     ADDED,
-    CHANGES,
     CONFIRMED,
     EXEC,
     MULTI,
@@ -75,12 +74,9 @@ from shardkit.network.links.resp import (
     JoinedRun,
     UniformCommands,
     join,
-    join_all,
-    joined_kind,
     pack,
     pack_all,
     pack_command,
-    pack_joined,
     split,
 )
 from shardkit.operations.commands import (
@@ -97,6 +93,7 @@ from shardkit.operations.server_errors import meaning
 from shardkit.recent import Recent
 from shardkit.routing.command_keys import key_positions, reads_only
 from shardkit.routing.keys import key_bytes
+from shardkit.routing.placement import slots_of
 
 LONGEST_PAUSE = 0.5
 
@@ -145,10 +142,10 @@ class ServerRequest:
     joins: bool = False  # whether uniform neighbours become one command (see `resp`)
     in_slots: bool = False  # whether joined commands need keys of one slot
     node: str = ""  # of a cluster
-    runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies
-    # Of several databases, after packing: the replies and the runs up to each one's end.
+    # After packing: how to split joined replies, by database; and of several databases, the replies
+    # up to each one's end.
+    runs: list[list[JoinedRun]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    run_ends: list[int] = field(default_factory=list)
     forms: list[int] = field(default_factory=list)  # of several databases: see `framing`
     does: int = WRITES  # of a single one, after packing: the effects of the commands
 
@@ -190,7 +187,6 @@ class ServerRequest:
             uniform=uniform,
             ends=[],
             runs=[],
-            run_ends=[],
             forms=[],
         )
 
@@ -206,23 +202,55 @@ class ServerRequest:
         if len(self.endpoints) > 1:
             return self._chunks_of_several()
         self.does = self.effects()
-        if self.uniform is not None:
-            joined = join_all(self.uniform) if self.joins else None
-            if joined is None:
-                return self.uniform.chunks()
-            chunks, self.runs = joined
-            return chunks
+        uniform = self._by_column()
+        if uniform is not None:
+            joined = self._joined(uniform)
+            cuts = uniform.cuts(resp.CHUNK_JOINED if joined[0] else resp.CHUNK_REQUESTS)
+            counts = list(map(sub, cuts[1:], cuts))
+            if joined[0]:
+                self.runs, counts = [counts], [1] * len(counts)
+            return list(map(Chunk, uniform.packed(cuts, *joined), counts))
         chunks = []
         # Slice by slice, so that each stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
             positions = self.positions[start : start + resp.CHUNK_REQUESTS]
-            if self.rows is not None and not self.asking:
-                chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
+            rows = self._rows(positions)
+            if rows is not None:
+                chunks += pack_all(rows)
             else:
-                chunks += self._packed(self._requests(positions))
-        if self.runs and max(self.runs) < 0:
-            self.runs = []
+                packed = list(map(self._pack, self._requests(positions)))
+                chunks += join([data for data, _ in packed], [count for _, count in packed])
         return chunks
+
+    def _rows(self, positions: Sequence[int]) -> list[Arguments] | None:
+        """Return the names and arguments of requests, if that is all of them."""
+        if self.asking:
+            return None
+        if self.rows is not None:
+            return list(map(self.rows.__getitem__, positions))
+        requests = self._requests(positions)
+        if set(map(type, requests)) != {Command} or set(map(_SCRIPT, requests)) != {None}:
+            return None
+        return list(map(_ARGS, requests))
+
+    def _by_column(self) -> UniformCommands | None:
+        """Return the requests by column if all are uniform, and that is worth looking at."""
+        worth = self.joins or len(self.endpoints) > 1  # else `pack_all` looks, slice by slice
+        if self.uniform is not None or not worth:
+            return self.uniform
+        if len(self.positions) < (2 if self.joins else resp.MIN_UNIFORM):
+            return None
+        rows = self._rows(self.positions)
+        return None if rows is None else UniformCommands.of(rows)
+
+    def _joined(self, uniform: UniformCommands) -> tuple[str, int]:
+        """Return the command that uniform requests become; see `UniformCommands.joined`."""
+        few = self.starts[-1] < _LEAST_JOINED * len(self.endpoints) and uniform.name != "SET"
+        if not self.joins or few:
+            return "", 0
+        if self.in_slots and len(set(slots_of(uniform.columns[0]))) > 1:
+            return "", 0
+        return uniform.joined()
 
     def effects(self) -> int:
         """Return what the requests do; raises InvalidArgumentError as `effects_of` does."""
@@ -242,50 +270,56 @@ class ServerRequest:
         """Pack the requests, without those of databases that need a confirmed SELECT."""
         may_multi = self.endpoints[0].access.way.may_multi
         selects = [endpoint.database.select for endpoint in self.endpoints]  # type: ignore[union-attr]
-        starts, uniform, rows = self.starts, self.uniform, self.rows
-        self.ends, self.run_ends, self.forms = [], [], []
-        if uniform is None and rows is not None and not self.joins:
-            rows = itemgetter(*self.positions)(rows)
-            uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
-        if uniform is not None:
-            kind = joined_kind(uniform) if self.joins else None
-            if starts[-1] < _LEAST_JOINED * len(selects) and uniform.name != "SET":
-                kind = None
-            form, does = SELECTED, _harmless(effects((uniform.name,)), (uniform.name,))
-            if does & CHANGES:
-                most = 1 if kind else max(map(sub, starts[1:], starts))
-                form = form_of(does, uniform.largest(starts), most, may_multi)
-            if form != CONFIRMED:  # else perhaps a part does not need that
-                packed = uniform.in_parts(starts, selects, *(kind or ("", 0)), form == WRAPPED)
-                if packed is not None:
-                    self.forms = [form] * len(selects)
-                    if kind is not None:
-                        self.runs = list(map(sub, starts[1:], starts))
-                        self.run_ends = list(range(1, len(starts)))
-                    chunks, self.ends = packed
-                    return chunks
-        all_chunks: list[Chunk] = []
+        self.ends, self.forms = [], []
+        packed = self._packed_at_once(selects, may_multi)
+        if packed is not None:
+            return packed
+        chunks_of_all: list[Chunk] = []
         for n, select in enumerate(selects):
             part = self.parts([n])
             part.brought = set(self.brought)
             chunks = part.chunks()
-            first, count = chunks[0], sum(each.replies for each in chunks)
-            several = len(chunks) > 1
-            form = form_of(part.does, len(first.data), count, may_multi, several)
+            first, count = chunks[0], sum(chunk.replies for chunk in chunks)
+            form = form_of(part.does, len(first.data), count, may_multi, len(chunks) > 1)
             self.forms.append(form)
+            if self.joins:
+                self.runs.append(part.runs[0] if part.runs else [-count])
             if form == CONFIRMED:
                 chunks, count = [], 0
             else:
                 self.brought |= part.brought
-                self.runs += (part.runs or [-count]) if self.joins else []
                 first.data, count = framed(form, select, first.data), count + ADDED[form]
                 first.replies += ADDED[form]
-            all_chunks += chunks
-            self.run_ends.append(len(self.runs))
+            chunks_of_all += chunks
             self.ends.append(count + (self.ends[-1] if self.ends else 0))
-        if not all_chunks:
-            return []
-        return join([each.data for each in all_chunks], [each.replies for each in all_chunks])
+        data, counts = (
+            [each.data for each in chunks_of_all],
+            [each.replies for each in chunks_of_all],
+        )
+        return join(data, counts) if data else []
+
+    def _packed_at_once(self, selects: Sequence[bytes], may_multi: bool) -> list[Chunk] | None:
+        """Pack uniform requests of several databases; None if some database's are too many."""
+        uniform, sizes = self._by_column(), list(map(sub, self.starts[1:], self.starts))
+        if uniform is None:
+            return None
+        joined = self._joined(uniform)
+        counts, most = (
+            ([1] * len(sizes), resp.CHUNK_JOINED) if joined[0] else (sizes, resp.CHUNK_REQUESTS)
+        )
+        bytes_of_all = sum(map(sum, uniform.lengths))
+        if max(sizes) > most or bytes_of_all > len(sizes) * resp.CHUNK_BYTES:
+            return None
+        packed = uniform.packed(self.starts, *joined)
+        largest = max(map(len, packed))
+        form = form_of(self.effects(), largest, max(counts), may_multi)
+        if form == CONFIRMED or largest > resp.CHUNK_BYTES:
+            return None
+        self.forms = [form] * len(sizes)
+        self.runs = [[size] for size in sizes] if joined[0] else []
+        counts = [count + ADDED[form] for count in counts]
+        self.ends = list(accumulate(counts))
+        return join([framed(form, *each) for each in zip(selects, packed, strict=True)], counts)
 
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
@@ -304,25 +338,7 @@ class ServerRequest:
                         found += unframed(form, replies[start:end]) or ()
                     start = end
                 replies = found
-        return split(replies, self.runs) if self.runs else replies
-
-    def _packed(self, requests: Batch) -> list[Chunk]:
-        if self.asking:  # before each command, as a node forgets it afterwards
-            asked = [(_ASKING + data, n + 1) for data, n in map(self._pack, requests)]
-            return join([data for data, _ in asked], [count for _, count in asked])
-        if set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}:
-            return self._packed_rows(list(map(_ARGS, requests)))
-        pieces = [self._pack(request) for request in requests]
-        if self.joins:
-            self.runs.append(-sum(count for _, count in pieces))
-        return join([data for data, _ in pieces], [count for _, count in pieces])
-
-    def _packed_rows(self, rows: Sequence[Arguments]) -> list[Chunk]:
-        if not self.joins:
-            return pack_all(rows)
-        chunks, runs = pack_joined(rows, self.in_slots)
-        self.runs += runs
-        return chunks
+        return split(replies, list(chain.from_iterable(self.runs))) if self.runs else replies
 
     def _requests(self, positions: Sequence[int]) -> Batch:
         if len(positions) == len(self.batch):
@@ -363,16 +379,17 @@ class ServerRequest:
         return commands_in(self.requests)
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
+        asking = _ASKING if self.asking else b""  # before each, as a node forgets it afterwards
         if isinstance(request, Transaction):
             # Scripts as text, because inside MULTI NOSCRIPT would come too late to retry.
             inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
-            return b"".join([MULTI, *inner, EXEC]), len(inner) + 2
-        script = request.script
+            return b"".join([asking, MULTI, *inner, EXEC]), len(inner) + 2 + self.asking
+        script, args = request.script, request.args
         trusted = script and script.sha in self.loaded and script.sha not in self.texts
         if script and not trusted and script.sha not in self.brought:
             self.brought.add(script.sha)
-            return pack(_with_text(request)), 1
-        return pack(request.args), 1
+            args = tuple(_with_text(request))
+        return asking + pack(args), 1 + self.asking
 
     def unpack(
         self, replies: Sequence[Reply]
