@@ -24,8 +24,8 @@ from shardkit.network.links.grouping import components_in
 from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import is_read
 from shardkit.operations.commands import (
-    Coalesced,
     Command,
+    Commands,
     PlainCommands,
     Replies,
     Reply,
@@ -112,8 +112,11 @@ class NearLink:
                     notes.append((number, near, note))
                     if note.until == inf:  # others are used for a short time anyway
                         expiries += [Command(command.to, key, ("PTTL", key)) for key in keys]
-        kind = Coalesced if coalesced(batch) else list
-        sent = kind(commands + expiries) if len(misses) < len(batch) or expiries else batch
+        sent = (
+            Commands(commands + expiries, coalesced=coalesced(batch))
+            if len(misses) < len(batch) or expiries
+            else batch
+        )
         replies: Replies = yield partial(send, sent)
         lives = iter(replies[len(commands) :])
         for number, near, note in notes:

@@ -33,8 +33,8 @@ from shardkit.network.links.resp import (
     split,
 )
 from shardkit.operations import (
-    Coalesced,
     Command,
+    Commands,
     Locate,
     Operation,
     Replies,
@@ -396,7 +396,7 @@ def check(batch: list[Any], replies: list[Any], state: Refusing) -> None:
 
 
 async def send(face: Face, batch: list[Any]) -> Replies:
-    return await face.carry(Coalesced(batch))
+    return await face.carry(Commands(batch, coalesced=True))
 
 
 def some(count: int, dice: random.Random) -> list[Any]:

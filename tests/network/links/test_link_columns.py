@@ -31,9 +31,9 @@ from shardkit.network.links.grouping import group_by_shard
 from shardkit.network.links.resp import CHUNK_BYTES, Chunk, pack_command
 from shardkit.network.links.server_request import ServerRequest
 from shardkit.operations import (
-    Coalesced,
     Columns,
     Command,
+    Commands,
     Operation,
     Replies,
     Script,
@@ -189,8 +189,10 @@ def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
     driver = BlockingDriver(Link())  # type: ignore[arg-type]
     assert driver.together(steps(by_column), steps(by_column)) == [2, 2]
     assert driver.together(steps(by_column), steps([by_column[0]])) == [2, 1]
-    assert driver.together(*[steps(Coalesced([by_column[0]])) for _ in range(2)]) == [1, 1]
-    sent = [(Coalesced, 4), (list, 3), (Coalesced, 2)]
+    assert driver.together(
+        *[steps(Commands([by_column[0]], coalesced=True)) for _ in range(2)]
+    ) == [1, 1]
+    sent = [(Commands, 4), (list, 3), (Commands, 2)]
     assert [(type(batch), len(batch)) for batch in batches] == sent
 
 
@@ -272,7 +274,7 @@ LISTS: list[list[Command | Transaction]] = [
             for joined in (False, True)
         ),
         *LISTS,
-        *(Coalesced(each) for each in LISTS),
+        *(Commands(each, coalesced=True) for each in LISTS),
     ],
     ids=lambda batch: f"{type(batch).__name__}-{batch[0].name}-{len(batch)}",
 )
@@ -443,7 +445,7 @@ async def test_large_joined_batches_keep_what_stands_between_their_runs(face: Fa
     batch += [Transaction("one", "t", (command("one", "t", "INCR"), command("one", "t", "GET")))]
     batch += [command("one", f"k{n}", "GET") for n in range(count)]
     batch += [command("one", "n", "INCR"), command("one", "before", "GET")]
-    replies = await face.carry(Coalesced(batch))
+    replies = await face.carry(Commands(batch, coalesced=True))
     assert replies[: count + 2] == [1] + [b"OK"] * (count + 1)
     assert replies[count + 2] == [1, b"1"]
     assert replies[count + 3 : -2] == [str(n).encode() for n in range(count)]
