@@ -39,7 +39,6 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
 from shardkit.network.connections.databases import ClientDatabase, Steps
@@ -73,7 +72,6 @@ from shardkit.network.links.server_request import (
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
-    Columns,
     Command,
     PlainCommands,
     Replies,
@@ -189,7 +187,7 @@ class Attempt:
 
     def outcomes(self) -> tuple[list[Attempt], list[Attempt]]:
         """Return what has ended, and what must be sent again, alone, behind a confirmed SELECT."""
-        if self.confirms:
+        if self.confirms and self.error is None:
             again = self.part(0)
             again.confirms = True
             return [], [again]
@@ -266,7 +264,7 @@ class _Outcome:
     redirected: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     stale: dict[Any, None] = field(default_factory=dict)  # clusters' that must refresh their slots
     unready: set[str] = field(default_factory=set)  # components whose servers are not ready
-    # Of what is sent again: how each fails if it cannot be, and which wait for their server.
+    # What is sent again: how each fails if it cannot be, and which wait for their server.
     failures: dict[int, Callable[[], ShardFailure]] = field(default_factory=dict)
     stalled: set[int] = field(default_factory=set)
     pause: float = 0.0  # seconds before the next round, by the entries' ``retry``
@@ -342,11 +340,10 @@ class Dispatcher:
                         raise
                     _fail(batch, pending, error, uncertain, out)
                     break
-            again: list[int] = []
             outcome = _Outcome(retry, tries, waited + pause_before(retry + 1))
             for attempt in attempts:
                 try:
-                    again += self._settle_all(attempt, outcome, uncertain, out)
+                    self._settle_all(attempt, outcome, uncertain, out)
                 except ATTEMPT_ERRORS as error:
                     why = InvalidResponse(f"the replies do not match the requests: {error!r}")
                     why.__cause__ = error
@@ -359,13 +356,12 @@ class Dispatcher:
             for name in outcome.unready:
                 with suppress(ShardKitError):  # the next attempt tells
                     yield partial(self._component, topology, name, again=True)
-            if not again and not pending:
-                break
             before, asked = len(pending), outcome.pause
-            pending = _pending(batch, attempts, pending, again, outcome, out)
+            if outcome.failures or pending:
+                pending = _pending(batch, attempts, pending, outcome, out)
             if not pending:
                 break
-            tries += not outcome.stalled.issuperset(again)
+            tries += not outcome.stalled.issuperset(outcome.failures)
             if retry and len(pending) < before:
                 retry = tries = 0
             sent = set(todo)
@@ -403,26 +399,40 @@ class Dispatcher:
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
         common: dict[str, Any] = {"rows": groups.rows, "joins": joins}
         scripts = groups.rows is None and groups.uniform is None  # perhaps
-        for name, by_number in groups.by_shard.items():
+
+        def place(
+            name: str, by_number: Mapping[int | None, list[int]], block: float | None = None
+        ) -> Steps[None]:
             component = components[name]
             endpoints = yield partial(self._endpoints, clients, component, list(by_number))
             for endpoint, (number, positions) in zip(endpoints, by_number.items(), strict=True):
                 if type(endpoint) is not Endpoint:
-                    shard = Shard(name, number)
-                    _fail_unreached(batch, component, shard, positions, endpoint, out)
-                elif (lane := endpoint.lane) is None:
+                    shard, error = Shard(name, number), endpoint.error or endpoint
+                    scope = _OrderScope(shard, component.entry_of(shard).address, None)
+                    _fail(batch, dict.fromkeys(positions, scope), error, set(), out)
+                elif endpoint.lane is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
                         yield from self._learned(endpoint.owner)
-                    delayed = order.waiting(batch, positions)
+                    delayed = () if block is not None else order.waiting(batch, positions)
                     for position in delayed:
                         pending[position] = _OrderScope.of(endpoint, batch[position])
                     if delayed:
                         positions = [each for each in positions if each not in delayed]
-                    attempts += self._attempts_on_nodes(
-                        batch, endpoint, positions, redirected, out, **common
+                    more = common if block is None else {"block": block}
+                    attempts.extend(
+                        self._attempts_on_nodes(batch, endpoint, positions, redirected, out, **more)
                     )
+                elif block is None:
+                    lanes[endpoint.lane].append((endpoint, positions))
                 else:
-                    lanes[lane].append((endpoint, positions))
+                    loaded = self.loaded(endpoint.owner)
+                    request = ServerRequest.of_shard(
+                        endpoint, positions, batch, loaded=loaded, block=block
+                    )
+                    attempts.append(Attempt(request))
+
+        for name, by_number in groups.by_shard.items():
+            yield from place(name, by_number)
         for shards in lanes.values():
             endpoints, lists = map(list, zip(*shards, strict=True))
             positions = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
@@ -435,20 +445,7 @@ class Dispatcher:
                 request = attempt.server_request
                 request.uniform = None if attempt.node else in_order(request, groups.uniform)
         for shard, positions, block in groups.alone:
-            component = components[shard.component]
-            [endpoint] = yield partial(self._endpoints, clients, component, [shard.number])
-            if type(endpoint) is not Endpoint:
-                _fail_unreached(batch, component, shard, positions, endpoint, out)
-            elif endpoint.lane is None:
-                attempts += self._attempts_on_nodes(
-                    batch, endpoint, positions, redirected, out, block=block
-                )
-            else:
-                loaded = self.loaded(endpoint.owner)
-                request = ServerRequest.of_shard(
-                    endpoint, positions, batch, loaded=loaded, block=block
-                )
-                attempts.append(Attempt(request))
+            yield from place(shard.component, {shard.number: positions}, block)
         for attempt in attempts:
             request = attempt.server_request
             if scripts and request.loaded:
@@ -469,61 +466,45 @@ class Dispatcher:
         out: Replies,
         **common: Any,
     ) -> list[Attempt]:
-        """Return the attempts on a cluster: one for each node."""
-        attempts: dict[str, Attempt] = {}
-        found: dict[str, list[int]] = {}
+        """Return the attempts on a cluster: one for each node, and one for what asks it."""
         client = endpoint.access.client
-        if isinstance(batch, Columns) and not redirected:
+        owners, reads = _owners(client), reads_replicas(client)
+        if isinstance(batch, PlainCommands):
             common["rows"] = batch.rows
-
-        def attempt_on(node: Any, positions: Sequence[int], asking: bool) -> Attempt:
-            server_request = ServerRequest.of_shard(
-                endpoint,
-                positions,
-                batch,
-                node=node.name,
-                loaded=self.loaded(client, node.name),
-                asking=asking,
-                in_slots=True,
-                **common,
-            )
-            return Attempt(server_request, node)
-
-        known = None if redirected else _nodes_of(client, batch, positions)
-        if known is not None:
-            return [attempt_on(node, own, asking=False) for node, own in known]
-        for position in positions:
-            request = batch[position]
+            keys = list(map(batch.keys.__getitem__, positions))
+        else:
+            keys = [batch[position].key for position in positions]
+        by_node: dict[tuple[str, bool], tuple[Any, list[int]]] = {}
+        for position, slot in zip(positions, slots_of(keys), strict=True):
+            where = redirected.get(position)
             try:
-                where = redirected.get(position)
-                asking = where is not None
                 if where is not None:
                     node = node_of(client, *where)
-                elif position not in redirected and _may_be_read(client, request):
-                    owners = slot_owners(client)[slot_of(request.key)]
-                    node = replica_in(owners, client.policy.near)
+                elif slot not in owners:  # it says why
+                    node = client.get_node_from_key(key_bytes(batch[position].key))
+                elif reads and position not in redirected and _may_be_read(batch[position]):
+                    node = replica_in(owners[slot], client.policy.near)
                 else:
-                    node = client.get_node_from_key(key_bytes(request.key))
-                name = f"{node.name} asking" if asking else node.name
+                    node = owners[slot][0]
             except ATTEMPT_ERRORS as error:
-                out[position] = failure(endpoint.shard, "cluster", request, error, sent=False)
-                out.failed = True
+                unreached = failure(endpoint.shard, "cluster", batch[position], error, sent=False)
+                out[position], out.failed = unreached, True
                 continue
-            if name not in attempts:
-                found[name] = []
-                attempts[name] = attempt_on(node, found[name], asking)
-            found[name].append(position)
-        for name, attempt in attempts.items():
-            attempt.server_request.starts = [0, len(found[name])]
-        return list(attempts.values())
+            try:
+                by_node[node.name, where is not None][1].append(position)
+            except KeyError:
+                by_node[node.name, where is not None] = node, [position]
+        attempts = []
+        for (name, asking), (node, own) in by_node.items():
+            loaded = self.loaded(client, name)
+            common |= {"node": name, "loaded": loaded, "asking": asking, "in_slots": True}
+            attempts.append(Attempt(ServerRequest.of_shard(endpoint, own, batch, **common), node))
+        return attempts
 
     def _lacks_slots(self, endpoint: Endpoint, batch: Batch, positions: Sequence[int]) -> bool:
         """Whether a cluster's client must ask for the node of a slot: at most twice a second."""
-        try:
-            known = slot_owners(endpoint.owner)
-        except AttributeError:  # a cluster in memory
-            return False
-        if len(known) >= SLOTS or all(slot_of(batch[n].key) in known for n in positions):
+        known = _owners(endpoint.owner)
+        if len(known) in (0, SLOTS) or all(slot_of(batch[n].key) in known for n in positions):
             return False
         now = time.monotonic()
         if now < self._asked.get(endpoint.owner, -inf) + _ASKED_EVERY:
@@ -532,12 +513,12 @@ class Dispatcher:
         return True
 
     def _settle_all(
-        self,
-        attempt: Attempt,
-        outcome: _Outcome,
-        uncertain: set[int],
-        out: Replies,
-    ) -> list[int]:
+        self, attempt: Attempt, outcome: _Outcome, uncertain: set[int], out: Replies
+    ) -> None:
+        """Put the replies to an attempt into ``out``, and note what must be sent again.
+
+        ``uncertain`` gets the positions that are sent again although they may have been executed.
+        """
         server_request = attempt.server_request
         if attempt.error is None:
             if handlers:
@@ -550,116 +531,99 @@ class Dispatcher:
                 if len(replies) == len(server_request.positions):  # no transactions
                     for position, reply in zip(server_request.positions, replies, strict=True):
                         out[position] = reply
-                    return []
-        again: list[int] = []
+                    return
         for part in attempt.by_shard():
-            again += self._settle(part, outcome, uncertain, out)
-        return again
+            if part.error is None:
+                self._settle(part, outcome, out)
+            else:
+                self._settle_failed(part, part.error, outcome, uncertain, out)
 
-    def _settle(
+    def _settle_failed(
         self,
         attempt: Attempt,
+        error: Exception,
         outcome: _Outcome,
         uncertain: set[int],
         out: Replies,
-    ) -> list[int]:
-        """Put the replies of one shard into ``out``, and return the positions to send again.
-
-        ``uncertain`` gets the positions that are sent again although they may have been executed.
-        """
-        server_request, retry = attempt.server_request, outcome.retry
-        again: list[int] = []
-        if isinstance(attempt.error, ClosedError):
-            raise attempt.error
+    ) -> None:
+        """Note what of one shard without replies is sent again; the rest fails."""
+        if isinstance(error, ClosedError):
+            raise error
+        request, is_sent = attempt.server_request, attempt.sent
+        # Of several, some may have been executed before or after this reply.
+        stalls = (
+            (not is_sent or len(request.positions) == 1)
+            and is_unready(error)
+            and outcome.waited <= patience_with(attempt.owner)
+        )
+        # Once, as the request itself may break the connection; and never after a timeout.
+        repeats = outcome.retry == 0 and not isinstance(error, TimeoutError)
+        pause = request.endpoints[0].policy.pause_before_retry(outcome.retry + 1, error)
+        # The connection itself has retried connecting.
+        unsent = isinstance(error, MaxConnectionsError) and pause is not None
+        moved = not is_sent and attempt.node is not None  # perhaps, to another node
         of_replica = attempt.node is not None and is_replica(attempt.node)
-        if attempt.error is not None:
-            # Of several, some may have been executed before or after this reply.
-            if (
-                (not attempt.sent or len(server_request.positions) == 1)
-                and is_unready(attempt.error)
-                and outcome.waited <= patience_with(attempt.owner)
+        for position, command in zip(request.positions, request.requests, strict=True):
+            repeatable = is_sent and may_repeat(command)
+            failing = partial(request.failure, command, error, is_sent)
+            if stalls:
+                outcome.stalled.add(position)
+                outcome.failures[position] = failing
+                continue
+            if of_replica and _may_be_read(command):
+                outcome.redirected[position] = None
+            elif not (
+                (repeats and (moved or repeatable)) or unsent or (repeatable and pause is not None)
             ):
-                outcome.unready.add(server_request.shard.component)
-                outcome.stalled.update(server_request.positions)
-                for position, request in zip(
-                    server_request.positions, server_request.requests, strict=True
-                ):
-                    failing = partial(server_request.failure, request, attempt.error, attempt.sent)
-                    outcome.failures[position] = failing
-                return list(server_request.positions)
-            # Once, as the request itself may break the connection; and never after a timeout.
-            repeats = retry == 0 and not isinstance(attempt.error, TimeoutError)
-            pause = server_request.endpoints[0].policy.pause_before_retry(retry + 1, attempt.error)
-            # The connection itself has retried connecting.
-            unsent = isinstance(attempt.error, MaxConnectionsError) and pause is not None
-            moved = not attempt.sent and attempt.node is not None  # perhaps, to another node
-            for position, request in zip(
-                server_request.positions, server_request.requests, strict=True
-            ):
-                repeatable = attempt.sent and may_repeat(request)
-                spare = of_replica and isinstance(request, Command) and only_reads(request)
-                if spare:
-                    outcome.redirected[position] = None
-                if (
-                    spare
-                    or (repeats and (moved or repeatable))
-                    or unsent
-                    or (repeatable and pause is not None)
-                ):
-                    outcome.pause = max(outcome.pause, pause or 0.0)
-                    again.append(position)
-                    failing = partial(server_request.failure, request, attempt.error, attempt.sent)
-                    outcome.failures[position] = failing
-                    if attempt.sent:
-                        uncertain.add(position)
-                else:
-                    sent = attempt.sent or position in uncertain
-                    out[position] = server_request.failure(request, attempt.error, sent)
-                    out.failed = True
-            if attempt.node is not None:
-                outcome.stale[attempt.owner] = None
-            return again
+                sent = is_sent or position in uncertain
+                out[position], out.failed = request.failure(command, error, sent), True
+                continue
+            outcome.pause = max(outcome.pause, pause or 0.0)
+            outcome.failures[position] = failing
+            if is_sent:
+                uncertain.add(position)
+        if stalls:
+            outcome.unready.add(request.shard.component)
+        elif attempt.node is not None:
+            outcome.stale[attempt.owner] = None
+
+    def _settle(self, attempt: Attempt, outcome: _Outcome, out: Replies) -> None:
+        """Put the replies of one shard into ``out``, but of what must be sent again."""
+        server_request = attempt.server_request
+        of_replica = attempt.node is not None and is_replica(attempt.node)
         last = outcome.tries >= MAX_ATTEMPTS - 1
         for position, request, reply in server_request.unpack(
             server_request.values(attempt.replies)
         ):
-            if type(request) is Command and not isinstance(reply, Exception):
-                out[position] = reply
+            if not isinstance(reply, Exception):
+                out[position], failed = settle(server_request, request, reply)
+                out.failed = out.failed or failed
                 continue
             unblocked = server_request.block is not None and is_unblocked(reply)
             # A split may have left the cluster, and refuses what its clients have not read of yet.
             left = attempt.node is not None and is_closed(reply)
-            left = left and (retry == 0 or getattr(attempt.owner, "held", False))
+            left = left and (outcome.retry == 0 or getattr(attempt.owner, "held", False))
             refused = unblocked or left or is_unready(reply)
             moving = attempt.node is not None and isinstance(reply, MOVING)
-            tries = moving and isinstance(reply, TryAgainError)
+            waits = refused or (moving and isinstance(reply, TryAgainError))
+            lacks = lacks_script(request, reply)
             if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
                 outcome.redirected[position] = None
-                outcome.failures[position] = partial(server_request.refusal, request, reply)
-                again.append(position)
-                continue
-            if refused or tries:
-                if outcome.waited <= patience_with(attempt.owner):
-                    if refused:
-                        outcome.unready.add(server_request.shard.component)
-                    outcome.stalled.add(position)
-                    outcome.failures[position] = partial(server_request.refusal, request, reply)
-                    again.append(position)
-                    continue
-            elif isinstance(reply, Exception) and not last:
-                if lacks_script(request, reply):
+            elif waits and outcome.waited <= patience_with(attempt.owner):
+                if refused:
+                    outcome.unready.add(server_request.shard.component)
+                outcome.stalled.add(position)
+            elif (moving or lacks) and not (waits or last):
+                if lacks:
                     server_request.loaded.clear()
                 elif isinstance(reply, AskError):
                     outcome.redirected[position] = reply.node_addr
-                elif moving:
+                else:
                     outcome.stale[attempt.owner] = None
-                if moving or lacks_script(request, reply):
-                    outcome.failures[position] = partial(server_request.refusal, request, reply)
-                    again.append(position)
-                    continue
-            out[position], failed = settle(server_request, request, reply)
-            out.failed = out.failed or failed
-        return again
+            else:
+                out[position], out.failed = server_request.refusal(request, reply), True
+                continue
+            outcome.failures[position] = partial(server_request.refusal, request, reply)
 
 
 class _OrderScope(NamedTuple):
@@ -679,14 +643,10 @@ def _pending(
     batch: Batch,
     attempts: Iterable[Attempt],
     pending: Mapping[int, _OrderScope],
-    again: Sequence[int],
     outcome: _Outcome,
     out: Replies,
 ) -> dict[int, _OrderScope]:
-    """Return what must be sent, again or for the first time, so that order is kept.
-
-    ``again`` are the positions that may be sent again.
-    """
+    """Return what must be sent, again or for the first time, so that order is kept."""
     refused: defaultdict[_OrderScope, list[int]] = defaultdict(list)
     executed: defaultdict[_OrderScope, list[int]] = defaultdict(list)
     places: dict[int, _OrderScope] = {}
@@ -694,9 +654,9 @@ def _pending(
         for part in attempt.server_request.by_shard():
             for position in part.positions:
                 places[position] = _OrderScope.of(part.endpoints[0], batch[position])
-    for position in again:
+    for position in outcome.failures:
         refused[places[position]].append(position)
-    for position in set(places).difference(again):
+    for position in set(places).difference(outcome.failures):
         if places[position] in refused:
             executed[places[position]].append(position)
     left = {n: scope for n, scope in pending.items() if n not in places and out[n] is None}
@@ -724,21 +684,6 @@ def _fail(
     out.failed = True
 
 
-def _fail_unreached(
-    batch: Batch,
-    component: Component,
-    shard: Shard,
-    positions: Sequence[int],
-    unreached: ShardFailure,
-    out: Replies,
-) -> None:
-    """Put failures into ``out`` for the requests for a cluster that cannot be reached."""
-    error, address = unreached.error or unreached, component.entry_of(shard).address
-    for position in positions:
-        out[position] = failure(shard, address, batch[position], error, sent=False)
-    out.failed = True
-
-
 def in_order(request: ServerRequest, uniform: UniformCommands) -> UniformCommands:
     """Return the commands of a request, given those of the batch."""
     positions, columns = request.positions, uniform.columns
@@ -748,34 +693,9 @@ def in_order(request: ServerRequest, uniform: UniformCommands) -> UniformCommand
     return UniformCommands(uniform.name, [pick(column)[:-1] for column in columns])
 
 
-def _nodes_of(
-    client: Any, batch: Batch, positions: Sequence[int]
-) -> list[tuple[Any, list[int]]] | None:
-    """Return a cluster's nodes, each with its positions; None if not known.
-
-    Placing all keys at once takes a fifth of the time of asking the client for each.
-    """
-    try:
-        nodes = slot_owners(client)
-        if isinstance(batch, PlainCommands):
-            keys = [batch.keys[position] for position in positions]
-        else:
-            keys = [batch[position].key for position in positions]
-        if reads_replicas(client):
-            near = partial(replica_in, near=client.policy.near)
-            picks = [near if _may_be_read(client, batch[n]) else itemgetter(0) for n in positions]
-            owners = [pick(nodes[slot]) for pick, slot in zip(picks, slots_of(keys), strict=True)]
-        else:
-            owners = [nodes[slot][0] for slot in slots_of(keys)]
-    except (AttributeError, LookupError):
-        return None
-    by_name: dict[str, tuple[Any, list[int]]] = {}
-    for position, node in zip(positions, owners, strict=True):
-        try:
-            by_name[node.name][1].append(position)
-        except KeyError:
-            by_name[node.name] = node, [position]
-    return list(by_name.values())
+def _owners(client: Any) -> Mapping[int, Sequence[Any]]:
+    """Return the nodes of a cluster's slots; none of a cluster in memory."""
+    return slot_owners(client) if hasattr(client, "nodes_manager") else {}
 
 
 def node_of_short(client: Any, batch: Batch) -> Any:
@@ -802,6 +722,6 @@ def _is_plain(row: Sequence[Any]) -> bool:
     return has_plain_form(row[0], len(row))
 
 
-def _may_be_read(client: Any, request: Command | Transaction) -> bool:
+def _may_be_read(request: Command | Transaction) -> bool:
     """Whether a replica of a cluster may answer a request."""
-    return reads_replicas(client) and isinstance(request, Command) and only_reads(request)
+    return isinstance(request, Command) and only_reads(request)

@@ -17,23 +17,23 @@ Uniform commands may become one::
     HGET h x   HGET h y              ─►  HMGET h x y
     DEL a   DEL b                    ─►  DEL a b          and so EXISTS, TOUCH and UNLINK
 
-A batch takes half of the time. Only a `Coalesced` batch is joined, because two things change: for a
-key of another type MGET answers None, where GET answers WRONGTYPE; and of joined commands that
+A batch takes half of the time. Only a ``coalesced`` batch is joined, because two things change: for
+a key of another type MGET answers None, where GET answers WRONGTYPE; and of joined commands that
 count keys, the first has the whole count and the others have 0.
 
-They are joined if all of a shard's part of the batch is uniform, on a cluster all of a node's, and
-of one slot. SETs with options are not joined.
+They are joined if a shard's whole part of the batch is uniform; on a cluster, a node's, if it is of
+one slot. SETs with options are not joined.
 """
 
 from __future__ import annotations
 
 import reprlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, filterfalse, islice, pairwise
-from operator import sub
-from typing import Any, TypeAlias
+from itertools import accumulate, chain, filterfalse, islice, pairwise, repeat
+from operator import add, sub
+from typing import Any, NamedTuple, TypeAlias
 
 import hiredis
 
@@ -53,8 +53,7 @@ _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 _LENGTHS = [b"\r\n$%d\r\n" % length for length in range(1024)]
 
 
-@dataclass(slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Packed requests, and how many replies they will have."""
 
     data: bytes
@@ -114,12 +113,12 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
     """Join packed requests into chunks; ``counts`` are their numbers of replies (None for one)."""
     sizes = list(map(len, packed))
-    cuts = _cuts(sizes, CHUNK_REQUESTS, counts)
+    cuts = cuts_of(sizes, CHUNK_REQUESTS, counts)
     replies = range(len(sizes) + 1) if counts is None else [0, *accumulate(counts)]
     return [Chunk(b"".join(packed[a:b]), replies[b] - replies[a]) for a, b in pairwise(cuts)]
 
 
-def _cuts(sizes: Sequence[int], most: int, counts: Sequence[int] | None = None) -> list[int]:
+def cuts_of(sizes: Sequence[int], most: int, counts: Sequence[int] | None = None) -> list[int]:
     """Return where chunks of requests start, and the end; ``most`` replies in each.
 
     They are even: a small one at the end would be an exchange for itself.
@@ -191,31 +190,67 @@ class UniformCommands:
 
     def cuts(self, most: int) -> list[int]:
         """Return where chunks of at most ``most`` commands start, and the end."""
+        count, fixed = len(self.columns[0]), self._fixed
+        if (sum(map(max, self.lengths)) + fixed) * min(most, count) <= CHUNK_BYTES:
+            even = -(-count // -(-count // most))
+            return [*range(0, count, even), count]
+        sizes = self.lengths[0]
+        for more in self.lengths[1:]:
+            sizes = list(map(add, sizes, more))
+        return cuts_of([size + fixed for size in sizes], most)
+
+    @property
+    def _fixed(self) -> int:
         # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
-        fixed = 12 * len(self.columns) + 20 + len(self.name)
-        count, lengths = len(self.columns[0]), self.lengths
-        if count <= most and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
-            return [0, count]
-        return _cuts([sum(sizes) + fixed for sizes in zip(*lengths, strict=True)], most)
+        return 12 * len(self.columns) + 20 + len(self.name)
 
-    def packed(self, starts: Sequence[int], joined: str = "", shared: int = 0) -> list[bytes]:
-        """Pack the commands from each of the positions ``starts`` to the next.
+    def sizes(self, starts: Sequence[int]) -> list[int]:
+        """Return about how many bytes the commands from each of the positions to the next have.
 
-        They are one ``joined`` command if that is given; then the first ``shared`` arguments, which
-        are the same in all commands, are sent once.
+        They are taken for even if all together are small.
+        """
+        parts, fixed = len(starts) - 1, self._fixed
+        total = sum(map(sum, self.lengths)) + fixed * starts[-1]
+        if total <= CHUNK_BYTES:
+            return [total // parts] * parts
+        return [
+            sum(sum(sizes[a:b]) for sizes in self.lengths) + fixed * (b - a)
+            for a, b in pairwise(starts)
+        ]
+
+    def packed(
+        self,
+        starts: Sequence[int],
+        joined: str = "",
+        shared: int = 0,
+        cuts: Sequence[int] = (),
+        fronts: Iterable[bytes] = repeat(b""),
+        back: bytes = b"",
+    ) -> list[bytes]:
+        """Pack the commands into chunks.
+
+        Those from each of the positions ``starts`` to the next are one ``joined`` command if that
+        is given; then the first ``shared`` arguments, which are the same in all commands, are sent
+        once. They go between one of the ``fronts`` and the ``back``. ``cuts`` are the numbers of
+        starts where chunks begin, and the end; by default all.
         """
         columns, lengths = self.columns[shared:], self.lengths[shared:]
         words = [(joined or self.name).encode(), *(column[0] for column in self.columns[:shared])]
         head = b"".join([b"\r\n$%d\r\n%b" % (len(word), word) for word in words])
         row = b"" if joined else b"\r\n*%d%b" % (1 + len(columns), head)
         stride, width = bool(row) + 2 * len(columns), len(columns)
-        pieces, packed = _interleaved(row, columns, lengths), []
-        for a, b in pairwise(starts):
+        pieces, between = _interleaved(row, columns, lengths), b"\r\n" + back
+        for a, b, front in zip(starts, starts[1:], fronts):  # noqa: B905 - may be endless
+            if joined:
+                count, value = len(words) + width * (b - a), pieces[stride * a]
+                pieces[stride * a] = b"%b%b*%d%b%b" % (between, front, count, head, value)
+            else:
+                pieces[stride * a] = between + front + row[2:]
+        packed = []
+        for a, b in pairwise([starts[n] for n in cuts] if cuts else starts):
             own = pieces[stride * a : stride * b]
-            own[0] = (
-                b"*%d%b%b" % (len(words) + width * (b - a), head, own[0]) if joined else row[2:]
-            )
-            own.append(b"\r\n")
+            own[0] = own[0][len(between) :]
+            own.append(between)
             packed.append(b"".join(own))
         return packed
 

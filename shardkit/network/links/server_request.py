@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter, itemgetter, sub
 from typing import Any
 
@@ -73,6 +73,7 @@ from shardkit.network.links.resp import (
     Chunk,
     JoinedRun,
     UniformCommands,
+    cuts_of,
     join,
     pack,
     pack_all,
@@ -279,8 +280,9 @@ class ServerRequest:
             part = self.parts([n])
             part.brought = set(self.brought)
             chunks = part.chunks()
-            first, count = chunks[0], sum(chunk.replies for chunk in chunks)
-            form = form_of(part.does, len(first.data), count, may_multi, len(chunks) > 1)
+            (first, replies), *others = chunks
+            count = sum(chunk.replies for chunk in chunks)
+            form = form_of(part.does, len(first), count, may_multi, bool(others))
             self.forms.append(form)
             if self.joins:
                 self.runs.append(part.runs[0] if part.runs else [-count])
@@ -288,38 +290,38 @@ class ServerRequest:
                 chunks, count = [], 0
             else:
                 self.brought |= part.brought
-                first.data, count = framed(form, select, first.data), count + ADDED[form]
-                first.replies += ADDED[form]
+                count += ADDED[form]
+                chunks = [Chunk(framed(form, select, first), replies + ADDED[form]), *others]
             chunks_of_all += chunks
             self.ends.append(count + (self.ends[-1] if self.ends else 0))
-        data, counts = (
-            [each.data for each in chunks_of_all],
-            [each.replies for each in chunks_of_all],
-        )
-        return join(data, counts) if data else []
+        counts = [chunk.replies for chunk in chunks_of_all]
+        return join([chunk.data for chunk in chunks_of_all], counts) if counts else []
 
     def _packed_at_once(self, selects: Sequence[bytes], may_multi: bool) -> list[Chunk] | None:
         """Pack uniform requests of several databases; None if some database's are too many."""
-        uniform, sizes = self._by_column(), list(map(sub, self.starts[1:], self.starts))
+        uniform, numbers = self._by_column(), list(map(sub, self.starts[1:], self.starts))
         if uniform is None:
             return None
-        joined = self._joined(uniform)
-        counts, most = (
-            ([1] * len(sizes), resp.CHUNK_JOINED) if joined[0] else (sizes, resp.CHUNK_REQUESTS)
-        )
-        bytes_of_all = sum(map(sum, uniform.lengths))
-        if max(sizes) > most or bytes_of_all > len(sizes) * resp.CHUNK_BYTES:
+        joined, starts, most = self._joined(uniform), self.starts, resp.CHUNK_REQUESTS
+        counts = numbers
+        if joined[0]:
+            counts, most = [1] * len(selects), resp.CHUNK_JOINED
+        sizes = uniform.sizes(starts)
+        form = form_of(self.effects(), max(sizes), max(counts), may_multi)
+        if form == CONFIRMED or max(numbers) > most or max(sizes) > resp.CHUNK_BYTES:
             return None
-        packed = uniform.packed(self.starts, *joined)
-        largest = max(map(len, packed))
-        form = form_of(self.effects(), largest, max(counts), may_multi)
-        if form == CONFIRMED or largest > resp.CHUNK_BYTES:
-            return None
-        self.forms = [form] * len(sizes)
-        self.runs = [[size] for size in sizes] if joined[0] else []
+        self.forms = [form] * len(selects)
+        self.runs = [[number] for number in numbers] if joined[0] else []
         counts = [count + ADDED[form] for count in counts]
         self.ends = list(accumulate(counts))
-        return join([framed(form, *each) for each in zip(selects, packed, strict=True)], counts)
+        cuts = cuts_of(sizes, resp.CHUNK_REQUESTS, counts)
+        wraps = form == WRAPPED  # a chunk has whole transactions: its sender may be cancelled
+        fronts = [MULTI + select for select in selects] if wraps else selects
+        packed = uniform.packed(starts, *joined, cuts, fronts, EXEC if wraps else b"")
+        return [
+            Chunk(data, sum(counts[a:b]))
+            for data, (a, b) in zip(packed, pairwise(cuts), strict=True)
+        ]
 
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
@@ -612,14 +614,11 @@ def only_reads(command: Command) -> bool:
 def settle(
     server_request: ServerRequest, request: Command | Transaction, reply: Reply
 ) -> tuple[Reply, bool]:
-    """Return the final reply, and whether that is (or holds) a failure."""
-    if isinstance(reply, Exception):
-        return server_request.refusal(request, reply), True
+    """Return the final reply, and whether that holds a failure."""
+    failed = False
     if isinstance(request, Transaction) and reply is not None:
-        failed = False
         for n, inner in enumerate(reply):
             if isinstance(inner, Exception):
                 reply[n] = server_request.refusal(request.commands[n], inner)
                 failed = True
-        return reply, failed
-    return reply, False
+    return reply, failed
