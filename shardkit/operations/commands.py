@@ -76,8 +76,12 @@ class Script:
     name: str
     text: str
     sha: str = field(init=False)
+    reads: int = field(init=False)  # with how many arguments it changes nothing; -1 for none
 
     def __post_init__(self) -> None:
+        _, mark, rest = self.text.partition("\n--@reads")
+        number = rest.partition("\n")[0].strip() or 1_000_000
+        object.__setattr__(self, "reads", int(number) if mark else -1)
         digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         object.__setattr__(self, "sha", digest)
 

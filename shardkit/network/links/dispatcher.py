@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, zip_longest
 from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -241,16 +241,10 @@ class Attempt:
 
 def turns_of(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     """Group attempts that need a connection each, so that a server has one at a time."""
-    turns: list[list[Attempt]] = []
-    if not attempts:
-        return turns
-    before: Counter[Any] = Counter()
+    by_server: defaultdict[Any, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
-        server = attempt.owner, attempt.server_request.node
-        turns += [[]] * (before[server] == len(turns))
-        turns[before[server]] += [attempt]
-        before[server] += 1
-    return turns
+        by_server[attempt.owner, attempt.server_request.node].append(attempt)
+    return [[each for each in turn if each] for turn in zip_longest(*by_server.values())]
 
 
 @dataclass(slots=True)

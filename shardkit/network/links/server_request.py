@@ -91,7 +91,6 @@ from shardkit.operations.commands import (
     Transaction,
 )
 from shardkit.operations.server_errors import meaning
-from shardkit.recent import Recent
 from shardkit.routing.command_keys import key_positions, reads_only
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
@@ -99,12 +98,8 @@ from shardkit.routing.placement import slots_of
 LONGEST_PAUSE = 0.5
 
 _ASKING = pack_command(("ASKING",))
-_READS = "\n--@reads"
 # They change nothing either, but a replica answers differently.
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
-_most_arguments: Recent[str, int] = (
-    Recent()
-)  # by SHA-1: with how many a script only reads; -1 for none
 # Commands for a database, on average, from which joining them takes less time than it saves. SETs
 # are always joined, as MSET is atomic.
 _LEAST_JOINED = 1.5
@@ -603,12 +598,7 @@ def only_reads(command: Command) -> bool:
         return False
     if script is None:
         return reads_only(command.args)
-    most = _most_arguments.get(script.sha)
-    if most is None:
-        _, mark, rest = script.text.partition(_READS)
-        number = rest.partition("\n")[0].strip() or 1_000_000
-        most = _most_arguments[script.sha] = int(number) if mark else -1
-    return len(command.args) - 3 - int(command.args[2]) <= most
+    return len(command.args) - 3 - int(command.args[2]) <= script.reads
 
 
 def settle(
