@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,25 +29,20 @@ from typing import Any, NamedTuple
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    ConnectionError,
     InvalidResponse,
     MasterDownError,
     MaxConnectionsError,
-    MovedError,
-    NoPermissionError,
     TimeoutError,
     TryAgainError,
 )
 
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
-from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
-from shardkit.network.connections.databases import ClientDatabase, Steps
+from shardkit.events import CommandsRetried, emit, handlers
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import CONFIRMED, WRAPPED, refusals, unframed
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
-    is_script_missing,
     is_unblocked,
     is_unready,
     node_of,
@@ -60,7 +55,8 @@ from shardkit.network.links.grouping import components_in, group_by_shard, requi
 from shardkit.network.links.resp import UniformCommands
 from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
-    ServerRequest,
+    MOVING,
+    Attempt,
     failure,
     lacks_script,
     may_repeat,
@@ -75,20 +71,17 @@ from shardkit.operations.commands import (
     Command,
     PlainCommands,
     Replies,
-    Reply,
     Shard,
     Transaction,
     coalesced,
 )
-from shardkit.operations.deadlines import Deadline, earliest
+from shardkit.operations.deadlines import earliest
 from shardkit.operations.interruptions import tolerated
 from shardkit.recent import MOST
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
-# A cluster node's answers while slots move or masters are elected; nothing was executed.
-MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
 # Answers of a cluster's replica to a read that its master may answer.
 _REPLICA_REFUSES = (ClusterDownError, MasterDownError)
 # For retries after NOSCRIPT, a moved slot or, of an idempotent request, a lost connection. Servers
@@ -97,153 +90,11 @@ MAX_ATTEMPTS = 5
 _ASKED_EVERY = 0.5  # seconds
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """One attempt to send a request to a server, and its outcome."""
-
-    server_request: ServerRequest
-    node: Any = None  # of a cluster
-    # Those of several databases include SELECT's. With an error, the others have not come.
-    replies: Sequence[Reply] = ()
-    refused: bool = False  # whether an error may be among the replies, or inside one
-    error: Exception | None = None
-    sent: bool = False  # whether the server may have received something
-    told: list[CommandsSent] = field(default_factory=list)  # for each shard
-    confirms: bool = False  # whether it is sent behind a confirmed SELECT, or must be
-    ended_parts: list[Attempt] | None = None  # what has ended, if its parts are sent by themselves
-    # By `time.perf_counter`, if there are event handlers: when the replies had come, and when the
-    # request was written to a shared connection.
-    ended: float = 0.0
-    written: float = 0.0
-
-    @classmethod
-    def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
-        """Return the attempt for a whole batch."""
-        more = {} if node is None else {"node": node.name, "in_slots": True}
-        return cls(ServerRequest.of_shard(endpoint, range(len(batch)), batch, **more), node)
-
-    @property
-    def owner(self) -> Any:
-        """The pool of the way to connect, or the cluster's client."""
-        return self.server_request.endpoints[0].owner
-
-    @property
-    def deadline(self) -> Deadline | None:
-        """The caller's deadline; or the entry's, plus the time that it may block."""
-        seconds = self.server_request.endpoints[0].access.policy.deadline
-        block = self.server_request.block
-        if seconds is not None and block is not None:
-            seconds = seconds + block if block else None
-        return earliest(seconds)
-
-    @property
-    def refusal(self) -> Exception | None:
-        """The first error among its replies, unless the command is sent again."""
-        if not self.refused:
-            return None
-        replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
-        errors = (one for one in replies if isinstance(one, Exception))
-        return next(
-            (one for one in errors if not is_script_missing(one) and not isinstance(one, MOVING)),
-            None,
-        )
-
-    def by_shard(self) -> list[Attempt]:
-        """Return the attempt for each shard alone, with its outcome."""
-        request = self.server_request
-        if len(request.endpoints) == 1:
-            return [self]
-        parts = []
-        start = 0
-        for n, (end, alone) in enumerate(zip(request.ends, request.by_shard(), strict=True)):
-            part = Attempt(alone)
-            form = request.forms[n]
-            part.refused, part.sent = self.refused, self.sent and form != CONFIRMED
-            part.ended, part.written = self.ended, self.written
-            part.server_request.runs = request.runs[n : n + 1]
-            if end > len(self.replies) or (self.error is not None and form == CONFIRMED):
-                part.error = self.error
-            else:
-                part.take(form, list(self.replies[start:end]), self.error)
-            parts.append(part)
-            start = end
-        return parts
-
-    def take(self, form: int, replies: list[Reply], lost: Exception | None) -> None:
-        """Take the replies to requests in a form; ``lost`` if the connection was, later."""
-        if form == WRAPPED and isinstance(replies[0], NoPermissionError):
-            self.server_request.endpoints[0].access.way.may_multi = False
-        try:
-            found = unframed(form, replies)
-        except ConnectionError as error:
-            self.error = error
-            return
-        if found is not None:
-            self.replies = found
-        elif lost is not None:
-            self.refuse(next(each for each in replies if isinstance(each, Exception)))
-        else:
-            self.confirms = True
-
-    def outcomes(self) -> tuple[list[Attempt], list[Attempt]]:
-        """Return what has ended, and what must be sent again, alone, behind a confirmed SELECT."""
-        if self.confirms and self.error is None:
-            again = self.part(0)
-            again.confirms = True
-            return [], [again]
-        request = self.server_request
-        if len(request.endpoints) == 1 or not (self.refused or CONFIRMED in request.forms):
-            return [self], []
-        parts = self.by_shard()
-        if self.told:
-            for told, part in zip(self.told, parts, strict=True):
-                part.told = [told]
-        return [each for each in parts if not each.confirms], [e for e in parts if e.confirms]
-
-    def refuse(self, error: Exception) -> None:
-        """Note that the server refuses to select the database: the replies to all requests."""
-        self.server_request.runs = []
-        self.replies = refusals(error, len(self.server_request.positions))
-        self.refused = True
-
-    def apart(self, opened: Set[ClientDatabase]) -> list[Attempt]:
-        """Return attempts at those of its databases that are open, and at each of the others."""
-        databases = list(enumerate(self.server_request.databases))
-        usable = [n for n, database in databases if database in opened]
-        others = [self.part(n) for n, database in databases if database not in opened]
-        return [self.part(*usable), *others] if usable else others
-
-    def part(self, *numbers: int) -> Attempt:
-        """Return an attempt, not made yet, at some of the databases."""
-        part = Attempt(self.server_request.parts(numbers))
-        part.told = [self.told[n] for n in numbers] if self.told else []
-        return part
-
-    def tell_end(self) -> None:
-        """Emit the events of its end."""
-        for event in self.told:
-            event.group = self.told
-        for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
-            part.settle(told)
-
-    def settle(self, told: CommandsSent) -> None:
-        """Emit the event of its end, given that of its beginning."""
-        settled(
-            told,
-            self.error,
-            maybe_executed=self.sent,
-            refused=self.refused,
-            refusal=self.refusal,
-            ended=self.ended,
-            written=self.written,
-        )
-
-
 def turns_of(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     """Group attempts that need a connection each, so that a server has one at a time."""
     by_server: defaultdict[Any, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
-        by_server[attempt.owner, attempt.server_request.node].append(attempt)
+        by_server[attempt.owner, getattr(attempt.node, "name", "")].append(attempt)
     return [[each for each in turn if each] for turn in zip_longest(*by_server.values())]
 
 
@@ -304,8 +155,7 @@ class Dispatcher:
         uncertain: set[int] = set()
         attempts = []
         if attempt is not None:
-            request = attempt.server_request
-            request.loaded = self.loaded(attempt.owner, request.node)
+            attempt.loaded = self.loaded(attempt.owner, getattr(attempt.node, "name", ""))
             attempts = [attempt]
         waited = asked = 0.0
         retry = -1  # rounds since the last one in which something was executed
@@ -420,10 +270,9 @@ class Dispatcher:
                     lanes[endpoint.lane].append((endpoint, positions))
                 else:
                     loaded = self.loaded(endpoint.owner)
-                    request = ServerRequest.of_shard(
-                        endpoint, positions, batch, loaded=loaded, block=block
+                    attempts.append(
+                        Attempt.of_shard(endpoint, positions, batch, loaded=loaded, block=block)
                     )
-                    attempts.append(Attempt(request))
 
         for name, by_number in groups.by_shard.items():
             yield from place(name, by_number)
@@ -432,20 +281,17 @@ class Dispatcher:
             positions = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
             starts = [0, *accumulate(map(len, lists))]
             loaded = self.loaded(endpoints[0].owner) if scripts else set()
-            request = ServerRequest(endpoints, positions, starts, batch, loaded=loaded, **common)
-            attempts.append(Attempt(request))
+            attempts.append(Attempt(endpoints, positions, starts, batch, loaded=loaded, **common))
         if groups.uniform is not None:
             for attempt in attempts:
-                request = attempt.server_request
-                request.uniform = None if attempt.node else in_order(request, groups.uniform)
+                attempt.uniform = None if attempt.node else in_order(attempt, groups.uniform)
         for shard, positions, block in groups.alone:
             yield from place(shard.component, {shard.number: positions}, block)
         for attempt in attempts:
-            request = attempt.server_request
-            if scripts and request.loaded:
-                request.texts = order.as_text(request.requests, request.loaded)
+            if scripts and attempt.loaded:
+                attempt.texts = order.as_text(attempt.requests, attempt.loaded)
             if handlers:
-                attempt.told = request.tell()
+                attempt.told = attempt.tell()
         attempts = yield partial(self._exchange, attempts)
         for attempt in attempts if handlers else ():
             attempt.tell_end()
@@ -491,8 +337,8 @@ class Dispatcher:
         attempts = []
         for (name, asking), (node, own) in by_node.items():
             loaded = self.loaded(client, name)
-            common |= {"node": name, "loaded": loaded, "asking": asking, "in_slots": True}
-            attempts.append(Attempt(ServerRequest.of_shard(endpoint, own, batch, **common), node))
+            common |= {"node": node, "loaded": loaded, "asking": asking, "in_slots": True}
+            attempts.append(Attempt.of_shard(endpoint, own, batch, **common))
         return attempts
 
     def _lacks_slots(self, endpoint: Endpoint, batch: Batch, positions: Sequence[int]) -> bool:
@@ -513,17 +359,16 @@ class Dispatcher:
 
         ``uncertain`` gets the positions that are sent again although they may have been executed.
         """
-        server_request = attempt.server_request
         if attempt.error is None:
             if handlers:
-                server_request.tell_loaded()
-            if len(server_request.loaded) >= MOST:  # they are sent as text once more
-                server_request.loaded.clear()
-            server_request.loaded.update(server_request.brought)
+                attempt.tell_loaded()
+            if len(attempt.loaded) >= MOST:  # they are sent as text once more
+                attempt.loaded.clear()
+            attempt.loaded.update(attempt.brought)
             if not attempt.refused:
-                replies = server_request.values(attempt.replies)
-                if len(replies) == len(server_request.positions):  # no transactions
-                    for position, reply in zip(server_request.positions, replies, strict=True):
+                replies = attempt.values(attempt.replies)
+                if len(replies) == len(attempt.positions):  # no transactions
+                    for position, reply in zip(attempt.positions, replies, strict=True):
                         out[position] = reply
                     return
         for part in attempt.by_shard():
@@ -543,57 +388,54 @@ class Dispatcher:
         """Note what of one shard without replies is sent again; the rest fails."""
         if isinstance(error, ClosedError):
             raise error
-        request, is_sent = attempt.server_request, attempt.sent
+        is_sent = attempt.sent
         # Of several, some may have been executed before or after this reply.
         stalls = (
-            (not is_sent or len(request.positions) == 1)
+            (not is_sent or len(attempt.positions) == 1)
             and is_unready(error)
             and outcome.waited <= patience_with(attempt.owner)
         )
         # Once, as the request itself may break the connection; and never after a timeout.
         repeats = outcome.retry == 0 and not isinstance(error, TimeoutError)
-        pause = request.endpoints[0].policy.pause_before_retry(outcome.retry + 1, error)
+        pause = attempt.endpoints[0].policy.pause_before_retry(outcome.retry + 1, error)
         # The connection itself has retried connecting.
         unsent = isinstance(error, MaxConnectionsError) and pause is not None
         moved = not is_sent and attempt.node is not None  # perhaps, to another node
         of_replica = attempt.node is not None and is_replica(attempt.node)
-        for position, command in zip(request.positions, request.requests, strict=True):
-            repeatable = is_sent and may_repeat(command)
-            failing = partial(request.failure, command, error, is_sent)
+        for position, request in zip(attempt.positions, attempt.requests, strict=True):
+            repeatable = is_sent and may_repeat(request)
+            failing = partial(attempt.failure, request, error, is_sent)
             if stalls:
                 outcome.stalled.add(position)
                 outcome.failures[position] = failing
                 continue
-            if of_replica and _may_be_read(command):
+            if of_replica and _may_be_read(request):
                 outcome.redirected[position] = None
             elif not (
                 (repeats and (moved or repeatable)) or unsent or (repeatable and pause is not None)
             ):
                 sent = is_sent or position in uncertain
-                out[position], out.failed = request.failure(command, error, sent), True
+                out[position], out.failed = attempt.failure(request, error, sent), True
                 continue
             outcome.pause = max(outcome.pause, pause or 0.0)
             outcome.failures[position] = failing
             if is_sent:
                 uncertain.add(position)
         if stalls:
-            outcome.unready.add(request.shard.component)
+            outcome.unready.add(attempt.shard.component)
         elif attempt.node is not None:
             outcome.stale[attempt.owner] = None
 
     def _settle(self, attempt: Attempt, outcome: _Outcome, out: Replies) -> None:
         """Put the replies of one shard into ``out``, but of what must be sent again."""
-        server_request = attempt.server_request
         of_replica = attempt.node is not None and is_replica(attempt.node)
         last = outcome.tries >= MAX_ATTEMPTS - 1
-        for position, request, reply in server_request.unpack(
-            server_request.values(attempt.replies)
-        ):
+        for position, request, reply in attempt.unpack(attempt.values(attempt.replies)):
             if not isinstance(reply, Exception):
-                out[position], failed = settle(server_request, request, reply)
+                out[position], failed = settle(attempt, request, reply)
                 out.failed = out.failed or failed
                 continue
-            unblocked = server_request.block is not None and is_unblocked(reply)
+            unblocked = attempt.block is not None and is_unblocked(reply)
             # A split may have left the cluster, and refuses what its clients have not read of yet.
             left = attempt.node is not None and is_closed(reply)
             left = left and (outcome.retry == 0 or getattr(attempt.owner, "held", False))
@@ -605,19 +447,19 @@ class Dispatcher:
                 outcome.redirected[position] = None
             elif waits and outcome.waited <= patience_with(attempt.owner):
                 if refused:
-                    outcome.unready.add(server_request.shard.component)
+                    outcome.unready.add(attempt.shard.component)
                 outcome.stalled.add(position)
             elif (moving or lacks) and not (waits or last):
                 if lacks:
-                    server_request.loaded.clear()
+                    attempt.loaded.clear()
                 elif isinstance(reply, AskError):
                     outcome.redirected[position] = reply.node_addr
                 else:
                     outcome.stale[attempt.owner] = None
             else:
-                out[position], out.failed = server_request.refusal(request, reply), True
+                out[position], out.failed = attempt.refusal(request, reply), True
                 continue
-            outcome.failures[position] = partial(server_request.refusal, request, reply)
+            outcome.failures[position] = partial(attempt.refusal, request, reply)
 
 
 class _OrderScope(NamedTuple):
@@ -645,7 +487,7 @@ def _pending(
     executed: defaultdict[_OrderScope, list[int]] = defaultdict(list)
     places: dict[int, _OrderScope] = {}
     for attempt in attempts:
-        for part in attempt.server_request.by_shard():
+        for part in attempt.parts:
             for position in part.positions:
                 places[position] = _OrderScope.of(part.endpoints[0], batch[position])
     for position in outcome.failures:
@@ -678,10 +520,10 @@ def _fail(
     out.failed = True
 
 
-def in_order(request: ServerRequest, uniform: UniformCommands) -> UniformCommands:
+def in_order(attempt: Attempt, uniform: UniformCommands) -> UniformCommands:
     """Return the commands of a request, given those of the batch."""
-    positions, columns = request.positions, uniform.columns
-    if len(positions) == len(columns[0]) and len(request.endpoints) == 1:
+    positions, columns = attempt.positions, uniform.columns
+    if len(positions) == len(columns[0]) and len(attempt.endpoints) == 1:
         return uniform
     pick = itemgetter(*positions, positions[0])  # all at once: a third of the time of one by one
     return UniformCommands(uniform.name, [pick(column)[:-1] for column in columns])

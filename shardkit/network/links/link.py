@@ -62,7 +62,7 @@ from shardkit.network.connections.redis_private import (
     pool_of_node,
     slot_owners,
 )
-from shardkit.network.links.dispatcher import Attempt, Dispatcher, node_of_short, turns_of
+from shardkit.network.links.dispatcher import Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
     SEVERAL,
     components_of,
@@ -73,7 +73,7 @@ from shardkit.network.links.grouping import (
 )
 from shardkit.network.links.multiplexer import Part, Received, give_back, multiplexed
 from shardkit.network.links.resp import Chunk, pack_command
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -490,21 +490,20 @@ class Exchange:
     """An attempt at one server over one connection: writes chunks and reads their replies."""
 
     def __init__(self, attempt: Attempt, raw: bool) -> None:
-        request = attempt.server_request
-        endpoint = request.endpoints[0]
+        endpoint = attempt.endpoints[0]
         self.pool: Any
         if attempt.node is not None:
             client = endpoint.access.client
             self.pool = client.get_redis_connection(attempt.node).connection_pool
             self._databases: Sequence[Any] = [self.pool.database]
         else:
-            self.pool = endpoint.pool if len(request.endpoints) == 1 else endpoint.access.way
-            self._databases = request.databases
+            self.pool = endpoint.pool if len(attempt.endpoints) == 1 else endpoint.access.way
+            self._databases = attempt.databases
         self.raw = raw
         self._attempt = attempt
         self.attempts = [attempt]
-        self._chunks = request.chunks()
-        self.block = request.block
+        self._chunks = attempt.chunks()
+        self.block = attempt.block
         self.apart: list[Attempt] = []  # what is sent next instead, as a database cannot be used
         self.connection: Any = None
         self.helped = self.must_connect = self.timeout_changed = self._refused = False
@@ -596,9 +595,8 @@ class Exchange:
         if len(self._databases) > 1:
             connection.be_in_any()
         else:
-            [database], request = self._databases, attempt.server_request
-            first, *others = chunks
-            does = ALONE if self.block is not None else request.does
+            [database], (first, *others) = self._databases, chunks
+            does = ALONE if self.block is not None else attempt.does
             if attempt.confirms and connection.selected != database.number:
                 return False
             attempt.confirms = False
@@ -815,20 +813,19 @@ class AwaitingLink(Link):
         """Send attempts and wait for their ends; see `exchange_all`."""
         packed: list[tuple[Attempt, Sequence[Chunk]]] = []  # all, before anything is sent
         for attempt in attempts:
-            chunks: Sequence[Chunk] = attempt.server_request.chunks()
-            confirmed = CONFIRMED in attempt.server_request.forms  # its place is among the others
+            chunks: Sequence[Chunk] = attempt.chunks()
+            confirmed = CONFIRMED in attempt.forms  # its place is among the others
             packed += [each[:2] for each in _split(attempt)] if confirmed else [(attempt, chunks)]
         in_flight, alone = [], []
         for attempt, chunks in packed:
-            request = attempt.server_request
-            endpoint = request.endpoints[0]
-            holder, databases = endpoint.access.way, request.databases
+            endpoint = attempt.endpoints[0]
+            holder, databases = endpoint.access.way, attempt.databases
             connection = None
             if attempt.node is not None:
                 holder = pool_of_node(attempt.node)
                 databases = [holder.database]
-                connection = multiplexed(holder) if request.block is None else None
-            elif not (request.block is not None or databases[0].left or holder.draining):
+                connection = multiplexed(holder) if attempt.block is None else None
+            elif not (attempt.block is not None or databases[0].left or holder.draining):
                 connection = multiplexed(holder)
             else:
                 holder = endpoint.pool
@@ -837,7 +834,7 @@ class AwaitingLink(Link):
             else:  # a future: a task for each would cost more than all the rest
                 deadline, split = attempt.deadline, partial(_split, attempt)
                 future = connection.submit_chunks(
-                    chunks, databases, self._raw, deadline, request.does, split
+                    chunks, databases, self._raw, deadline, attempt.does, split
                 )
                 in_flight.append((attempt, future))
         if not alone:
@@ -850,16 +847,15 @@ class AwaitingLink(Link):
 
 def _split(attempt: Attempt, received: Received | None = None) -> list[Part]:
     """Return what must be sent to databases alone; given replies, behind a confirmed SELECT."""
-    request = attempt.server_request
     if received is None:
-        attempt.ended_parts, again = [], list(map(attempt.part, range(len(request.endpoints))))
+        attempt.ended_parts, again = [], list(map(attempt.part, range(len(attempt.endpoints))))
     else:
         _receive(attempt, received)
         attempt.ended_parts, again = attempt.outcomes()
     parts = []
     for part in again:
-        request, part.confirms = part.server_request, False
-        parts.append(Part(part, request.chunks(), request.databases[0], request.does))
+        part.confirms = False
+        parts.append(Part(part, part.chunks(), part.databases[0], part.does))
     return parts
 
 
@@ -904,7 +900,7 @@ async def _carried(
     connection: Any, attempt: Attempt, chunks: Sequence[Chunk], raw: bool
 ) -> list[Reply]:
     """Send chunks over a connection; return the replies, in which errors are values."""
-    count, block = sum(chunk.replies for chunk in chunks), attempt.server_request.block
+    count, block = sum(chunk.replies for chunk in chunks), attempt.block
     try:
         for chunk in chunks:
             packed = PackedCommands.doing(WRITES | ALONE, (chunk.data,), chunk.replies)

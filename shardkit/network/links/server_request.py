@@ -22,12 +22,15 @@ from typing import Any
 from redis.exceptions import (
     AskError,
     ClusterDownError,
+    ConnectionError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 
 from shardkit.errors import (
@@ -39,7 +42,7 @@ from shardkit.errors import (
     few,
     shortened,
 )
-from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
+from shardkit.events import CommandsSent, ScriptLoaded, emit, sent, settled
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import (
@@ -63,6 +66,7 @@ from shardkit.network.connections.framing import (
     WRAPPED,
     form_of,
     framed,
+    refusals,
     unframed,
 )
 from shardkit.network.connections.policy import CallPolicy, unreached
@@ -90,6 +94,7 @@ from shardkit.operations.commands import (
     Shard,
     Transaction,
 )
+from shardkit.operations.deadlines import Deadline, earliest
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.command_keys import key_positions, reads_only
 from shardkit.routing.keys import key_bytes
@@ -105,6 +110,8 @@ _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
 _LEAST_JOINED = 1.5
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 _DATABASE = attrgetter("database")
+# A cluster node's answers while slots move or masters are elected; nothing was executed.
+MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
 ATTEMPT_ERRORS = (
     *(RedisError, RedisClusterException, OSError, ArithmeticError, AttributeError),
     *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
@@ -115,9 +122,11 @@ Not every Exception, because a signal handler of the caller's may raise others.
 """
 
 
-@dataclass(slots=True)
-class ServerRequest:
-    """Requests of a batch for one server: for a shard, or for several that are its databases.
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt to send requests of a batch to a server, and its outcome.
+
+    They are for a shard, or for several that are its databases.
 
     ::
 
@@ -129,7 +138,6 @@ class ServerRequest:
     starts: list[int]  # where each endpoint's start there, and the end
     batch: Batch = ()
     loaded: set[str] = field(default_factory=set)  # SHA-1s of scripts that the server has
-    brought: set[str] = field(default_factory=set)  # SHA-1s of scripts sent as text
     texts: Set[str] = frozenset()  # SHA-1s of scripts to send as text in any case
     asking: bool = False  # whether the requests follow an ASK redirection
     block: float | None = None  # seconds that the (only) request may block
@@ -137,20 +145,42 @@ class ServerRequest:
     uniform: UniformCommands | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `resp`)
     in_slots: bool = False  # whether joined commands need keys of one slot
-    node: str = ""  # of a cluster
-    # After packing: how to split joined replies, by database; and of several databases, the replies
-    # up to each one's end.
-    runs: list[list[JoinedRun]] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    forms: list[int] = field(default_factory=list)  # of several databases: see `framing`
-    does: int = WRITES  # of a single one, after packing: the effects of the commands
+    node: Any = None  # of a cluster
+    brought: set[str] = field(default_factory=set, init=False)  # SHA-1s of scripts sent as text
+    # After packing: how to split joined replies, by database; of several databases, the replies up
+    # to each one's end, and the forms, see `framing`; of a single one, the commands' effects.
+    runs: list[list[JoinedRun]] = field(default_factory=list, init=False)
+    ends: list[int] = field(default_factory=list, init=False)
+    forms: list[int] = field(default_factory=list, init=False)
+    does: int = field(default=WRITES, init=False)
+    # The outcome. Replies of several databases include SELECT's; with an error, the others have
+    # not come.
+    replies: Sequence[Reply] = field(default=(), init=False)
+    refused: bool = field(default=False, init=False)  # whether an error may be, or be in, a reply
+    error: Exception | None = field(default=None, init=False)
+    sent: bool = field(default=False, init=False)  # whether the server may have received something
+    told: list[CommandsSent] = field(default_factory=list, init=False)  # for each shard
+    # Whether it is sent behind a confirmed SELECT, or must be.
+    confirms: bool = field(default=False, init=False)
+    # What has ended, if its parts are sent by themselves.
+    ended_parts: list[Attempt] | None = field(default=None, init=False)
+    # By `time.perf_counter`, if there are event handlers: when the replies had come, and when it
+    # was written to a shared connection.
+    ended: float = field(default=0.0, init=False)
+    written: float = field(default=0.0, init=False)
 
     @classmethod
     def of_shard(
         cls, endpoint: Endpoint, positions: Sequence[int], batch: Batch, **more: Any
-    ) -> ServerRequest:
-        """Return the requests for one shard."""
+    ) -> Attempt:
+        """Return the attempt for one shard."""
         return cls([endpoint], positions, [0, len(positions)], batch, **more)
+
+    @classmethod
+    def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
+        """Return the attempt for a whole batch."""
+        in_slots = node is not None
+        return cls.of_shard(endpoint, range(len(batch)), batch, node=node, in_slots=in_slots)
 
     @property
     def shard(self) -> Shard:
@@ -160,37 +190,12 @@ class ServerRequest:
     @property
     def address(self) -> str:
         """The server, for messages."""
-        return f"cluster node {self.node}" if self.node else self.endpoints[0].address
+        return f"cluster node {self.node.name}" if self.node else self.endpoints[0].address
 
     @property
     def databases(self) -> list[ClientDatabase]:
         """The databases of the endpoints."""
         return list(map(_DATABASE, self.endpoints))
-
-    def parts(self, numbers: Sequence[int]) -> ServerRequest:
-        """Return the requests for some of the endpoints, by their numbers."""
-        slices = [slice(self.starts[n], self.starts[n + 1]) for n in numbers]
-        uniform = self.uniform
-        if uniform is not None:
-            columns = [_picked(column, slices) for column in uniform.columns]
-            uniform = UniformCommands(uniform.name, columns)
-        return replace(
-            self,
-            endpoints=[self.endpoints[n] for n in numbers],
-            positions=_picked(self.positions, slices),
-            starts=[0, *accumulate(each.stop - each.start for each in slices)],
-            brought=set(),
-            uniform=uniform,
-            ends=[],
-            runs=[],
-            forms=[],
-        )
-
-    def by_shard(self) -> list[ServerRequest]:
-        """Return the requests for each shard alone."""
-        if len(self.endpoints) == 1:
-            return [self]
-        return [self.parts([n]) for n in range(len(self.endpoints))]
 
     def chunks(self) -> list[Chunk]:
         """Pack the requests; those of several databases with SELECT in front of each one's."""
@@ -272,7 +277,7 @@ class ServerRequest:
             return packed
         chunks_of_all: list[Chunk] = []
         for n, select in enumerate(selects):
-            part = self.parts([n])
+            part = self.part(n)
             part.brought = set(self.brought)
             chunks = part.chunks()
             (first, replies), *others = chunks
@@ -318,6 +323,131 @@ class ServerRequest:
             for data, (a, b) in zip(packed, pairwise(cuts), strict=True)
         ]
 
+    @property
+    def owner(self) -> Any:
+        """The pool of the way to connect, or the cluster's client."""
+        return self.endpoints[0].owner
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """The caller's deadline; or the entry's, plus the time that it may block."""
+        seconds = self.endpoints[0].access.policy.deadline
+        block = self.block
+        if seconds is not None and block is not None:
+            seconds = seconds + block if block else None
+        return earliest(seconds)
+
+    @property
+    def first_refusal(self) -> Exception | None:
+        """The first error among its replies, unless the command is sent again."""
+        if not self.refused:
+            return None
+        replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
+        errors = (one for one in replies if isinstance(one, Exception))
+        return next(
+            (one for one in errors if not is_script_missing(one) and not isinstance(one, MOVING)),
+            None,
+        )
+
+    @property
+    def parts(self) -> list[Attempt]:
+        """An attempt for each shard alone, not made yet."""
+        if len(self.endpoints) == 1:
+            return [self]
+        return [self.part(n) for n in range(len(self.endpoints))]
+
+    def by_shard(self) -> list[Attempt]:
+        """Return the attempt for each shard alone, with its outcome."""
+        if len(self.endpoints) == 1:
+            return [self]
+        parts, start = self.parts, 0
+        for n, (part, end, form) in enumerate(zip(parts, self.ends, self.forms, strict=True)):
+            part.refused, part.sent = self.refused, self.sent and form != CONFIRMED
+            part.ended, part.written = self.ended, self.written
+            part.runs = self.runs[n : n + 1]
+            if end > len(self.replies) or (self.error is not None and form == CONFIRMED):
+                part.error = self.error
+            else:
+                part.take(form, list(self.replies[start:end]), self.error)
+            start = end
+        return parts
+
+    def take(self, form: int, replies: list[Reply], lost: Exception | None) -> None:
+        """Take the replies to requests in a form; ``lost`` if the connection was, later."""
+        if form == WRAPPED and isinstance(replies[0], NoPermissionError):
+            self.endpoints[0].access.way.may_multi = False
+        try:
+            found = unframed(form, replies)
+        except ConnectionError as error:
+            self.error = error
+            return
+        if found is not None:
+            self.replies = found
+        elif lost is not None:
+            self.refuse(next(each for each in replies if isinstance(each, Exception)))
+        else:
+            self.confirms = True
+
+    def outcomes(self) -> tuple[list[Attempt], list[Attempt]]:
+        """Return what has ended, and what must be sent again, alone, behind a confirmed SELECT."""
+        if self.confirms and self.error is None:
+            again = self.part(0)
+            again.confirms = True
+            return [], [again]
+        if len(self.endpoints) == 1 or not (self.refused or CONFIRMED in self.forms):
+            return [self], []
+        parts = self.by_shard()
+        return [each for each in parts if not each.confirms], [e for e in parts if e.confirms]
+
+    def refuse(self, error: Exception) -> None:
+        """Note that the server refuses to select the database: the replies to all requests."""
+        self.runs = []
+        self.replies = refusals(error, len(self.positions))
+        self.refused = True
+
+    def apart(self, opened: Set[ClientDatabase]) -> list[Attempt]:
+        """Return attempts at those of its databases that are open, and at each of the others."""
+        databases = list(enumerate(self.databases))
+        usable = [n for n, database in databases if database in opened]
+        others = [self.part(n) for n, database in databases if database not in opened]
+        return [self.part(*usable), *others] if usable else others
+
+    def part(self, *numbers: int) -> Attempt:
+        """Return an attempt, not made yet, at some of the databases."""
+        slices = [slice(self.starts[n], self.starts[n + 1]) for n in numbers]
+        uniform = self.uniform
+        if uniform is not None:
+            columns = [_picked(column, slices) for column in uniform.columns]
+            uniform = UniformCommands(uniform.name, columns)
+        part = replace(
+            self,
+            endpoints=[self.endpoints[n] for n in numbers],
+            positions=_picked(self.positions, slices),
+            starts=[0, *accumulate(each.stop - each.start for each in slices)],
+            uniform=uniform,
+        )
+        part.told = [self.told[n] for n in numbers] if self.told else []
+        return part
+
+    def tell_end(self) -> None:
+        """Emit the events of its end."""
+        for event in self.told:
+            event.group = self.told
+        for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
+            part.settle(told)
+
+    def settle(self, told: CommandsSent) -> None:
+        """Emit the event of its end, given that of its beginning."""
+        settled(
+            told,
+            self.error,
+            maybe_executed=self.sent,
+            refused=self.refused,
+            refusal=self.first_refusal,
+            ended=self.ended,
+            written=self.written,
+        )
+
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
         if len(self.endpoints) > 1:
@@ -351,7 +481,7 @@ class ServerRequest:
         """Emit the event that this is sent, for each shard."""
         return [
             sent(part.shard, part.address, len(part.positions), part._names, part._commands)
-            for part in self.by_shard()
+            for part in self.parts
         ]
 
     def tell_loaded(self) -> None:
@@ -601,14 +731,12 @@ def only_reads(command: Command) -> bool:
     return len(command.args) - 3 - int(command.args[2]) <= script.reads
 
 
-def settle(
-    server_request: ServerRequest, request: Command | Transaction, reply: Reply
-) -> tuple[Reply, bool]:
+def settle(attempt: Attempt, request: Command | Transaction, reply: Reply) -> tuple[Reply, bool]:
     """Return the final reply, and whether that holds a failure."""
     failed = False
     if isinstance(request, Transaction) and reply is not None:
         for n, inner in enumerate(reply):
             if isinstance(inner, Exception):
-                reply[n] = server_request.refusal(request.commands[n], inner)
+                reply[n] = attempt.refusal(request.commands[n], inner)
                 failed = True
     return reply, failed

@@ -26,10 +26,10 @@ from shardkit.network.connections.framing import WRAPPED
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.pool import Pool
 from shardkit.network.links import multiplexer, resp
-from shardkit.network.links.dispatcher import Attempt, in_order
+from shardkit.network.links.dispatcher import in_order
 from shardkit.network.links.grouping import group_by_shard
 from shardkit.network.links.resp import CHUNK_BYTES, Chunk, pack_command
-from shardkit.network.links.server_request import ServerRequest
+from shardkit.network.links.server_request import Attempt
 from shardkit.operations import (
     Columns,
     Command,
@@ -90,7 +90,7 @@ def packed(batch: Any, joins: bool = False) -> dict[Shard, tuple[list[int], byte
     for name, by_number in groups.by_shard.items():
         for number, positions in by_number.items():
             shard = Shard(name, number)
-            request = ServerRequest.of_shard(
+            request = Attempt.of_shard(
                 endpoint_of(shard), positions, batch, rows=groups.rows, joins=joins
             )
             if groups.uniform is not None:
@@ -215,10 +215,10 @@ def of_several(batch: Any) -> Attempt:
         starts.append(len(positions))
         endpoints.append(endpoint_of(Shard("few", number)))
     joins = coalesced(batch)
-    request = ServerRequest(endpoints, positions, starts, batch, rows=groups.rows, joins=joins)
+    request = Attempt(endpoints, positions, starts, batch, rows=groups.rows, joins=joins)
     if groups.uniform is not None:
         request.uniform = in_order(request, groups.uniform)
-    return Attempt(request)
+    return request
 
 
 def answers(chunks: list[Chunk]) -> list[Any]:
@@ -280,7 +280,7 @@ LISTS: list[list[Command | Transaction]] = [
 )
 def test_each_database_is_sent_its_own(batch: Any) -> None:
     attempt = of_several(batch)
-    request = attempt.server_request
+    request = attempt
     chunks = request.chunks()
     if not chunks:  # too large for transactions: each database's are sent alone
         assert batch[0].name == "SET"
@@ -308,8 +308,8 @@ def test_each_database_is_sent_its_own(batch: Any) -> None:
     first, second, third, *_ = attempt.by_shard()
     assert (first.error, second.error, third.error) == (None, None, attempt.error)
     ends = request.starts
-    assert found(first.server_request.values(first.replies)) == found(wanted[: ends[1]])
-    assert found(second.server_request.values(second.replies)) == found(wanted[ends[1] : ends[2]])
+    assert found(first.values(first.replies)) == found(wanted[: ends[1]])
+    assert found(second.values(second.replies)) == found(wanted[ends[1] : ends[2]])
     # One SELECT is refused.
     end, wrapped = request.ends[0], request.forms[0] == WRAPPED
     refused = [b"OK", ResponseError("no"), *replies[2 : end - 1], ExecAbortError("EXECABORT")]
@@ -317,13 +317,13 @@ def test_each_database_is_sent_its_own(batch: Any) -> None:
     attempt.replies, attempt.refused, attempt.error = [*own, *replies[end:]], True, None
     first, second, *_ = attempt.by_shard()
     assert (first.confirms, second.confirms) == (True, False)
-    assert found(second.server_request.values(second.replies)) == found(wanted[ends[1] : ends[2]])
+    assert found(second.values(second.replies)) == found(wanted[ends[1] : ends[2]])
     # And one database is closed.
     left = of_several(batch)
-    closed, *opened = left.server_request.databases
+    closed, *opened = left.databases
     usable, fenced = left.apart(set(opened))
-    assert fenced.server_request.databases == [closed]
-    again = usable.server_request
+    assert fenced.databases == [closed]
+    again = usable
     assert found(again.values(answers(again.chunks()))) == found(wanted[ends[1] :])
 
 

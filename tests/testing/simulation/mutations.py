@@ -105,15 +105,15 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "Dispatcher._settle",
         "outcome.stalled.add(position)\n",
         "outcome.stalled.add(position)\n"
-        "            refusing = partial(server_request.refusal, request, reply)\n"
-        "            outcome.failures |= dict.fromkeys(server_request.positions, refusing)\n",
+        "            refusing = partial(attempt.refusal, request, reply)\n"
+        "            outcome.failures |= dict.fromkeys(attempt.positions, refusing)\n",
     ),
     "pipelines-all-fail": (
         "Dispatcher._settle_failed",
-        "request, is_sent = attempt.server_request, attempt.sent\n",
-        "request, is_sent = attempt.server_request, attempt.sent\n"
+        "is_sent = attempt.sent\n",
+        "is_sent = attempt.sent\n"
         "    out.failed = True\n"
-        "    out[:] = [request.failure(each, error, True) for each in request.batch]\n"
+        "    out[:] = [attempt.failure(each, error, True) for each in attempt.batch]\n"
         "    return\n",
     ),
     "geo-same-generation": (
