@@ -102,6 +102,8 @@ class _KitClient(RegistersScripts):
         if (
             does is None
             or does & _OWN
+            or type(args[0]) is not str
+            or " " in args[0]  # redis-py divides it
             or self._takes_redis_pys_way
             or self.connection is not None
             or NEVER_DECODE in options
