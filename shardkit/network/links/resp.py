@@ -44,6 +44,7 @@ from shardkit.operations.commands import Argument, Reply
 CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
 CHUNK_JOINED = 2000  # commands joined into one, which a server executes in 0.4 to 0.7 milliseconds
+MIN_BY_COLUMN = 32  # fewer values are packed at once
 MIN_UNIFORM = 4  # fewer commands are packed one by one, which costs less
 _MAX_COLUMNS = 16  # with more arguments, columns save little
 
@@ -235,6 +236,9 @@ class UniformCommands:
         starts where chunks begin, and the end; by default all.
         """
         columns, lengths = self.columns[shared:], self.lengths[shared:]
+        if joined and len(starts) == 2 and starts[1] < MIN_BY_COLUMN:  # of a single database
+            values = chain.from_iterable(zip(*columns, strict=True))
+            return [_pack((joined, *[column[0] for column in self.columns[:shared]], *values))]
         words = [(joined or self.name).encode(), *(column[0] for column in self.columns[:shared])]
         head = b"".join([b"\r\n$%d\r\n%b" % (len(word), word) for word in words])
         row = b"" if joined else b"\r\n*%d%b" % (1 + len(columns), head)

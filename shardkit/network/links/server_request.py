@@ -468,7 +468,7 @@ class Attempt:
         return split(replies, list(chain.from_iterable(self.runs))) if self.runs else replies
 
     def _requests(self, positions: Sequence[int]) -> Batch:
-        if len(positions) == len(self.batch):
+        if len(positions) == len(self.batch) and len(self.endpoints) == 1:  # in its order
             return self.batch
         return list(map(self.batch.__getitem__, positions))
 
