@@ -32,9 +32,9 @@ class OurClient:
         """Return the batch, as an operation yields it."""
         return [Command(self._component, args[1], args) for args in commands]
 
-    def coalesced(self, commands: Commands) -> batches.Commands:
+    def coalesced(self, commands: Commands) -> batches.CommandList:
         """Return the batch, as yielded by an operation that owns the keys."""
-        return batches.Commands(self.prepare(commands), coalesced=True)
+        return batches.CommandList(self.prepare(commands), coalesced=True)
 
     def columns(self, name: str, columns: Sequence[Any], *, coalesced: bool = False) -> Any:
         """Send commands of one name, given as columns, of which the first is the keys."""

@@ -25,7 +25,7 @@ from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import is_read
 from shardkit.operations.commands import (
     Command,
-    Commands,
+    CommandList,
     PlainCommands,
     Replies,
     Reply,
@@ -113,7 +113,7 @@ class NearLink:
                     if note.until == inf:  # others are used for a short time anyway
                         expiries += [Command(command.to, key, ("PTTL", key)) for key in keys]
         sent = (
-            Commands(commands + expiries, coalesced=coalesced(batch))
+            CommandList(commands + expiries, coalesced=coalesced(batch))
             if len(misses) < len(batch) or expiries
             else batch
         )

@@ -41,7 +41,7 @@ from shardkit.operations.commands import (
     AwaitWakeup,
     Call,
     Command,
-    Commands,
+    CommandList,
     Key,
     Locate,
     Pause,
@@ -243,7 +243,7 @@ class Guard(Structure[Face]):
         ]
         return (
             type(batch)(guarded, batch.timeout, undo=batch.undo)
-            if isinstance(batch, Commands)
+            if isinstance(batch, CommandList)
             else guarded
         )
 

@@ -9,7 +9,7 @@ from shardkit.operations.commands import (
     Call as Call,
     Columns as Columns,
     Command as Command,
-    Commands as Commands,
+    CommandList as CommandList,
     Locate as Locate,
     Partial as Partial,
     Pause as Pause,

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from shardkit.operations.commands import Batch, Columns, Commands, Replies
+from shardkit.operations.commands import Batch, Columns, CommandList, Replies
 from shardkit.operations.operation import Operation
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def completed(steps: Operation[T], undo: Callable[[T], Operation[Any]]) -> Opera
                 step: Any = resume(answer)
                 resume = steps.send
                 if isinstance(step, list | Columns):
-                    kind = type(step) if isinstance(step, Commands) else Commands
+                    kind = type(step) if isinstance(step, CommandList) else CommandList
                     step = kind(step, getattr(step, "timeout", None), undo=finish)
                 try:
                     answer = yield step

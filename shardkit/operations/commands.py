@@ -1,4 +1,4 @@
-"""Commands, batches and replies as plain data, without I/O.
+"""CommandList, batches and replies as plain data, without I/O.
 
 An operation yields a batch, a list of commands and transactions for any shards, and gets the
 replies in the same order. A command names its component and the key that decides the shard; the
@@ -120,7 +120,7 @@ class Command(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Commands for one shard between MULTI and EXEC; the reply is the list of their replies.
+    """CommandList for one shard between MULTI and EXEC; the reply is the list of their replies.
 
     ``to`` and ``key`` place the whole group; those of its commands are ignored.
     """
@@ -135,7 +135,7 @@ class Transaction(NamedTuple):
         return "MULTI"
 
 
-class Commands(list["Command | Transaction"]):
+class CommandList(list["Command | Transaction"]):
     """A list of commands that says more than a plain list.
 
     Args:
@@ -165,7 +165,7 @@ class Commands(list["Command | Transaction"]):
         self.timeout, self.coalesced, self.undo = timeout, coalesced, undo
 
 
-class Partial(Commands):
+class Partial(CommandList):
     """The same, with failures as values, so that the operation can use the other replies."""
 
     partial = True
@@ -227,7 +227,7 @@ class Columns(PlainCommands):
         keys: the key of each, which places it and is its first argument.
         more: for each further argument, the values of all commands.
         idempotent: whether each may be sent again; see `Command`.
-        coalesced: whether they may be joined; see `Commands`.
+        coalesced: whether they may be joined; see `CommandList`.
 
     Raises:
         ValueError: the columns have different lengths.

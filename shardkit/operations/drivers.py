@@ -39,7 +39,7 @@ from shardkit.operations.commands import (
     Call,
     Columns,
     Command,
-    Commands,
+    CommandList,
     Locate,
     Pause,
     Replies,
@@ -90,7 +90,7 @@ class _StepRunner:
             return self.link.abandon(step.command)
         if isinstance(step, Call | _Calls):
             return self._call(step)
-        if isinstance(step, Commands) and step.timeout is not None:
+        if isinstance(step, CommandList) and step.timeout is not None:
             return self._send_within(step, check_seconds("Partial", "timeout", step.timeout))
         return self._send(step)
 
@@ -272,7 +272,7 @@ class AwaitingDriver(_StepRunner):
         await arun_steps(lock_step.turns(), self._run_step)
 
     def _run_step(self, step: Any) -> Any:
-        undo = step.undo if isinstance(step, Commands) else None
+        undo = step.undo if isinstance(step, CommandList) else None
         run = super()._run_step(step)
         return run if undo is None else self._send_undoable(run, undo)
 
@@ -431,8 +431,8 @@ class _LockStep:
             return _Calls(steps)
         requests = [request for step in steps for request in step]
         if any(getattr(step, "undo", None) for step in steps):
-            return Commands(requests, undo=partial(_undo_all, steps))
-        return Commands(requests, coalesced=True) if all(map(coalesced, steps)) else requests
+            return CommandList(requests, undo=partial(_undo_all, steps))
+        return CommandList(requests, coalesced=True) if all(map(coalesced, steps)) else requests
 
     def _answer(self, answer: Any) -> None:
         """Give the link's answer to the operations concerned."""

@@ -34,7 +34,7 @@ from shardkit.network.links.resp import (
 )
 from shardkit.operations import (
     Command,
-    Commands,
+    CommandList,
     Locate,
     Operation,
     Replies,
@@ -396,11 +396,11 @@ def check(batch: list[Any], replies: list[Any], state: Refusing) -> None:
 
 
 async def send(face: Face, batch: list[Any]) -> Replies:
-    return await face.carry(Commands(batch, coalesced=True))
+    return await face.carry(CommandList(batch, coalesced=True))
 
 
 def some(count: int, dice: random.Random) -> list[Any]:
-    """Commands, of which many neighbours can be joined."""
+    """CommandList, of which many neighbours can be joined."""
     batch: list[Any] = []
     while len(batch) < count:
         n = dice.randrange(40)

@@ -33,7 +33,7 @@ from shardkit.network.links.server_request import Attempt
 from shardkit.operations import (
     Columns,
     Command,
-    Commands,
+    CommandList,
     Operation,
     Replies,
     Script,
@@ -190,9 +190,9 @@ def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
     assert driver.together(steps(by_column), steps(by_column)) == [2, 2]
     assert driver.together(steps(by_column), steps([by_column[0]])) == [2, 1]
     assert driver.together(
-        *[steps(Commands([by_column[0]], coalesced=True)) for _ in range(2)]
+        *[steps(CommandList([by_column[0]], coalesced=True)) for _ in range(2)]
     ) == [1, 1]
-    sent = [(Commands, 4), (list, 3), (Commands, 2)]
+    sent = [(CommandList, 4), (list, 3), (CommandList, 2)]
     assert [(type(batch), len(batch)) for batch in batches] == sent
 
 
@@ -274,7 +274,7 @@ LISTS: list[list[Command | Transaction]] = [
             for joined in (False, True)
         ),
         *LISTS,
-        *(Commands(each, coalesced=True) for each in LISTS),
+        *(CommandList(each, coalesced=True) for each in LISTS),
     ],
     ids=lambda batch: f"{type(batch).__name__}-{batch[0].name}-{len(batch)}",
 )
@@ -445,7 +445,7 @@ async def test_large_joined_batches_keep_what_stands_between_their_runs(face: Fa
     batch += [Transaction("one", "t", (command("one", "t", "INCR"), command("one", "t", "GET")))]
     batch += [command("one", f"k{n}", "GET") for n in range(count)]
     batch += [command("one", "n", "INCR"), command("one", "before", "GET")]
-    replies = await face.carry(Commands(batch, coalesced=True))
+    replies = await face.carry(CommandList(batch, coalesced=True))
     assert replies[: count + 2] == [1] + [b"OK"] * (count + 1)
     assert replies[count + 2] == [1, b"1"]
     assert replies[count + 3 : -2] == [str(n).encode() for n in range(count)]
