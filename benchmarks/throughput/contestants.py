@@ -14,8 +14,9 @@ from zlib import crc32
 import redis
 import redis.asyncio as aioredis
 
+import shardkit.operations.commands as batches
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.operations.commands import Coalesced, Columns, Command
+from shardkit.operations.commands import Columns, Command
 from throughput.limits import Address
 from throughput.works import Commands
 
@@ -31,9 +32,9 @@ class OurClient:
         """Return the batch, as an operation yields it."""
         return [Command(self._component, args[1], args) for args in commands]
 
-    def coalesced(self, commands: Commands) -> Coalesced:
+    def coalesced(self, commands: Commands) -> batches.CommandList:
         """Return the batch, as yielded by an operation that owns the keys."""
-        return Coalesced(self.prepare(commands))
+        return batches.CommandList(self.prepare(commands), coalesced=True)
 
     def columns(self, name: str, columns: Sequence[Any], *, coalesced: bool = False) -> Any:
         """Send commands of one name, given as columns, of which the first is the keys."""

@@ -23,7 +23,7 @@ from shardkit.errors import ShardFailure
 from shardkit.network.links.grouping import components_in
 from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import is_read
-from shardkit.operations.commands import Coalesced, Command, Replies, Reply, To, coalesced
+from shardkit.operations.commands import Command, CommandList, Replies, Reply, To, coalesced
 from shardkit.routing.command_keys import command_name
 
 # They read, but what they return changes by itself, or is random.
@@ -76,8 +76,10 @@ class NearLink:
                 replies[position] = copy.value if type(copy.value) is bytes else own(copy.value)
         if misses:
             missing = [commands[position] for position in misses]
-            kind = Coalesced if coalesced(batch) else list
-            read = yield from self._read(missing, usable, lambda rows: partial(send, kind(rows)))
+            joins = coalesced(batch)
+            read = yield from self._read(
+                missing, usable, lambda rows: partial(send, CommandList(rows, coalesced=joins))
+            )
             for position, reply in zip(misses, read, strict=True):
                 replies[position] = reply
             replies.failed = any(isinstance(reply, ShardFailure) for reply in read)

@@ -34,16 +34,16 @@ from shardkit.errors import (
 )
 from shardkit.network.links.server_request import may_repeat
 from shardkit.operations.arguments import Seconds, check_calls, check_integer, shown
-from shardkit.operations.cancellation import Interrupted, UndoableBatch
+from shardkit.operations.cancellation import Interrupted
 from shardkit.operations.commands import (
     Abandon,
     Argument,
     AwaitWakeup,
     Call,
     Command,
+    CommandList,
     Key,
     Locate,
-    Partial,
     Pause,
     Script,
     Shard,
@@ -241,9 +241,11 @@ class Guard(Structure[Face]):
             else next(fenced)
             for request in batch
         ]
-        if isinstance(batch, UndoableBatch):
-            return type(batch)(guarded, batch.undo)
-        return Partial(guarded) if isinstance(batch, Partial) else guarded
+        return (
+            type(batch)(guarded, batch.timeout, undo=batch.undo)
+            if isinstance(batch, CommandList)
+            else guarded
+        )
 
     def _guarded_command(
         self, command: Command, to: Any, place: tuple[Shard, int | None]

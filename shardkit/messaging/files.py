@@ -58,8 +58,7 @@ from shardkit.errors import (
 from shardkit.messaging.decoding import FileDecoder, FilePosition
 from shardkit.messaging.tagged import Tagged, seconds_until
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.cancellation import UndoableBatch
-from shardkit.operations.commands import Call, Columns, Command, Pause, Replies, Reply
+from shardkit.operations.commands import Call, Columns, Command, CommandList, Pause, Replies, Reply
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -815,7 +814,7 @@ class Files(Tagged[Face]):
             started_at = self._clock.monotonic()
             now = self._clock.script_microseconds()
             args = (now, reader, microseconds, claim, self._attempts, waiting)
-            [reply] = yield UndoableBatch([self._call("take", channel, *args)], undo)
+            [reply] = yield CommandList([self._call("take", channel, *args)], undo=undo)
             if reply[0] == 0 and not reply[2]:
                 return None, seconds_until(reply[1])
             return reply, 0.0

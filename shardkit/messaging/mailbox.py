@@ -40,8 +40,8 @@ from shardkit.messaging.tagged import (
     seconds_until,
 )
 from shardkit.operations.arguments import Seconds, rows_of, shown
-from shardkit.operations.cancellation import UndoableBatch, surely
-from shardkit.operations.commands import Argument, Command, Replies, Transaction
+from shardkit.operations.cancellation import surely
+from shardkit.operations.commands import Argument, Command, CommandList, Replies, Transaction
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -334,7 +334,7 @@ class Mailboxes(Tagged[Face]):
             fetch = self._call(
                 "fetch", owner, self._clock.script_microseconds(), limit, lease, waiting
             )
-            [(ids, stored, left)] = yield UndoableBatch([fetch], undo)
+            [(ids, stored, left)] = yield CommandList([fetch], undo=undo)
             return list(zip(ids, stored, strict=True)), seconds_until(left)
 
         rows = yield from self._wait_for(keys[0], keys[3], attempt, seconds)

@@ -23,10 +23,10 @@ a removed value is lost, as with a plain LPOP. Nor is it if a thread is interrup
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from shardkit.operations.commands import Batch, Columns, Command, Partial, Replies, Transaction
+from shardkit.operations.commands import Batch, Columns, CommandList, Replies
 from shardkit.operations.operation import Operation
 
 T = TypeVar("T")
@@ -34,22 +34,6 @@ T = TypeVar("T")
 
 class Interrupted(BaseException):
     """The task was cancelled, or a signal handler raised an error in the thread."""
-
-
-class UndoableBatch(list[Command | Transaction]):
-    """A batch that is completed, and then undone by steps, if its task is cancelled."""
-
-    def __init__(
-        self,
-        commands: Iterable[Command | Transaction],
-        undo: Callable[[Replies], Operation[Any]],
-    ) -> None:
-        super().__init__(commands)
-        self.undo = undo
-
-
-class UndoablePartial(UndoableBatch, Partial):
-    """The same, with failures as values."""
 
 
 def surely(batch: Batch) -> Operation[Replies]:
@@ -75,8 +59,8 @@ def completed(steps: Operation[T], undo: Callable[[T], Operation[Any]]) -> Opera
                 step: Any = resume(answer)
                 resume = steps.send
                 if isinstance(step, list | Columns):
-                    kind = UndoablePartial if isinstance(step, Partial) else UndoableBatch
-                    step = kind(step, finish)
+                    kind = type(step) if isinstance(step, CommandList) else CommandList
+                    step = kind(step, getattr(step, "timeout", None), undo=finish)
                 try:
                     answer = yield step
                 except Exception as error:

@@ -1,4 +1,4 @@
-"""Commands, batches and replies as plain data, without I/O.
+"""CommandList, batches and replies as plain data, without I/O.
 
 An operation yields a batch, a list of commands and transactions for any shards, and gets the
 replies in the same order. A command names its component and the key that decides the shard; the
@@ -76,8 +76,12 @@ class Script:
     name: str
     text: str
     sha: str = field(init=False)
+    reads: int = field(init=False)  # with how many arguments it changes nothing; -1 for none
 
     def __post_init__(self) -> None:
+        _, mark, rest = self.text.partition("\n--@reads")
+        number = rest.partition("\n")[0].strip() or 1_000_000
+        object.__setattr__(self, "reads", int(number) if mark else -1)
         digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         object.__setattr__(self, "sha", digest)
 
@@ -116,7 +120,7 @@ class Command(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Commands for one shard between MULTI and EXEC; the reply is the list of their replies.
+    """CommandList for one shard between MULTI and EXEC; the reply is the list of their replies.
 
     ``to`` and ``key`` place the whole group; those of its commands are ignored.
     """
@@ -131,29 +135,40 @@ class Transaction(NamedTuple):
         return "MULTI"
 
 
-class Partial(list["Command | Transaction"]):
-    """A batch whose failures are values, so that the operation can use the other replies.
+class CommandList(list["Command | Transaction"]):
+    """A list of commands that says more than a plain list.
 
-    A server that has not answered after ``timeout`` seconds has failed; by default its entry says.
+    Args:
+        commands: the commands.
+        coalesced: whether they may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET. So are
+            DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all
+            joined ones, the others are 0. A GET of a key of another type answers None instead of
+            WRONGTYPE, so use this for keys of your own. See `shardkit.network.links.resp`. For
+            uniform commands prefer `Columns`, which can be coalesced too.
+        undo: the steps that undo it, given its replies, if its task is cancelled. It is completed
+            first.
+        timeout: of a `Partial`, the seconds after which a server has failed that has not answered;
+            by default its entry says.
     """
+
+    partial = False  # whether failures are values
 
     def __init__(
         self,
         commands: Iterable[Command | Transaction] = (),
         timeout: float | timedelta | None = None,
+        *,
+        coalesced: bool = False,
+        undo: Callable[[Replies], Any] | None = None,
     ) -> None:
         super().__init__(commands)
-        self.timeout = timeout
+        self.timeout, self.coalesced, self.undo = timeout, coalesced, undo
 
 
-class Coalesced(list["Command | Transaction"]):
-    """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
+class Partial(CommandList):
+    """The same, with failures as values, so that the operation can use the other replies."""
 
-    So are DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all joined
-    ones, the others are 0. A GET of a key of another type answers None instead of WRONGTYPE, so use
-    this for keys of your own. See `shardkit.network.links.resp`. For uniform commands prefer
-    `Columns`, which can be coalesced too.
-    """
+    partial = True
 
 
 class PlainCommands(Sequence["Command | Transaction"]):
@@ -212,7 +227,7 @@ class Columns(PlainCommands):
         keys: the key of each, which places it and is its first argument.
         more: for each further argument, the values of all commands.
         idempotent: whether each may be sent again; see `Command`.
-        coalesced: whether neighbours may be joined; see `Coalesced`.
+        coalesced: whether they may be joined; see `CommandList`.
 
     Raises:
         ValueError: the columns have different lengths.
@@ -332,8 +347,8 @@ Batch: TypeAlias = Sequence[Command | Transaction]
 
 
 def coalesced(batch: Batch) -> bool:
-    """Whether neighbours in a batch may be joined."""
-    return batch.coalesced if type(batch) is Columns else type(batch) is Coalesced
+    """Whether the commands of a batch may be joined."""
+    return getattr(batch, "coalesced", False)
 
 
 class Replies(list[Reply]):

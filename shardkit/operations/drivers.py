@@ -32,17 +32,16 @@ from shardkit.errors import (
 )
 from shardkit.events import finished, handlers, observed, started
 from shardkit.operations.arguments import check_seconds
-from shardkit.operations.cancellation import Interrupted, UndoableBatch
+from shardkit.operations.cancellation import Interrupted
 from shardkit.operations.commands import (
     Abandon,
     AwaitWakeup,
     Batch,
     Call,
-    Coalesced,
     Columns,
     Command,
+    CommandList,
     Locate,
-    Partial,
     Pause,
     Replies,
     Reply,
@@ -93,7 +92,7 @@ class _StepRunner:
             return self.link.abandon(step.command)
         if isinstance(step, Call | _Calls):
             return self._call(step)
-        if isinstance(step, Partial) and step.timeout is not None:
+        if isinstance(step, CommandList) and step.timeout is not None:
             return self._send_within(step, check_seconds("Partial", "timeout", step.timeout))
         return self._send(step)
 
@@ -196,7 +195,7 @@ class BlockingDriver(_StepRunner):
     def _take_turns(self, lock_step: _LockStep) -> None:
         run_steps(lock_step.turns(), self._run_step)
 
-    def _send_within(self, batch: Partial, seconds: float) -> Any:
+    def _send_within(self, batch: Batch, seconds: float) -> Any:
         with DeadlineBlock(seconds):
             return self.link.send(batch)
 
@@ -305,17 +304,15 @@ class AwaitingDriver(_StepRunner):
         await arun_steps(lock_step.turns(), self._run_step)
 
     def _run_step(self, step: Any) -> Any:
-        return (
-            self._send_undoable(step)
-            if isinstance(step, UndoableBatch)
-            else super()._run_step(step)
-        )
+        undo = step.undo if isinstance(step, CommandList) else None
+        run = super()._run_step(step)
+        return run if undo is None else self._send_undoable(run, undo)
 
-    async def _send_undoable(self, step: UndoableBatch) -> Any:
-        exchange = asyncio.ensure_future(super()._run_step(step))
+    async def _send_undoable(self, run: Any, undo_steps: Callable[[Replies], Any]) -> Any:
+        exchange = asyncio.ensure_future(run)
 
         async def undo() -> None:
-            await self.run(step.undo(await exchange))
+            await self.run(undo_steps(await exchange))
 
         try:
             return await asyncio.shield(exchange)
@@ -328,7 +325,7 @@ class AwaitingDriver(_StepRunner):
             while True:
                 step = _answer(steps, step, await self._run_step(step))
 
-    async def _send_within(self, batch: Partial, seconds: float) -> Any:
+    async def _send_within(self, batch: Batch, seconds: float) -> Any:
         with DeadlineBlock(seconds):
             return await self.link.send(batch)
 
@@ -426,7 +423,7 @@ def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
     """Send an answer into the steps, or raise a failure there; return the next step."""
     if isinstance(answer, _CallFailure):
         return steps.throw(answer.error)
-    if isinstance(answer, Replies) and answer.failed and not isinstance(step, Partial):
+    if isinstance(answer, Replies) and answer.failed and not getattr(step, "partial", False):
         try:
             raise_failures(answer)
         except (ShardErrors, DamagedDataError) as errors:
@@ -485,9 +482,9 @@ class _LockStep:
         if isinstance(steps[0], Call):
             return _Calls(steps)
         requests = [request for step in steps for request in step]
-        if any(isinstance(step, UndoableBatch) for step in steps):
-            return UndoableBatch(requests, partial(_undo_all, steps))
-        return Coalesced(requests) if all(map(coalesced, steps)) else requests
+        if any(getattr(step, "undo", None) for step in steps):
+            return CommandList(requests, undo=partial(_undo_all, steps))
+        return CommandList(requests, coalesced=True) if all(map(coalesced, steps)) else requests
 
     def _answer(self, answer: Any) -> None:
         """Give the link's answer to the operations concerned."""
@@ -545,8 +542,8 @@ def _undo_all(batches: Sequence[Batch], replies: Replies) -> Operation[None]:
     rest = iter(replies)
     for batch in batches:
         part = Replies(islice(rest, len(batch)))
-        if isinstance(batch, UndoableBatch):
-            yield from batch.undo(part)
+        if (undo := getattr(batch, "undo", None)) is not None:
+            yield from undo(part)
 
 
 _JOINABLE = ("batch", "pause", "call")

@@ -27,8 +27,15 @@ from typing import Any
 from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
 
 from shardkit.errors import ShardFailure
-from shardkit.operations.cancellation import UndoablePartial
-from shardkit.operations.commands import Command, Locate, Pause, Replies, Reply, raise_failures
+from shardkit.operations.commands import (
+    Command,
+    Locate,
+    Partial,
+    Pause,
+    Replies,
+    Reply,
+    raise_failures,
+)
 from shardkit.operations.operation import Operation
 from shardkit.queues.commands import MOVED_AT_ONCE, ClaimedTask, QueueCommands, QueueKeys
 
@@ -173,7 +180,7 @@ class Claim:
             end += 1
         return end
 
-    def _batch(self, first: int, end: int, waits: bool, more: list[Command]) -> UndoablePartial:
+    def _batch(self, first: int, end: int, waits: bool, more: list[Command]) -> Partial:
         """Return a batch that takes a task, and requeues it if cancelled."""
         # A random claim is never another's, no matter what happens to the task.
         claim = self._claim = secrets.token_hex(8)
@@ -186,9 +193,8 @@ class Claim:
 
         queues = self._queues[first:end]
         take = self._commands.take(queues, self._lease, claim, waits=waits)
-        batch = UndoablePartial([take, *more], undo)
-        batch.timeout = PATIENCE if len(set(self._servers)) > 1 else None
-        return batch
+        timeout = PATIENCE if len(set(self._servers)) > 1 else None
+        return Partial([take, *more], timeout, undo=undo)
 
     def _parse_take(self, first: int, reply: Reply, claim: str) -> ClaimedTask | None:
         if isinstance(reply, ShardFailure) or not reply[0]:

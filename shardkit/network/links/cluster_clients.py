@@ -53,9 +53,8 @@ from shardkit.network.connections.redis_private import (
     reply_callbacks,
     str_if_bytes,
 )
-from shardkit.network.links.dispatcher import MOVING
 from shardkit.network.links.link import AwaitingLink, BlockingLink
-from shardkit.network.links.server_request import patience_with, pause_before
+from shardkit.network.links.server_request import MOVING, patience_with, pause_before
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import Batch, Command, PlainCommands, Reply, Shard, Transaction

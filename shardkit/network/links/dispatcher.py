@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, zip_longest
 from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -29,26 +29,20 @@ from typing import Any, NamedTuple
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    ConnectionError,
     InvalidResponse,
     MasterDownError,
     MaxConnectionsError,
-    MovedError,
-    NoPermissionError,
     TimeoutError,
     TryAgainError,
 )
 
-from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
-from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
-from shardkit.network.connections.databases import ClientDatabase, Steps
+from shardkit.events import CommandsRetried, emit, handlers
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import CONFIRMED, WRAPPED, refusals, unframed
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
-    is_script_missing,
     is_unblocked,
     is_unready,
     node_of,
@@ -61,7 +55,8 @@ from shardkit.network.links.grouping import components_in, group_by_shard, requi
 from shardkit.network.links.resp import UniformCommands
 from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
-    ServerRequest,
+    MOVING,
+    Attempt,
     failure,
     lacks_script,
     may_repeat,
@@ -73,24 +68,20 @@ from shardkit.network.links.server_request import (
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
-    Columns,
     Command,
     PlainCommands,
     Replies,
-    Reply,
     Shard,
     Transaction,
     coalesced,
 )
-from shardkit.operations.deadlines import Deadline, earliest
+from shardkit.operations.deadlines import earliest
 from shardkit.operations.interruptions import tolerated
 from shardkit.recent import MOST
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
-# A cluster node's answers while slots move or masters are elected; nothing was executed.
-MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
 # Answers of a cluster's replica to a read that its master may answer.
 _REPLICA_REFUSES = (ClusterDownError, MasterDownError)
 # For retries after NOSCRIPT, a moved slot or, of an idempotent request, a lost connection. Servers
@@ -99,162 +90,12 @@ MAX_ATTEMPTS = 5
 _ASKED_EVERY = 0.5  # seconds
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """One attempt to send a request to a server, and its outcome."""
-
-    server_request: ServerRequest
-    node: Any = None  # of a cluster
-    # Those of several databases include SELECT's. With an error, the others have not come.
-    replies: Sequence[Reply] = ()
-    refused: bool = False  # whether an error may be among the replies, or inside one
-    error: Exception | None = None
-    sent: bool = False  # whether the server may have received something
-    told: list[CommandsSent] = field(default_factory=list)  # for each shard
-    confirms: bool = False  # whether it is sent behind a confirmed SELECT, or must be
-    ended_parts: list[Attempt] | None = None  # what has ended, if its parts are sent by themselves
-    # By `time.perf_counter`, if there are event handlers: when the replies had come, and when the
-    # request was written to a shared connection.
-    ended: float = 0.0
-    written: float = 0.0
-
-    @classmethod
-    def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
-        """Return the attempt for a whole batch."""
-        more = {} if node is None else {"node": node.name, "in_slots": True}
-        return cls(ServerRequest.of_shard(endpoint, range(len(batch)), batch, **more), node)
-
-    @property
-    def owner(self) -> Any:
-        """The pool of the way to connect, or the cluster's client."""
-        return self.server_request.endpoints[0].owner
-
-    @property
-    def deadline(self) -> Deadline | None:
-        """The caller's deadline; or the entry's, plus the time that it may block."""
-        seconds = self.server_request.endpoints[0].access.policy.deadline
-        block = self.server_request.block
-        if seconds is not None and block is not None:
-            seconds = seconds + block if block else None
-        return earliest(seconds)
-
-    @property
-    def refusal(self) -> Exception | None:
-        """The first error among its replies, unless the command is sent again."""
-        if not self.refused:
-            return None
-        replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
-        errors = (one for one in replies if isinstance(one, Exception))
-        return next(
-            (one for one in errors if not is_script_missing(one) and not isinstance(one, MOVING)),
-            None,
-        )
-
-    def by_shard(self) -> list[Attempt]:
-        """Return the attempt for each shard alone, with its outcome."""
-        request = self.server_request
-        if len(request.endpoints) == 1:
-            return [self]
-        parts = []
-        start = first_run = 0
-        for n, (end, alone) in enumerate(zip(request.ends, request.by_shard(), strict=True)):
-            part = Attempt(alone)
-            form = request.forms[n]
-            part.refused, part.sent = self.refused, self.sent and form != CONFIRMED
-            part.ended, part.written = self.ended, self.written
-            if request.runs:
-                part.server_request.runs = request.runs[first_run : request.run_ends[n]]
-                first_run = request.run_ends[n]
-            if end > len(self.replies) or (self.error is not None and form == CONFIRMED):
-                part.error = self.error
-            else:
-                part.take(form, list(self.replies[start:end]), self.error)
-            parts.append(part)
-            start = end
-        return parts
-
-    def take(self, form: int, replies: list[Reply], lost: Exception | None) -> None:
-        """Take the replies to requests in a form; ``lost`` if the connection was, later."""
-        if form == WRAPPED and isinstance(replies[0], NoPermissionError):
-            self.server_request.endpoints[0].access.way.may_multi = False
-        try:
-            found = unframed(form, replies)
-        except ConnectionError as error:
-            self.error = error
-            return
-        if found is not None:
-            self.replies = found
-        elif lost is not None:
-            self.refuse(next(each for each in replies if isinstance(each, Exception)))
-        else:
-            self.confirms = True
-
-    def outcomes(self) -> tuple[list[Attempt], list[Attempt]]:
-        """Return what has ended, and what must be sent again, alone, behind a confirmed SELECT."""
-        if self.confirms:
-            again = self.part(0)
-            again.confirms = True
-            return [], [again]
-        request = self.server_request
-        if len(request.endpoints) == 1 or not (self.refused or CONFIRMED in request.forms):
-            return [self], []
-        parts = self.by_shard()
-        if self.told:
-            for told, part in zip(self.told, parts, strict=True):
-                part.told = [told]
-        return [each for each in parts if not each.confirms], [e for e in parts if e.confirms]
-
-    def refuse(self, error: Exception) -> None:
-        """Note that the server refuses to select the database: the replies to all requests."""
-        self.server_request.runs = []
-        self.replies = refusals(error, len(self.server_request.positions))
-        self.refused = True
-
-    def apart(self, opened: Set[ClientDatabase]) -> list[Attempt]:
-        """Return attempts at those of its databases that are open, and at each of the others."""
-        databases = list(enumerate(self.server_request.databases))
-        usable = [n for n, database in databases if database in opened]
-        others = [self.part(n) for n, database in databases if database not in opened]
-        return [self.part(*usable), *others] if usable else others
-
-    def part(self, *numbers: int) -> Attempt:
-        """Return an attempt, not made yet, at some of the databases."""
-        part = Attempt(self.server_request.parts(numbers))
-        part.told = [self.told[n] for n in numbers] if self.told else []
-        return part
-
-    def tell_end(self) -> None:
-        """Emit the events of its end."""
-        for event in self.told:
-            event.group = self.told
-        for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
-            part.settle(told)
-
-    def settle(self, told: CommandsSent) -> None:
-        """Emit the event of its end, given that of its beginning."""
-        settled(
-            told,
-            self.error,
-            maybe_executed=self.sent,
-            refused=self.refused,
-            refusal=self.refusal,
-            ended=self.ended,
-            written=self.written,
-        )
-
-
 def turns_of(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     """Group attempts that need a connection each, so that a server has one at a time."""
-    turns: list[list[Attempt]] = []
-    if not attempts:
-        return turns
-    before: Counter[Any] = Counter()
+    by_server: defaultdict[Any, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
-        server = attempt.owner, attempt.server_request.node
-        turns += [[]] * (before[server] == len(turns))
-        turns[before[server]] += [attempt]
-        before[server] += 1
-    return turns
+        by_server[attempt.owner, getattr(attempt.node, "name", "")].append(attempt)
+    return [[each for each in turn if each] for turn in zip_longest(*by_server.values())]
 
 
 @dataclass(slots=True)
@@ -268,7 +109,7 @@ class _Outcome:
     redirected: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     stale: dict[Any, None] = field(default_factory=dict)  # clusters' that must refresh their slots
     unready: set[str] = field(default_factory=set)  # components whose servers are not ready
-    # Of what is sent again: how each fails if it cannot be, and which wait for their server.
+    # What is sent again: how each fails if it cannot be, and which wait for their server.
     failures: dict[int, Callable[[], ShardFailure]] = field(default_factory=dict)
     stalled: set[int] = field(default_factory=set)
     pause: float = 0.0  # seconds before the next round, by the entries' ``retry``
@@ -314,8 +155,7 @@ class Dispatcher:
         uncertain: set[int] = set()
         attempts = []
         if attempt is not None:
-            request = attempt.server_request
-            request.loaded = self.loaded(attempt.owner, request.node)
+            attempt.loaded = self.loaded(attempt.owner, getattr(attempt.node, "name", ""))
             attempts = [attempt]
         waited = asked = 0.0
         retry = -1  # rounds since the last one in which something was executed
@@ -344,11 +184,10 @@ class Dispatcher:
                         raise
                     _fail(batch, pending, error, uncertain, out)
                     break
-            again: list[int] = []
             outcome = _Outcome(retry, tries, waited + pause_before(retry + 1))
             for attempt in attempts:
                 try:
-                    again += self._settle_all(attempt, outcome, uncertain, out)
+                    self._settle_all(attempt, outcome, uncertain, out)
                 except ATTEMPT_ERRORS as error:
                     why = InvalidResponse(f"the replies do not match the requests: {error!r}")
                     why.__cause__ = error
@@ -361,13 +200,12 @@ class Dispatcher:
             for name in outcome.unready:
                 with suppress(ShardKitError):  # the next attempt tells
                     yield partial(self._component, topology, name, again=True)
-            if not again and not pending:
-                break
             before, asked = len(pending), outcome.pause
-            pending = _pending(batch, attempts, pending, again, outcome, out)
+            if outcome.failures or pending:
+                pending = _pending(batch, attempts, pending, outcome, out)
             if not pending:
                 break
-            tries += not outcome.stalled.issuperset(again)
+            tries += not outcome.stalled.issuperset(outcome.failures)
             if retry and len(pending) < before:
                 retry = tries = 0
             sent = set(todo)
@@ -405,58 +243,55 @@ class Dispatcher:
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
         common: dict[str, Any] = {"rows": groups.rows, "joins": joins}
         scripts = groups.rows is None and groups.uniform is None  # perhaps
-        for name, by_number in groups.by_shard.items():
+
+        def place(
+            name: str, by_number: Mapping[int | None, list[int]], block: float | None = None
+        ) -> Steps[None]:
             component = components[name]
             endpoints = yield partial(self._endpoints, clients, component, list(by_number))
             for endpoint, (number, positions) in zip(endpoints, by_number.items(), strict=True):
                 if type(endpoint) is not Endpoint:
-                    shard = Shard(name, number)
-                    _fail_unreached(batch, component, shard, positions, endpoint, out)
-                elif (lane := endpoint.lane) is None:
+                    shard, error = Shard(name, number), endpoint.error or endpoint
+                    scope = _OrderScope(shard, component.entry_of(shard).address, None)
+                    _fail(batch, dict.fromkeys(positions, scope), error, set(), out)
+                elif endpoint.lane is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
                         yield from self._learned(endpoint.owner)
-                    delayed = order.waiting(batch, positions)
+                    delayed = () if block is not None else order.waiting(batch, positions)
                     for position in delayed:
                         pending[position] = _OrderScope.of(endpoint, batch[position])
                     if delayed:
                         positions = [each for each in positions if each not in delayed]
-                    attempts += self._attempts_on_nodes(
-                        batch, endpoint, positions, redirected, out, **common
+                    more = common if block is None else {"block": block}
+                    attempts.extend(
+                        self._attempts_on_nodes(batch, endpoint, positions, redirected, out, **more)
                     )
+                elif block is None:
+                    lanes[endpoint.lane].append((endpoint, positions))
                 else:
-                    lanes[lane].append((endpoint, positions))
+                    loaded = self.loaded(endpoint.owner)
+                    attempts.append(
+                        Attempt.of_shard(endpoint, positions, batch, loaded=loaded, block=block)
+                    )
+
+        for name, by_number in groups.by_shard.items():
+            yield from place(name, by_number)
         for shards in lanes.values():
             endpoints, lists = map(list, zip(*shards, strict=True))
             positions = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
             starts = [0, *accumulate(map(len, lists))]
             loaded = self.loaded(endpoints[0].owner) if scripts else set()
-            request = ServerRequest(endpoints, positions, starts, batch, loaded=loaded, **common)
-            attempts.append(Attempt(request))
+            attempts.append(Attempt(endpoints, positions, starts, batch, loaded=loaded, **common))
         if groups.uniform is not None:
             for attempt in attempts:
-                request = attempt.server_request
-                request.uniform = None if attempt.node else in_order(request, groups.uniform)
+                attempt.uniform = None if attempt.node else in_order(attempt, groups.uniform)
         for shard, positions, block in groups.alone:
-            component = components[shard.component]
-            [endpoint] = yield partial(self._endpoints, clients, component, [shard.number])
-            if type(endpoint) is not Endpoint:
-                _fail_unreached(batch, component, shard, positions, endpoint, out)
-            elif endpoint.lane is None:
-                attempts += self._attempts_on_nodes(
-                    batch, endpoint, positions, redirected, out, block=block
-                )
-            else:
-                loaded = self.loaded(endpoint.owner)
-                request = ServerRequest.of_shard(
-                    endpoint, positions, batch, loaded=loaded, block=block
-                )
-                attempts.append(Attempt(request))
+            yield from place(shard.component, {shard.number: positions}, block)
         for attempt in attempts:
-            request = attempt.server_request
-            if scripts and request.loaded:
-                request.texts = order.as_text(request.requests, request.loaded)
+            if scripts and attempt.loaded:
+                attempt.texts = order.as_text(attempt.requests, attempt.loaded)
             if handlers:
-                attempt.told = request.tell()
+                attempt.told = attempt.tell()
         attempts = yield partial(self._exchange, attempts)
         for attempt in attempts if handlers else ():
             attempt.tell_end()
@@ -471,61 +306,45 @@ class Dispatcher:
         out: Replies,
         **common: Any,
     ) -> list[Attempt]:
-        """Return the attempts on a cluster: one for each node."""
-        attempts: dict[str, Attempt] = {}
-        found: dict[str, list[int]] = {}
+        """Return the attempts on a cluster: one for each node, and one for what asks it."""
         client = endpoint.access.client
-        if isinstance(batch, Columns) and not redirected:
+        owners, reads = _owners(client), reads_replicas(client)
+        if isinstance(batch, PlainCommands):
             common["rows"] = batch.rows
-
-        def attempt_on(node: Any, positions: Sequence[int], asking: bool) -> Attempt:
-            server_request = ServerRequest.of_shard(
-                endpoint,
-                positions,
-                batch,
-                node=node.name,
-                loaded=self.loaded(client, node.name),
-                asking=asking,
-                in_slots=True,
-                **common,
-            )
-            return Attempt(server_request, node)
-
-        known = None if redirected else _nodes_of(client, batch, positions)
-        if known is not None:
-            return [attempt_on(node, own, asking=False) for node, own in known]
-        for position in positions:
-            request = batch[position]
+            keys = list(map(batch.keys.__getitem__, positions))
+        else:
+            keys = [batch[position].key for position in positions]
+        by_node: dict[tuple[str, bool], tuple[Any, list[int]]] = {}
+        for position, slot in zip(positions, slots_of(keys), strict=True):
+            where = redirected.get(position)
             try:
-                where = redirected.get(position)
-                asking = where is not None
                 if where is not None:
                     node = node_of(client, *where)
-                elif position not in redirected and _may_be_read(client, request):
-                    owners = slot_owners(client)[slot_of(request.key)]
-                    node = replica_in(owners, client.policy.near)
+                elif slot not in owners:  # it says why
+                    node = client.get_node_from_key(key_bytes(batch[position].key))
+                elif reads and position not in redirected and _may_be_read(batch[position]):
+                    node = replica_in(owners[slot], client.policy.near)
                 else:
-                    node = client.get_node_from_key(key_bytes(request.key))
-                name = f"{node.name} asking" if asking else node.name
+                    node = owners[slot][0]
             except ATTEMPT_ERRORS as error:
-                out[position] = failure(endpoint.shard, "cluster", request, error, sent=False)
-                out.failed = True
+                unreached = failure(endpoint.shard, "cluster", batch[position], error, sent=False)
+                out[position], out.failed = unreached, True
                 continue
-            if name not in attempts:
-                found[name] = []
-                attempts[name] = attempt_on(node, found[name], asking)
-            found[name].append(position)
-        for name, attempt in attempts.items():
-            attempt.server_request.starts = [0, len(found[name])]
-        return list(attempts.values())
+            try:
+                by_node[node.name, where is not None][1].append(position)
+            except KeyError:
+                by_node[node.name, where is not None] = node, [position]
+        attempts = []
+        for (name, asking), (node, own) in by_node.items():
+            loaded = self.loaded(client, name)
+            common |= {"node": node, "loaded": loaded, "asking": asking, "in_slots": True}
+            attempts.append(Attempt.of_shard(endpoint, own, batch, **common))
+        return attempts
 
     def _lacks_slots(self, endpoint: Endpoint, batch: Batch, positions: Sequence[int]) -> bool:
         """Whether a cluster's client must ask for the node of a slot: at most twice a second."""
-        try:
-            known = slot_owners(endpoint.owner)
-        except AttributeError:  # a cluster in memory
-            return False
-        if len(known) >= SLOTS or all(slot_of(batch[n].key) in known for n in positions):
+        known = _owners(endpoint.owner)
+        if len(known) in (0, SLOTS) or all(slot_of(batch[n].key) in known for n in positions):
             return False
         now = time.monotonic()
         if now < self._asked.get(endpoint.owner, -inf) + _ASKED_EVERY:
@@ -534,134 +353,113 @@ class Dispatcher:
         return True
 
     def _settle_all(
-        self,
-        attempt: Attempt,
-        outcome: _Outcome,
-        uncertain: set[int],
-        out: Replies,
-    ) -> list[int]:
-        server_request = attempt.server_request
-        if attempt.error is None:
-            if handlers:
-                server_request.tell_loaded()
-            if len(server_request.loaded) >= MOST:  # they are sent as text once more
-                server_request.loaded.clear()
-            server_request.loaded.update(server_request.brought)
-            if not attempt.refused:
-                replies = server_request.values(attempt.replies)
-                if len(replies) == len(server_request.positions):  # no transactions
-                    for position, reply in zip(server_request.positions, replies, strict=True):
-                        out[position] = reply
-                    return []
-        again: list[int] = []
-        for part in attempt.by_shard():
-            again += self._settle(part, outcome, uncertain, out)
-        return again
-
-    def _settle(
-        self,
-        attempt: Attempt,
-        outcome: _Outcome,
-        uncertain: set[int],
-        out: Replies,
-    ) -> list[int]:
-        """Put the replies of one shard into ``out``, and return the positions to send again.
+        self, attempt: Attempt, outcome: _Outcome, uncertain: set[int], out: Replies
+    ) -> None:
+        """Put the replies to an attempt into ``out``, and note what must be sent again.
 
         ``uncertain`` gets the positions that are sent again although they may have been executed.
         """
-        server_request, retry = attempt.server_request, outcome.retry
-        again: list[int] = []
-        if isinstance(attempt.error, ClosedError):
-            raise attempt.error
+        if attempt.error is None:
+            if handlers:
+                attempt.tell_loaded()
+            if len(attempt.loaded) >= MOST:  # they are sent as text once more
+                attempt.loaded.clear()
+            attempt.loaded.update(attempt.brought)
+            if not attempt.refused:
+                replies = attempt.values(attempt.replies)
+                if len(replies) == len(attempt.positions):  # no transactions
+                    for position, reply in zip(attempt.positions, replies, strict=True):
+                        out[position] = reply
+                    return
+        for part in attempt.by_shard():
+            if part.error is None:
+                self._settle(part, outcome, out)
+            else:
+                self._settle_failed(part, part.error, outcome, uncertain, out)
+
+    def _settle_failed(
+        self,
+        attempt: Attempt,
+        error: Exception,
+        outcome: _Outcome,
+        uncertain: set[int],
+        out: Replies,
+    ) -> None:
+        """Note what of one shard without replies is sent again; the rest fails."""
+        if isinstance(error, ClosedError):
+            raise error
+        is_sent = attempt.sent
+        # Of several, some may have been executed before or after this reply.
+        stalls = (
+            (not is_sent or len(attempt.positions) == 1)
+            and is_unready(error)
+            and outcome.waited <= patience_with(attempt.owner)
+        )
+        # Once, as the request itself may break the connection; and never after a timeout.
+        repeats = outcome.retry == 0 and not isinstance(error, TimeoutError)
+        pause = attempt.endpoints[0].policy.pause_before_retry(outcome.retry + 1, error)
+        # The connection itself has retried connecting.
+        unsent = isinstance(error, MaxConnectionsError) and pause is not None
+        moved = not is_sent and attempt.node is not None  # perhaps, to another node
         of_replica = attempt.node is not None and is_replica(attempt.node)
-        if attempt.error is not None:
-            # Of several, some may have been executed before or after this reply.
-            if (
-                (not attempt.sent or len(server_request.positions) == 1)
-                and is_unready(attempt.error)
-                and outcome.waited <= patience_with(attempt.owner)
-            ):
-                outcome.unready.add(server_request.shard.component)
-                outcome.stalled.update(server_request.positions)
-                for position, request in zip(
-                    server_request.positions, server_request.requests, strict=True
-                ):
-                    failing = partial(server_request.failure, request, attempt.error, attempt.sent)
-                    outcome.failures[position] = failing
-                return list(server_request.positions)
-            # Once, as the request itself may break the connection; and never after a timeout.
-            repeats = retry == 0 and not isinstance(attempt.error, TimeoutError)
-            pause = server_request.endpoints[0].policy.pause_before_retry(retry + 1, attempt.error)
-            # The connection itself has retried connecting.
-            unsent = isinstance(attempt.error, MaxConnectionsError) and pause is not None
-            moved = not attempt.sent and attempt.node is not None  # perhaps, to another node
-            for position, request in zip(
-                server_request.positions, server_request.requests, strict=True
-            ):
-                repeatable = attempt.sent and may_repeat(request)
-                spare = of_replica and isinstance(request, Command) and only_reads(request)
-                if spare:
-                    outcome.redirected[position] = None
-                if (
-                    spare
-                    or (repeats and (moved or repeatable))
-                    or unsent
-                    or (repeatable and pause is not None)
-                ):
-                    outcome.pause = max(outcome.pause, pause or 0.0)
-                    again.append(position)
-                    failing = partial(server_request.failure, request, attempt.error, attempt.sent)
-                    outcome.failures[position] = failing
-                    if attempt.sent:
-                        uncertain.add(position)
-                else:
-                    sent = attempt.sent or position in uncertain
-                    out[position] = server_request.failure(request, attempt.error, sent)
-                    out.failed = True
-            if attempt.node is not None:
-                outcome.stale[attempt.owner] = None
-            return again
-        last = outcome.tries >= MAX_ATTEMPTS - 1
-        for position, request, reply in server_request.unpack(
-            server_request.values(attempt.replies)
-        ):
-            if type(request) is Command and not isinstance(reply, Exception):
-                out[position] = reply
+        for position, request in zip(attempt.positions, attempt.requests, strict=True):
+            repeatable = is_sent and may_repeat(request)
+            failing = partial(attempt.failure, request, error, is_sent)
+            if stalls:
+                outcome.stalled.add(position)
+                outcome.failures[position] = failing
                 continue
-            unblocked = server_request.block is not None and is_unblocked(reply)
+            if of_replica and _may_be_read(request):
+                outcome.redirected[position] = None
+            elif not (
+                (repeats and (moved or repeatable)) or unsent or (repeatable and pause is not None)
+            ):
+                sent = is_sent or position in uncertain
+                out[position], out.failed = attempt.failure(request, error, sent), True
+                continue
+            outcome.pause = max(outcome.pause, pause or 0.0)
+            outcome.failures[position] = failing
+            if is_sent:
+                uncertain.add(position)
+        if stalls:
+            outcome.unready.add(attempt.shard.component)
+        elif attempt.node is not None:
+            outcome.stale[attempt.owner] = None
+
+    def _settle(self, attempt: Attempt, outcome: _Outcome, out: Replies) -> None:
+        """Put the replies of one shard into ``out``, but of what must be sent again."""
+        of_replica = attempt.node is not None and is_replica(attempt.node)
+        last = outcome.tries >= MAX_ATTEMPTS - 1
+        for position, request, reply in attempt.unpack(attempt.values(attempt.replies)):
+            if not isinstance(reply, Exception):
+                out[position], failed = settle(attempt, request, reply)
+                out.failed = out.failed or failed
+                continue
+            unblocked = attempt.block is not None and is_unblocked(reply)
             # A split may have left the cluster, and refuses what its clients have not read of yet.
             left = attempt.node is not None and is_closed(reply)
-            left = left and (retry == 0 or getattr(attempt.owner, "held", False))
+            left = left and (outcome.retry == 0 or getattr(attempt.owner, "held", False))
             refused = unblocked or left or is_unready(reply)
             moving = attempt.node is not None and isinstance(reply, MOVING)
-            tries = moving and isinstance(reply, TryAgainError)
+            waits = refused or (moving and isinstance(reply, TryAgainError))
+            lacks = lacks_script(request, reply)
             if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
                 outcome.redirected[position] = None
-                outcome.failures[position] = partial(server_request.refusal, request, reply)
-                again.append(position)
-                continue
-            if refused or tries:
-                if outcome.waited <= patience_with(attempt.owner):
-                    if refused:
-                        outcome.unready.add(server_request.shard.component)
-                    outcome.stalled.add(position)
-                    outcome.failures[position] = partial(server_request.refusal, request, reply)
-                    again.append(position)
-                    continue
-            elif isinstance(reply, Exception) and not last:
-                if lacks_script(request, reply):
-                    server_request.loaded.clear()
+            elif waits and outcome.waited <= patience_with(attempt.owner):
+                if refused:
+                    outcome.unready.add(attempt.shard.component)
+                outcome.stalled.add(position)
+            elif (moving or lacks) and not (waits or last):
+                if lacks:
+                    attempt.loaded.clear()
                 elif isinstance(reply, AskError):
                     outcome.redirected[position] = reply.node_addr
-                elif moving:
+                else:
                     outcome.stale[attempt.owner] = None
-                if moving or lacks_script(request, reply):
-                    outcome.failures[position] = partial(server_request.refusal, request, reply)
-                    again.append(position)
-                    continue
-            out[position], failed = settle(server_request, request, reply)
-            out.failed = out.failed or failed
-        return again
+            else:
+                out[position], out.failed = attempt.refusal(request, reply), True
+                continue
+            outcome.failures[position] = partial(attempt.refusal, request, reply)
 
 
 class _OrderScope(NamedTuple):
@@ -681,24 +479,20 @@ def _pending(
     batch: Batch,
     attempts: Iterable[Attempt],
     pending: Mapping[int, _OrderScope],
-    again: Sequence[int],
     outcome: _Outcome,
     out: Replies,
 ) -> dict[int, _OrderScope]:
-    """Return what must be sent, again or for the first time, so that order is kept.
-
-    ``again`` are the positions that may be sent again.
-    """
+    """Return what must be sent, again or for the first time, so that order is kept."""
     refused: defaultdict[_OrderScope, list[int]] = defaultdict(list)
     executed: defaultdict[_OrderScope, list[int]] = defaultdict(list)
     places: dict[int, _OrderScope] = {}
     for attempt in attempts:
-        for part in attempt.server_request.by_shard():
+        for part in attempt.parts:
             for position in part.positions:
                 places[position] = _OrderScope.of(part.endpoints[0], batch[position])
-    for position in again:
+    for position in outcome.failures:
         refused[places[position]].append(position)
-    for position in set(places).difference(again):
+    for position in set(places).difference(outcome.failures):
         if places[position] in refused:
             executed[places[position]].append(position)
     left = {n: scope for n, scope in pending.items() if n not in places and out[n] is None}
@@ -726,58 +520,18 @@ def _fail(
     out.failed = True
 
 
-def _fail_unreached(
-    batch: Batch,
-    component: Component,
-    shard: Shard,
-    positions: Sequence[int],
-    unreached: ShardFailure,
-    out: Replies,
-) -> None:
-    """Put failures into ``out`` for the requests for a cluster that cannot be reached."""
-    error, address = unreached.error or unreached, component.entry_of(shard).address
-    for position in positions:
-        out[position] = failure(shard, address, batch[position], error, sent=False)
-    out.failed = True
-
-
-def in_order(request: ServerRequest, uniform: UniformCommands) -> UniformCommands:
+def in_order(attempt: Attempt, uniform: UniformCommands) -> UniformCommands:
     """Return the commands of a request, given those of the batch."""
-    positions, columns = request.positions, uniform.columns
-    if len(positions) == len(columns[0]) and len(request.endpoints) == 1:
+    positions, columns = attempt.positions, uniform.columns
+    if len(positions) == len(columns[0]) and len(attempt.endpoints) == 1:
         return uniform
     pick = itemgetter(*positions, positions[0])  # all at once: a third of the time of one by one
     return UniformCommands(uniform.name, [pick(column)[:-1] for column in columns])
 
 
-def _nodes_of(
-    client: Any, batch: Batch, positions: Sequence[int]
-) -> list[tuple[Any, list[int]]] | None:
-    """Return a cluster's nodes, each with its positions; None if not known.
-
-    Placing all keys at once takes a fifth of the time of asking the client for each.
-    """
-    try:
-        nodes = slot_owners(client)
-        if isinstance(batch, PlainCommands):
-            keys = [batch.keys[position] for position in positions]
-        else:
-            keys = [batch[position].key for position in positions]
-        if reads_replicas(client):
-            near = partial(replica_in, near=client.policy.near)
-            picks = [near if _may_be_read(client, batch[n]) else itemgetter(0) for n in positions]
-            owners = [pick(nodes[slot]) for pick, slot in zip(picks, slots_of(keys), strict=True)]
-        else:
-            owners = [nodes[slot][0] for slot in slots_of(keys)]
-    except (AttributeError, LookupError):
-        return None
-    by_name: dict[str, tuple[Any, list[int]]] = {}
-    for position, node in zip(positions, owners, strict=True):
-        try:
-            by_name[node.name][1].append(position)
-        except KeyError:
-            by_name[node.name] = node, [position]
-    return list(by_name.values())
+def _owners(client: Any) -> Mapping[int, Sequence[Any]]:
+    """Return the nodes of a cluster's slots; none of a cluster in memory."""
+    return slot_owners(client) if hasattr(client, "nodes_manager") else {}
 
 
 def node_of_short(client: Any, batch: Batch) -> Any:
@@ -804,6 +558,6 @@ def _is_plain(row: Sequence[Any]) -> bool:
     return has_plain_form(row[0], len(row))
 
 
-def _may_be_read(client: Any, request: Command | Transaction) -> bool:
+def _may_be_read(request: Command | Transaction) -> bool:
     """Whether a replica of a cluster may answer a request."""
-    return reads_replicas(client) and isinstance(request, Command) and only_reads(request)
+    return isinstance(request, Command) and only_reads(request)

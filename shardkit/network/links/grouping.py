@@ -41,7 +41,6 @@ SHORT = 4  # commands of a batch that is sent to one server without the dispatch
 SEVERAL = -1
 # Scripts of parameters, whose second key no other command uses: it may be on any server.
 _PARAMETERS = "structures/base/"
-_SLICE = 2000  # commands that fit into the processor's cache
 
 
 class BlockingGroup(NamedTuple):
@@ -147,24 +146,15 @@ def _keys_and_rows(
     batch: Batch,
 ) -> tuple[Sequence[Key], Sequence[Arguments] | None] | None:
     """Return the keys of non-blocking commands with one target; and their rows, without scripts."""
-    to = batch[0].to
-    keys: list[Key] = []
-    rows: list[Arguments] | None = []
-    for start in range(0, len(batch), _SLICE):
-        part = batch[start : start + _SLICE]
-        size = len(part)
-        # Counting in a list takes half of the time that gathering in a set does.
-        if list(map(type, part)).count(Command) < size:
-            return None
-        flat: list[Any] = list(chain.from_iterable(part))  # a third of the time of six attributes
-        if flat[_BLOCK::_FIELDS].count(None) < size or flat[_TO::_FIELDS].count(to) < size:
-            return None
-        keys += flat[_KEY::_FIELDS]
-        if rows is not None and flat[_SCRIPT::_FIELDS].count(None) == size:
-            rows += flat[_ARGS::_FIELDS]
-        else:
-            rows = None
-    return keys, rows
+    to, size = batch[0].to, len(batch)
+    # Counting in a list takes half of the time that gathering in a set does.
+    if list(map(type, batch)).count(Command) < size:
+        return None
+    flat: list[Any] = list(chain.from_iterable(batch))  # a third of the time of six attributes
+    if flat[_BLOCK::_FIELDS].count(None) < size or flat[_TO::_FIELDS].count(to) < size:
+        return None
+    plain = flat[_SCRIPT::_FIELDS].count(None) == size
+    return flat[_KEY::_FIELDS], flat[_ARGS::_FIELDS] if plain else None
 
 
 def _group_all(

@@ -26,7 +26,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
@@ -36,26 +36,33 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 import redis.asyncio as aioredis
-from redis.exceptions import ConnectionError, RedisClusterException, RedisError
+from redis.exceptions import ConnectionError, RedisClusterException, RedisError, ResponseError
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import CommandsSent, handlers, settled
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import kept_to_deadline
+from shardkit.network.connections.connection import extended_timeout, kept_to_deadline
 from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
+from shardkit.network.connections.effects import (
+    ALONE,
+    STATE,
+    WATCHES,
+    WRITES,
+    PackedCommands,
+    effects,
+)
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import CONFIRMED, PLAIN
+from shardkit.network.connections.framing import CONFIRMED, PLAIN, refusals
 from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
     pool_of_node,
     slot_owners,
 )
-from shardkit.network.links.dispatcher import Attempt, Dispatcher, node_of_short, turns_of
+from shardkit.network.links.dispatcher import Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
     SEVERAL,
     components_of,
@@ -64,9 +71,9 @@ from shardkit.network.links.grouping import (
     place_short,
     target_of_short,
 )
-from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
+from shardkit.network.links.multiplexer import Part, Received, give_back, multiplexed
 from shardkit.network.links.resp import Chunk, pack_command
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -76,6 +83,7 @@ from shardkit.operations.commands import (
     Key,
     Locate,
     Replies,
+    Reply,
     Shard,
     Subscribe,
     To,
@@ -165,6 +173,53 @@ class Link(Dispatcher):
         is_cluster = hasattr(client, "nodes_manager")
         return client, client.get_node_from_key(key) if is_cluster else None
 
+    def _short(
+        self, batch: Batch, component_of: Callable[[str], Any], endpoints_of: Callable[..., Any]
+    ) -> tuple[Endpoint, Any, bytes, int] | None:
+        """Pack a few plain commands for one server; return also a cluster's node, and what they do.
+
+        Return None if the batch needs the dispatcher.
+        """
+        plain = None  # one command without a script, as most batches are
+        if len(batch) == 1 and type(batch[0]) is Command:
+            to, key, args, script, _, block = batch[0]
+            if block is not None:
+                return None
+            if script is None:
+                plain = args
+        else:
+            target = target_of_short(batch)
+            if target is None:
+                return None
+            to, key = target, None
+        component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
+        if component is None or component.splits_tags:  # it must be read first, or looked at
+            return None
+        if key is not None and type(to) is str:  # without further calls
+            number = component.number_of(key)
+        else:
+            number = place_short(batch, to, component)
+            if number == SEVERAL:
+                return None
+        try:
+            endpoint: Endpoint = endpoints_of(component, self._raw)[number]
+        except ShardFailure:
+            return None
+        owner, node = endpoint.access.way, None
+        if owner is None:  # a cluster
+            owner = endpoint.access.client
+            node = node_of_short(owner, batch)
+            if node is None:
+                return None
+        if plain is None:
+            packed = pack_short(batch, self.loaded, owner, "" if node is None else node.name)
+            return None if packed is None else (endpoint, node, *packed)
+        try:
+            data, does = pack_command(plain), effects(plain)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        return None if does & (STATE | WATCHES) else (endpoint, node, data, does)  # it is refused
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
 
@@ -223,8 +278,7 @@ class BlockingLink(Link):
             if in_use.any and self._reads is not None:
                 return self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
-        to = target_of_short(batch)
-        attempt = None if to is None else self._send_short(batch, to, topology, clients)
+        attempt = self._send_short(batch, topology, clients)
         if type(attempt) is Replies:
             return attempt
         return run_steps(self.dispatch(batch, topology, clients, attempt))  # type: ignore[arg-type]
@@ -244,34 +298,17 @@ class BlockingLink(Link):
         return exchange_all(attempts, self._raw)
 
     def _send_short(
-        self, batch: Batch, to: To, topology: Topology, clients: Clients
+        self, batch: Batch, topology: Topology, clients: Clients
     ) -> Replies | Attempt | None:
         """Send a few plain commands to one server without the dispatcher: the fast path.
 
         Return the attempt if it failed, or None if nothing was sent.
         """
-        component = topology.component(to if isinstance(to, str) else to.component)
-        number, raw = place_short(batch, to, component), self._raw
-        if number == SEVERAL or component.splits_tags:
+        short = self._short(batch, topology.component, clients.endpoints)
+        if short is None:
             return None
-        try:
-            endpoint = clients.endpoints(component, raw)[number]
-        except ShardFailure:
-            return None
-        access, node = endpoint.access, None
-        owner = access.way
-        if owner is None:  # a cluster
-            owner = access.client
-            node = node_of_short(owner, batch)
-            if node is None:
-                return None
-        name = "" if node is None else node.name
-        packed = pack_short(batch, self.loaded, owner, name)
-        if packed is None:
-            return None
-        data, does = packed
-        holder = endpoint.pool if node is None else owner.get_redis_connection(node)
-        pool = holder if node is None else holder.connection_pool
+        (endpoint, node, data, does), raw = short, self._raw
+        pool = endpoint.pool if node is None else self._source_of(endpoint.owner, node)
         deadline = earliest(pool.policy.deadline)
         told = tell_short(pool.policy, batch) if handlers else None
         error: Any = None
@@ -453,21 +490,20 @@ class Exchange:
     """An attempt at one server over one connection: writes chunks and reads their replies."""
 
     def __init__(self, attempt: Attempt, raw: bool) -> None:
-        request = attempt.server_request
-        endpoint = request.endpoints[0]
+        endpoint = attempt.endpoints[0]
         self.pool: Any
         if attempt.node is not None:
             client = endpoint.access.client
             self.pool = client.get_redis_connection(attempt.node).connection_pool
             self._databases: Sequence[Any] = [self.pool.database]
         else:
-            self.pool = endpoint.pool if len(request.endpoints) == 1 else endpoint.access.way
-            self._databases = request.databases
+            self.pool = endpoint.pool if len(attempt.endpoints) == 1 else endpoint.access.way
+            self._databases = attempt.databases
         self.raw = raw
         self._attempt = attempt
         self.attempts = [attempt]
-        self._chunks = request.chunks()
-        self.block = request.block
+        self._chunks = attempt.chunks()
+        self.block = attempt.block
         self.apart: list[Attempt] = []  # what is sent next instead, as a database cannot be used
         self.connection: Any = None
         self.helped = self.must_connect = self.timeout_changed = self._refused = False
@@ -491,14 +527,13 @@ class Exchange:
             getattr(connection, "is_connected", True)
             and not health_check_is_due(connection, time.monotonic())
             and connection.opened.issuperset(self._databases)
+            and self._frame()
         )
         self.must_connect = self.helped = not ready
-        if ready:
-            self._open()
         return ready
 
     def connect(self) -> None:
-        """Do what takes exchanges of their own: connect, check the server, open databases."""
+        """Do what takes exchanges of their own: connect, check health, open databases, SELECT."""
         try:
             self._in_time(self._connect)
         except Exception as error:  # whatever it is, only this server's requests fail
@@ -512,6 +547,13 @@ class Exchange:
             self.pool.connect(connection)
         self.connection = connection
         self._open()
+        if not self._frame():
+            self._attempt.confirms = False
+            refusal = run_steps(connection.select(self._databases[0]))
+            if refusal is None:
+                self._frame()
+            else:
+                self._attempt.refuse(refusal)
 
     def _in_time(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.deadline is None:  # as mostly: a context manager would cost more than all the rest
@@ -520,63 +562,62 @@ class Exchange:
             return call(*args)
 
     def begin(self) -> None:
-        """Write the first chunks; SELECT alone if it must be confirmed."""
-        if self.connection is None:
+        """Write the first chunks."""
+        if self.connection is None or not self.due:
             return
         try:
-            for _ in self._chunks[: 1 if self.form == CONFIRMED else 2]:
+            for _ in self._chunks[:2]:
                 self._write()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
 
     def _open(self) -> None:
-        """Open the databases that were not, and count the replies that will come."""
+        """Open the databases that were not."""
         connection, databases = self.connection, self._databases
         opened = connection.opened
-        if not opened.issuperset(databases):
-            new = [database for database in databases if database not in opened]
-            alone = len(databases) == 1
-            errors = connection.open(new, waits=alone)
-            if alone:
-                for error in errors.values():
-                    raise error
-            if not connection.opened.issuperset(databases):
-                self.attempts, self._chunks = [], []
-                self.apart = self._attempt.apart(connection.opened)
-        request = self._attempt.server_request
-        if len(request.endpoints) > 1:
-            if self._chunks:
-                connection.be_in_any()
-        elif self._chunks:
-            self._enter(databases[0], request)
-        self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
-        self.due = self._expected[-1] if self._chunks else 0
+        if opened.issuperset(databases):
+            return
+        new = [database for database in databases if database not in opened]
+        alone = len(databases) == 1
+        errors = connection.open(new, waits=alone)
+        if alone:
+            for error in errors.values():
+                raise error
+        if not connection.opened.issuperset(databases):
+            self.attempts, self._chunks = [], []
+            self.apart = self._attempt.apart(connection.opened)
 
-    def _enter(self, database: Any, request: Any) -> None:
-        """Have the requests reach a database; see `framing`."""
-        connection, chunks = self.connection, self._chunks
-        first, *others = chunks
-        does = ALONE if self.block is not None else request.does
-        if self._attempt.confirms:
-            self.form, self._attempt.confirms = CONFIRMED, False
+    def _frame(self) -> bool:
+        """Have the requests reach opened databases; return False if SELECT must be confirmed."""
+        connection, chunks, attempt = self.connection, self._chunks, self._attempt
+        if not chunks:
+            return True
+        if len(self._databases) > 1:
+            connection.be_in_any()
         else:
+            [database], (first, *others) = self._databases, chunks
+            does = ALONE if self.block is not None else attempt.does
+            if attempt.confirms and connection.selected != database.number:
+                return False
+            attempt.confirms = False
             self.form, data, count = connection.encode(
                 database, does, first.data, first.replies, several=bool(others)
             )
-        if self.form == CONFIRMED:
-            self._chunks = [Chunk(database.select, 1), *chunks]
-        elif self.form != PLAIN:
+            if self.form == CONFIRMED:
+                return False
             self._chunks = [Chunk(data, count), *others]
+        self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
+        self.due = self._expected[-1]
+        return True
 
     def _write(self) -> None:
         n = self._written
         if self.deadline is not None:
             self.deadline.require_left()
-        selects = self.form == CONFIRMED  # and nothing else is sent before it is answered
-        self._attempt.sent = not selects
+        self._attempt.sent = True
         connection, self._written = self.connection, n + 1
         timeout = connection.socket_timeout
-        if self.block is not None and not selects:
+        if self.block is not None:
             connection.for_block = True
             timeout = timeout_for(self.block, timeout)
             self._set_timeout(timeout)
@@ -600,8 +641,6 @@ class Exchange:
             if self.timeout_changed and self.block is None:
                 self._set_timeout(self.connection.socket_timeout)
             self._read += 1
-            if self.form == CONFIRMED and not self._has_selected():
-                return
             if more:
                 while self._written < min(len(self._chunks), n + 3):
                     self._write()
@@ -609,19 +648,6 @@ class Exchange:
                 self._deliver()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
-
-    def _has_selected(self) -> bool:
-        """Take the reply to SELECT; return whether the database was selected."""
-        [reply] = self._replies
-        self.form, self._replies = PLAIN, []
-        self._expected = [count - 1 for count in self._expected]
-        if isinstance(reply, Exception):
-            self.due = 0
-            self._attempt.refuse(reply)
-            return False
-        self.due -= 1
-        self.connection.entering(self._databases[0])
-        return True
 
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if what comes next cannot be seen there."""
@@ -713,58 +739,19 @@ class AwaitingLink(Link):
             if in_use.any and self._reads is not None:
                 return None
             topology, clients = self._topology, self._clients
-        plain = None  # one command without a script, as most batches are
-        if len(batch) == 1 and type(batch[0]) is Command:
-            to, key, args, script, _, block = batch[0]
-            if block is not None:
-                return None
-            if script is None:
-                plain = args
-        else:
-            target = target_of_short(batch)
-            if target is None:
-                return None
-            to, key = target, None
-        component = topology.fresh(to if type(to) is str else to.component)  # type: ignore[union-attr]
-        if component is None or component.splits_tags:  # it must be read first, or looked at
+        short = self._short(batch, topology.fresh, clients.aendpoints)
+        if short is None:
             return None
-        if key is not None and type(to) is str:  # without further calls
-            number = component.number_of(key)
-        else:
-            number = place_short(batch, to, component)
-            if number == SEVERAL:
-                return None
-        try:
-            endpoint = clients.aendpoints(component, self._raw)[number]
-        except ShardFailure:
-            return None
-        database, access = endpoint.database, endpoint.access
-        owner, node, name = access.way, None, ""
+        endpoint, node, data, does = short
+        access, database = endpoint.access, endpoint.database
         if database is None:  # a cluster
-            owner = access.client
-            node = node_of_short(owner, batch)
-            if node is None:
-                return None
-            name = node.name
             pool = pool_of_node(node)
             database, connection = pool.database, multiplexed(pool)
-        elif database.left or owner.draining:  # the entry has changed
+        elif database.left or access.way.draining:  # the entry has changed
             return None
         else:
-            connection = owner.multiplexed or multiplexed(owner)
+            connection = access.way.multiplexed or multiplexed(access.way)
         if connection is None:
-            return None
-        try:
-            data = None if plain is None else pack_command(plain)
-        except (TypeError, UnicodeEncodeError):
-            return None
-        if data is not None:
-            does = effects(plain)  # type: ignore[arg-type]
-            if does & (STATE | WATCHES):
-                return None  # it is refused
-        elif (packed := pack_short(batch, self.loaded, owner, name)) is not None:
-            data, does = packed
-        else:
             return None
         deadline = earliest(access.policy.deadline)
         future = connection.submit(data, len(batch), database, self._raw, deadline, does)
@@ -826,20 +813,19 @@ class AwaitingLink(Link):
         """Send attempts and wait for their ends; see `exchange_all`."""
         packed: list[tuple[Attempt, Sequence[Chunk]]] = []  # all, before anything is sent
         for attempt in attempts:
-            chunks: Sequence[Chunk] = attempt.server_request.chunks()
-            confirmed = CONFIRMED in attempt.server_request.forms  # its place is among the others
+            chunks: Sequence[Chunk] = attempt.chunks()
+            confirmed = CONFIRMED in attempt.forms  # its place is among the others
             packed += [each[:2] for each in _split(attempt)] if confirmed else [(attempt, chunks)]
         in_flight, alone = [], []
         for attempt, chunks in packed:
-            request = attempt.server_request
-            endpoint = request.endpoints[0]
-            holder, databases = endpoint.access.way, request.databases
+            endpoint = attempt.endpoints[0]
+            holder, databases = endpoint.access.way, attempt.databases
             connection = None
             if attempt.node is not None:
                 holder = pool_of_node(attempt.node)
                 databases = [holder.database]
-                connection = multiplexed(holder) if request.block is None else None
-            elif not (request.block is not None or databases[0].left or holder.draining):
+                connection = multiplexed(holder) if attempt.block is None else None
+            elif not (attempt.block is not None or databases[0].left or holder.draining):
                 connection = multiplexed(holder)
             else:
                 holder = endpoint.pool
@@ -848,7 +834,7 @@ class AwaitingLink(Link):
             else:  # a future: a task for each would cost more than all the rest
                 deadline, split = attempt.deadline, partial(_split, attempt)
                 future = connection.submit_chunks(
-                    chunks, databases, self._raw, deadline, request.does, split
+                    chunks, databases, self._raw, deadline, attempt.does, split
                 )
                 in_flight.append((attempt, future))
         if not alone:
@@ -861,16 +847,15 @@ class AwaitingLink(Link):
 
 def _split(attempt: Attempt, received: Received | None = None) -> list[Part]:
     """Return what must be sent to databases alone; given replies, behind a confirmed SELECT."""
-    request = attempt.server_request
     if received is None:
-        attempt.ended_parts, again = [], list(map(attempt.part, range(len(request.endpoints))))
+        attempt.ended_parts, again = [], list(map(attempt.part, range(len(attempt.endpoints))))
     else:
         _receive(attempt, received)
         attempt.ended_parts, again = attempt.outcomes()
     parts = []
     for part in again:
-        request, part.confirms = part.server_request, False
-        parts.append(Part(part, request.chunks(), request.databases[0], request.does))
+        part.confirms = False
+        parts.append(Part(part, part.chunks(), part.databases[0], part.does))
     return parts
 
 
@@ -899,8 +884,7 @@ async def _exchange_alone(
         with within(attempt.deadline):
             connection = await pool.get_connection()
             attempt.sent = True
-            block = attempt.server_request.block
-            attempt.replies = await carried(connection, chunks, raw, block)
+            attempt.replies = await _carried(connection, attempt, chunks, raw)
             attempt.refused = True
     except Exception as error:  # whatever it is, only this server's requests fail
         attempt.error = error
@@ -910,6 +894,28 @@ async def _exchange_alone(
             await give_back(pool, connection, broken=not attempt.refused)
     _note_end(attempt, None)
     return attempt
+
+
+async def _carried(
+    connection: Any, attempt: Attempt, chunks: Sequence[Chunk], raw: bool
+) -> list[Reply]:
+    """Send chunks over a connection; return the replies, in which errors are values."""
+    count, block = sum(chunk.replies for chunk in chunks), attempt.block
+    try:
+        for chunk in chunks:
+            packed = PackedCommands.doing(WRITES | ALONE, (chunk.data,), chunk.replies)
+            await connection.send_packed_command(packed, check_health=False)
+    except ResponseError as error:  # to SELECT
+        return list(refusals(error, count))
+    connection.for_block = block is not None
+    replies: list[Reply] = []
+    with nullcontext() if block is None else extended_timeout(connection, block):
+        while len(replies) < count:
+            try:
+                replies.append(await connection.read_response(disable_decoding=raw))
+            except ResponseError as error:
+                replies.append(error)
+    return replies
 
 
 async def _await_replies(

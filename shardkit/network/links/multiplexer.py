@@ -10,7 +10,8 @@ Requests made in one turn of the loop leave in one write, those for another data
 front. Replies come back in order; that of a cancelled task is dropped. An idle connection goes back
 to redis-py's pool. One that failed, or was silent for the socket timeout, is closed, and requests
 in flight on it fail; unwritten ones use the next connection. A request that needs a confirmed
-SELECT has a connection of its own, and what follows for its database waits for it.
+SELECT waits until nothing is in flight, and others behind it. While a fence closes a database, its
+requests wait for it apart.
 
 While more than 64 KB of one reply have come, and more are to come, requests take another *lane*: a
 further connection with the same rules. A request of more than 1 MB has a lane of its own. Reads
@@ -31,19 +32,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from contextvars import Context
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from hiredis import PushNotification
-from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
 
 from shardkit.events import handlers
-from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import ClientDatabase
-from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
     CHANGES,
     CONFIRMED,
@@ -56,8 +54,9 @@ from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import INCOMPLETE, postpone_health_check
 from shardkit.network.connections.replies import READ_BYTES
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
-from shardkit.operations.commands import Replies, Reply
+from shardkit.operations.commands import Replies
 from shardkit.operations.deadlines import LONG_ENOUGH, Deadline
+from shardkit.operations.steps import arun_steps
 
 # Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES
@@ -85,28 +84,6 @@ async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
     source.release_nowait(connection)
 
 
-async def carried(
-    connection: Any, chunks: Sequence[Chunk], raw: bool, block: float | None = None
-) -> list[Reply]:
-    """Send chunks and return the replies, in which errors are values."""
-    count = sum(chunk.replies for chunk in chunks)
-    try:
-        for chunk in chunks:
-            packed = PackedCommands.doing(WRITES | ALONE, (chunk.data,), chunk.replies)
-            await connection.send_packed_command(packed, check_health=False)
-    except ResponseError as error:  # to SELECT
-        return list(refusals(error, count))
-    connection.for_block = block is not None
-    replies: list[Reply] = []
-    with nullcontext() if block is None else extended_timeout(connection, block):
-        while len(replies) < count:
-            try:
-                replies.append(await connection.read_response(disable_decoding=raw))
-            except ResponseError as error:
-                replies.append(error)
-    return replies
-
-
 class Received(Replies):
     """The replies to a request. The attributes are the class's, as with `failed`.
 
@@ -123,20 +100,19 @@ class Received(Replies):
 
 
 class QueuedRequest:
-    """The next data to write, its number of replies, and the replies so far.
+    """Chunks of data, each with its number of replies, and the replies so far.
 
     The future is done when all replies have come or are lost. Its result is only the replies: with
     the request it would be cyclic garbage.
     """
 
     sent = False  # whether any of it was written
-    more: deque[Chunk] | None = None  # the chunks after `data`
+    written = 0  # how many of its chunks
     form = PLAIN  # how it reached its database; see `framing`
     behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
     unselected = False  # whether its SELECT was not executed
-    confirms = False  # whether it needs a connection of its own, behind a confirmed SELECT
+    confirms = False  # whether SELECT must be confirmed before it is written
     is_copy = False  # of a request that is in flight on another lane
-    given: Sequence[Chunk] = ()  # what is sent, if it is in several chunks
     deadline: Deadline | None = None
     # Of a request for several databases, whose data has SELECT in front of each; and what returns
     # the commands for each alone: given replies, of those where they say that SELECT was refused.
@@ -145,16 +121,14 @@ class QueuedRequest:
 
     def __init__(
         self,
-        data: bytes,
-        count: int,
+        chunks: Sequence[tuple[bytes, int]],
         future: asyncio.Future[Received],
         database: ClientDatabase | None,
         raw: bool,
         does: int,
     ) -> None:
         self.does = does
-        self.data = data
-        self.count = count
+        self.chunks = chunks
         self.future = future
         self.database = database
         self.raw = raw
@@ -168,7 +142,7 @@ class QueuedRequest:
     @property
     def unwritten(self) -> int:
         """How many replies there will be to what was not written."""
-        return self.count + (sum([each.replies for each in self.more]) if self.more else 0)
+        return sum([count for _, count in self.chunks[self.written :]])
 
     def copy(self, loop: asyncio.AbstractEventLoop) -> QueuedRequest:
         """Return a copy that reads once more; its replies count if they come first."""
@@ -180,7 +154,7 @@ class QueuedRequest:
 
         second.add_done_callback(take)
         future.add_done_callback(lambda _: second.cancel())
-        copied = QueuedRequest(self.data, self.count, second, self.database, self.raw, self.does)
+        copied = QueuedRequest(self.chunks, second, self.database, self.raw, self.does)
         copied.is_copy = True
         return copied
 
@@ -204,6 +178,13 @@ class QueuedRequest:
 
         timer = loop.call_later(left, expire)
         self.future.add_done_callback(lambda _: timer.cancel())
+
+    def rewind(self) -> None:
+        """Be as if it was not sent: SELECT was refused, and nothing was executed."""
+        self.sent, self.written, self.confirms = False, 0, True
+        self.form, self.behind = PLAIN, None  # what is behind this still asks for `unselected`
+        self.replies.clear()
+        self.replies.refused = False
 
     def fail(self, error: Exception, sent: bool) -> None:
         """End without all replies; ``sent`` if the server may have received the request."""
@@ -293,9 +274,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
         self._selecting: QueuedRequest | None = None  # the last one whose SELECT is unanswered
-        # What is sent over other connections, by database: what comes later must not overtake it.
-        self._elsewhere: dict[ClientDatabase, deque[QueuedRequest]] = {}
-        self._turns = asyncio.Lock()  # so that confirmed SELECTs take one connection at a time
+        self._fenced: dict[
+            ClientDatabase, list[QueuedRequest]
+        ] = {}  # what waits for an open database
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = self._answered_at = self._silent_at = 0.0
         self._unwritten = 0
@@ -318,21 +299,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         What must be sent alone is what ``split`` returns; see `QueuedRequest` and `submit`.
         """
         database = databases[0] if len(databases) == 1 else None
-        request = self._request(chunks, database, raw, does)
+        request = QueuedRequest(chunks, self._loop.create_future(), database, raw, does)
         if database is None:
             request.databases, request.split = databases, split
-        count, size = request.unwritten, sum(len(chunk.data) for chunk in chunks)
-        return self._queue(request, count, size, deadline)
-
-    def _request(
-        self, chunks: Sequence[Chunk], database: ClientDatabase | None, raw: bool, does: int
-    ) -> QueuedRequest:
-        first, *more = chunks
-        future = self._loop.create_future()
-        request = QueuedRequest(first.data, first.replies, future, database, raw, does)
-        if more:
-            request.more, request.given = deque(more), chunks
-        return request
+        size = sum(len(data) for data, _ in chunks)
+        return self._queue(request, request.unwritten, size, deadline)
 
     def _parts_of(
         self, request: QueuedRequest, replies: Received | None = None
@@ -343,10 +314,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """
         parts, futures = [], []
         for attempt, chunks, database, does in request.split(replies):
-            part = self._request(chunks, database, request.raw, does)
+            future = self._loop.create_future()
+            part = QueuedRequest(chunks, future, database, request.raw, does)
             if request.deadline is not None:
                 part.limit(request.deadline, self._loop, self._note_silence)
-            futures.append((attempt, part.future))
+            futures.append((attempt, future))
             parts.append(part)
         request.replies.parts = futures
         request.future.set_result(request.replies)
@@ -371,7 +343,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
         With ``raw`` these are bytes, else as the entry says. ``does`` are their effects.
         """
-        request = QueuedRequest(data, replies, self._loop.create_future(), database, raw, does)
+        future = self._loop.create_future()
+        request = QueuedRequest(((data, replies),), future, database, raw, does)
         return self._queue(request, replies, len(data), deadline)
 
     def _queue(
@@ -458,8 +431,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def _read_again(self) -> None:
         """Send reads that wait behind a very large reply over another lane, too."""
         reads: list[QueuedRequest] = []
-        for request, _, _, last in islice(self._in_flight, 1, 1 + MOST_READ_AGAIN):
-            if request.does & CHANGES or not last or request.more is not None or request.is_copy:
+        for request, *_ in islice(self._in_flight, 1, 1 + MOST_READ_AGAIN):
+            if request.does & CHANGES or len(request.chunks) > 1 or request.is_copy:
                 break  # what follows a write might read too early
             if request.database is not None and not request.future.done():
                 reads.append(request)
@@ -467,7 +440,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if lane is not None:
             copies = [request.copy(self._loop) for request in reads]
             lane._queued.extend(copies)
-            lane._waiting += sum(request.count for request in copies)
+            lane._waiting += sum(request.unwritten for request in copies)
             lane._write_soon()
 
     def _write_soon(self) -> None:
@@ -590,7 +563,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 self._watch()
         data = []
         connection, entered = self._connection, self._connection.entered
-        queued, in_flight, elsewhere = self._queued, self._in_flight, self._elsewhere
+        queued, in_flight, fenced = self._queued, self._in_flight, self._fenced
         size, replies = self._bytes_in_flight, self._replies_in_flight
         waiting = self._waiting
         ends = connection.ends or (connection.login_expires and connection.login.is_due())
@@ -607,14 +580,15 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 continue
             if ends and not request.sent:
                 break  # `_pause` gets another, or logs in again
-            packed, count = request.data, request.count
-            if elsewhere and not request.sent and not elsewhere.keys().isdisjoint(request.targets):
+            packed, count = request.chunks[request.written]
+            unframed = count
+            if fenced and not request.sent and not fenced.keys().isdisjoint(request.targets):
                 queued.popleft()
                 if request.databases is not None:
                     waiting += self._split(request, queued)
-                    continue
-                waiting -= request.unwritten
-                self._divert(request, after=True)
+                else:
+                    waiting -= request.unwritten
+                    self._wait_for_fence(request)
                 continue
             if request.databases is not None:
                 if not (request.sent or connection.opened.issuperset(request.databases)):
@@ -626,26 +600,18 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             elif request.database is not entered or self._selecting is not None:
                 if request.database not in connection.opened:
                     break
-                framed = self._frame(request)
+                framed = None if request.confirms else self._frame(request)
                 if framed is None:
-                    # Over another connection, it might overtake what is still in flight here.
-                    if any(request.database in each.targets for each, *_ in in_flight):
-                        break
-                    queued.popleft()
-                    waiting -= request.unwritten
-                    self._divert(request)
-                    continue
+                    request.confirms = request.confirms or not in_flight
+                    break  # `_open` selects it then
                 entered, (packed, count) = request.database, framed
             if handlers and not request.sent:
                 request.replies.written = time.perf_counter()
             request.sent = True
-            waiting -= request.count
-            last = not request.more
-            if last:
+            waiting -= unframed
+            request.written += 1
+            if last := request.written == len(request.chunks):
                 queued.popleft()
-            else:
-                chunk = request.more.popleft()  # type: ignore[union-attr]
-                request.data, request.count = chunk.data, chunk.replies
             in_flight.append((request, len(packed), count, last))
             size += len(packed)
             replies += count
@@ -664,9 +630,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         form, data, count = self._connection.encode(
             request.database,
             request.does,
-            request.data,
-            request.count,
-            several=bool(request.more),
+            *request.chunks[0],
+            several=len(request.chunks) > 1,
             answered=behind is None,
         )
         if form == CONFIRMED:
@@ -677,69 +642,51 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.form, self._selecting = form, request
         return data, count
 
-    def _divert(self, request: QueuedRequest, *, fenced: bool = False, after: bool = False) -> None:
-        """Send a request over a connection of its own, or after those of its database there."""
+    def _send_again(self, request: QueuedRequest) -> None:
+        """Queue a request that was not executed behind a confirmed SELECT, in front of others."""
+        if request.future.done():
+            return
+        request.rewind()
+        before = takewhile(lambda each: each.sent or each.confirms, self._queued)
+        self._queued.insert(sum(1 for _ in before), request)
+        self._waiting += request.unwritten
+
+    def _wait_for_fence(self, request: QueuedRequest) -> None:
+        """Have a request wait apart, with others for its database, until that is open again."""
         assert request.database is not None
-        request.sent = False  # or it was refused, and not executed
-        request.confirms = not after
-        waiting = self._elsewhere.setdefault(request.database, deque())
+        waiting = self._fenced.setdefault(request.database, [])
         waiting.append(request)
         if len(waiting) == 1:
-            sending = self._send_elsewhere(request.database, waiting, fenced)
-            task = self._loop.create_task(sending, context=Context())
+            wait = self._await_fence(request.database, waiting)
+            task = self._loop.create_task(wait, context=Context())
             self._others.add(task)
             task.add_done_callback(self._others.discard)
 
-    async def _send_elsewhere(
-        self, database: ClientDatabase, waiting: deque[QueuedRequest], fenced: bool
-    ) -> None:
-        """Send requests in order, behind a confirmed SELECT, and once the database's fence is gone.
-
-        Whoever waits at a fence has a connection for that. What follows is queued again.
-        """
-        try:
-            async with nullcontext() if fenced else self._turns:
-                while waiting and waiting[0].confirms:
-                    await self._send_over_another(database, waiting)
-        finally:
-            del self._elsewhere[database]
-        if waiting:
-            self._waiting += sum(request.unwritten for request in waiting)
-            if self._queued and self._queued[0].sent:  # the rest of it comes first
-                waiting.appendleft(self._queued.popleft())
-            self._queued.extendleft(reversed(waiting))
-            self._write_soon()
-
-    async def _send_over_another(
-        self, database: ClientDatabase, waiting: deque[QueuedRequest]
-    ) -> None:
-        """Send requests over a connection until one fails; all do if it cannot be used."""
-        connection, concerned, broken = None, waiting, True
+    async def _await_fence(self, database: ClientDatabase, waiting: list[QueuedRequest]) -> None:
+        """Wait at a fence, over a connection for that; then queue in front what waits."""
+        connection, broken = None, True
         try:
             connection = await self.source.acquire()
             connection.database = database
             await connection.enter()
-            while waiting and (request := waiting[0]).confirms:
-                if not request.future.done():  # its deadline has passed, or it was cancelled
-                    concerned = deque([request])
-                    chunks = request.given or [Chunk(request.data, request.count)]
-                    request.sent = request.replies.refused = True  # the latter perhaps
-                    request.replies[:] = await carried(connection, chunks, request.raw)
-                    if not request.future.done():
-                        request.future.set_result(request.replies)
-                waiting.popleft()
-                concerned = waiting
             broken = False
         except Exception as error:  # whatever it is, only these requests fail
-            for request in list(concerned):
-                request.fail(error, sent=request.sent)
-                waiting.popleft()
+            for request in waiting:
+                request.fail(error, sent=False)
+            waiting.clear()
         finally:
+            del self._fenced[database]
             if connection is not None:
                 await give_back(self.source, connection, broken=broken)
+        self._waiting += sum(request.unwritten for request in waiting)
+        begun = [self._queued.popleft()] if self._queued and self._queued[0].sent else []
+        self._queued.extendleft(
+            reversed([*begun, *waiting])
+        )  # the rest of what is sent comes first
+        self._write_soon()
 
     def _pause(self) -> None:
-        """Nothing is in flight, and nothing could be written: open databases, or release."""
+        """Nothing is in flight, and nothing could be written: open, select, or release."""
         connection = self._connection
         if not self._queued or connection.ends:
             self._must_close = self._must_close or connection.ends
@@ -752,7 +699,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._connecting = self._loop.create_task(self._open(connection), context=Context())
 
     async def _open(self, connection: Any) -> None:
-        """Open the databases of the requests that wait, log in again if due, and go on."""
+        """Open the databases of the requests that wait, and select the first one's if it must be.
+
+        Log in again if that is due.
+        """
         wanted: set[Any] = set()
         for request in self._queued:
             wanted.update(request.targets)
@@ -763,6 +713,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             lasting = [database for database in wanted if not database.left]
             if lasting and connection.is_connected:
                 errors = await connection.open(lasting, waits=False)
+            first = self._queued[0]
+            if first.confirms and first.database in connection.opened and connection.is_connected:
+                refusal = await arun_steps(connection.select(first.database))
+                if refusal is not None and not first.future.done():
+                    first.replies[:] = refusals(refusal, first.unwritten)
+                    first.replies.refused = True
+                    first.future.set_result(first.replies)
         except BaseException as error:  # whatever it is, nothing was sent
             self._connection = None
             await give_back(self.source, connection, broken=True)
@@ -793,7 +750,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 if (failure := unopened[request.database]) is not None:
                     request.fail(failure, sent=False)
                 else:
-                    self._divert(request, fenced=True)
+                    self._wait_for_fence(request)
         self._attach(connection)
         self._write()
 
@@ -924,7 +881,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.future.set_result(request.replies)
         else:
             for part in self._parts_of(request, request.replies):
-                self._divert(part)
+                self._send_again(part)
 
     def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""
@@ -946,8 +903,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if found is not None:
                 replies[:] = found
         if refused or (behind is not None and behind.unselected):
-            if not request.future.done():
-                self._divert(request)
+            self._send_again(request)
         elif not request.future.done():
             request.future.set_result(replies)
 

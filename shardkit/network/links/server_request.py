@@ -15,19 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter, itemgetter, sub
 from typing import Any
 
 from redis.exceptions import (
     AskError,
     ClusterDownError,
+    ConnectionError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 
 from shardkit.errors import (
@@ -39,7 +42,7 @@ from shardkit.errors import (
     few,
     shortened,
 )
-from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
+from shardkit.events import CommandsSent, ScriptLoaded, emit, sent, settled
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import (
@@ -56,7 +59,6 @@ from shardkit.network.connections.effects import (
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import (
     ADDED,
-    CHANGES,
     CONFIRMED,
     EXEC,
     MULTI,
@@ -64,6 +66,7 @@ from shardkit.network.connections.framing import (
     WRAPPED,
     form_of,
     framed,
+    refusals,
     unframed,
 )
 from shardkit.network.connections.policy import CallPolicy, unreached
@@ -74,13 +77,11 @@ from shardkit.network.links.resp import (
     Chunk,
     JoinedRun,
     UniformCommands,
+    cuts_of,
     join,
-    join_all,
-    joined_kind,
     pack,
     pack_all,
     pack_command,
-    pack_joined,
     split,
 )
 from shardkit.operations.commands import (
@@ -93,25 +94,24 @@ from shardkit.operations.commands import (
     Shard,
     Transaction,
 )
+from shardkit.operations.deadlines import Deadline, earliest
 from shardkit.operations.server_errors import meaning
-from shardkit.recent import Recent
 from shardkit.routing.command_keys import key_positions, reads_only
 from shardkit.routing.keys import key_bytes
+from shardkit.routing.placement import slots_of
 
 LONGEST_PAUSE = 0.5
 
 _ASKING = pack_command(("ASKING",))
-_READS = "\n--@reads"
 # They change nothing either, but a replica answers differently.
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
-_most_arguments: Recent[str, int] = (
-    Recent()
-)  # by SHA-1: with how many a script only reads; -1 for none
 # Commands for a database, on average, from which joining them takes less time than it saves. SETs
 # are always joined, as MSET is atomic.
 _LEAST_JOINED = 1.5
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 _DATABASE = attrgetter("database")
+# A cluster node's answers while slots move or masters are elected; nothing was executed.
+MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
 ATTEMPT_ERRORS = (
     *(RedisError, RedisClusterException, OSError, ArithmeticError, AttributeError),
     *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
@@ -122,9 +122,11 @@ Not every Exception, because a signal handler of the caller's may raise others.
 """
 
 
-@dataclass(slots=True)
-class ServerRequest:
-    """Requests of a batch for one server: for a shard, or for several that are its databases.
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt to send requests of a batch to a server, and its outcome.
+
+    They are for a shard, or for several that are its databases.
 
     ::
 
@@ -136,7 +138,6 @@ class ServerRequest:
     starts: list[int]  # where each endpoint's start there, and the end
     batch: Batch = ()
     loaded: set[str] = field(default_factory=set)  # SHA-1s of scripts that the server has
-    brought: set[str] = field(default_factory=set)  # SHA-1s of scripts sent as text
     texts: Set[str] = frozenset()  # SHA-1s of scripts to send as text in any case
     asking: bool = False  # whether the requests follow an ASK redirection
     block: float | None = None  # seconds that the (only) request may block
@@ -144,20 +145,42 @@ class ServerRequest:
     uniform: UniformCommands | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `resp`)
     in_slots: bool = False  # whether joined commands need keys of one slot
-    node: str = ""  # of a cluster
-    runs: list[JoinedRun] = field(default_factory=list)  # how to split joined replies
-    # Of several databases, after packing: the replies and the runs up to each one's end.
-    ends: list[int] = field(default_factory=list)
-    run_ends: list[int] = field(default_factory=list)
-    forms: list[int] = field(default_factory=list)  # of several databases: see `framing`
-    does: int = WRITES  # of a single one, after packing: the effects of the commands
+    node: Any = None  # of a cluster
+    brought: set[str] = field(default_factory=set, init=False)  # SHA-1s of scripts sent as text
+    # After packing: how to split joined replies, by database; of several databases, the replies up
+    # to each one's end, and the forms, see `framing`; of a single one, the commands' effects.
+    runs: list[list[JoinedRun]] = field(default_factory=list, init=False)
+    ends: list[int] = field(default_factory=list, init=False)
+    forms: list[int] = field(default_factory=list, init=False)
+    does: int = field(default=WRITES, init=False)
+    # The outcome. Replies of several databases include SELECT's; with an error, the others have
+    # not come.
+    replies: Sequence[Reply] = field(default=(), init=False)
+    refused: bool = field(default=False, init=False)  # whether an error may be, or be in, a reply
+    error: Exception | None = field(default=None, init=False)
+    sent: bool = field(default=False, init=False)  # whether the server may have received something
+    told: list[CommandsSent] = field(default_factory=list, init=False)  # for each shard
+    # Whether it is sent behind a confirmed SELECT, or must be.
+    confirms: bool = field(default=False, init=False)
+    # What has ended, if its parts are sent by themselves.
+    ended_parts: list[Attempt] | None = field(default=None, init=False)
+    # By `time.perf_counter`, if there are event handlers: when the replies had come, and when it
+    # was written to a shared connection.
+    ended: float = field(default=0.0, init=False)
+    written: float = field(default=0.0, init=False)
 
     @classmethod
     def of_shard(
         cls, endpoint: Endpoint, positions: Sequence[int], batch: Batch, **more: Any
-    ) -> ServerRequest:
-        """Return the requests for one shard."""
+    ) -> Attempt:
+        """Return the attempt for one shard."""
         return cls([endpoint], positions, [0, len(positions)], batch, **more)
+
+    @classmethod
+    def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
+        """Return the attempt for a whole batch."""
+        in_slots = node is not None
+        return cls.of_shard(endpoint, range(len(batch)), batch, node=node, in_slots=in_slots)
 
     @property
     def shard(self) -> Shard:
@@ -167,38 +190,12 @@ class ServerRequest:
     @property
     def address(self) -> str:
         """The server, for messages."""
-        return f"cluster node {self.node}" if self.node else self.endpoints[0].address
+        return f"cluster node {self.node.name}" if self.node else self.endpoints[0].address
 
     @property
     def databases(self) -> list[ClientDatabase]:
         """The databases of the endpoints."""
         return list(map(_DATABASE, self.endpoints))
-
-    def parts(self, numbers: Sequence[int]) -> ServerRequest:
-        """Return the requests for some of the endpoints, by their numbers."""
-        slices = [slice(self.starts[n], self.starts[n + 1]) for n in numbers]
-        uniform = self.uniform
-        if uniform is not None:
-            columns = [_picked(column, slices) for column in uniform.columns]
-            uniform = UniformCommands(uniform.name, columns)
-        return replace(
-            self,
-            endpoints=[self.endpoints[n] for n in numbers],
-            positions=_picked(self.positions, slices),
-            starts=[0, *accumulate(each.stop - each.start for each in slices)],
-            brought=set(),
-            uniform=uniform,
-            ends=[],
-            runs=[],
-            run_ends=[],
-            forms=[],
-        )
-
-    def by_shard(self) -> list[ServerRequest]:
-        """Return the requests for each shard alone."""
-        if len(self.endpoints) == 1:
-            return [self]
-        return [self.parts([n]) for n in range(len(self.endpoints))]
 
     def chunks(self) -> list[Chunk]:
         """Pack the requests; those of several databases with SELECT in front of each one's."""
@@ -206,23 +203,55 @@ class ServerRequest:
         if len(self.endpoints) > 1:
             return self._chunks_of_several()
         self.does = self.effects()
-        if self.uniform is not None:
-            joined = join_all(self.uniform) if self.joins else None
-            if joined is None:
-                return self.uniform.chunks()
-            chunks, self.runs = joined
-            return chunks
+        uniform = self._by_column()
+        if uniform is not None:
+            joined = self._joined(uniform)
+            cuts = uniform.cuts(resp.CHUNK_JOINED if joined[0] else resp.CHUNK_REQUESTS)
+            counts = list(map(sub, cuts[1:], cuts))
+            if joined[0]:
+                self.runs, counts = [counts], [1] * len(counts)
+            return list(map(Chunk, uniform.packed(cuts, *joined), counts))
         chunks = []
         # Slice by slice, so that each stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
             positions = self.positions[start : start + resp.CHUNK_REQUESTS]
-            if self.rows is not None and not self.asking:
-                chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
+            rows = self._rows(positions)
+            if rows is not None:
+                chunks += pack_all(rows)
             else:
-                chunks += self._packed(self._requests(positions))
-        if self.runs and max(self.runs) < 0:
-            self.runs = []
+                packed = list(map(self._pack, self._requests(positions)))
+                chunks += join([data for data, _ in packed], [count for _, count in packed])
         return chunks
+
+    def _rows(self, positions: Sequence[int]) -> list[Arguments] | None:
+        """Return the names and arguments of requests, if that is all of them."""
+        if self.asking:
+            return None
+        if self.rows is not None:
+            return list(map(self.rows.__getitem__, positions))
+        requests = self._requests(positions)
+        if set(map(type, requests)) != {Command} or set(map(_SCRIPT, requests)) != {None}:
+            return None
+        return list(map(_ARGS, requests))
+
+    def _by_column(self) -> UniformCommands | None:
+        """Return the requests by column if all are uniform, and that is worth looking at."""
+        worth = self.joins or len(self.endpoints) > 1  # else `pack_all` looks, slice by slice
+        if self.uniform is not None or not worth:
+            return self.uniform
+        if len(self.positions) < (2 if self.joins else resp.MIN_UNIFORM):
+            return None
+        rows = self._rows(self.positions)
+        return None if rows is None else UniformCommands.of(rows)
+
+    def _joined(self, uniform: UniformCommands) -> tuple[str, int]:
+        """Return the command that uniform requests become; see `UniformCommands.joined`."""
+        few = self.starts[-1] < _LEAST_JOINED * len(self.endpoints) and uniform.name != "SET"
+        if not self.joins or few:
+            return "", 0
+        if self.in_slots and len(set(slots_of(uniform.columns[0]))) > 1:
+            return "", 0
+        return uniform.joined()
 
     def effects(self) -> int:
         """Return what the requests do; raises InvalidArgumentError as `effects_of` does."""
@@ -242,50 +271,182 @@ class ServerRequest:
         """Pack the requests, without those of databases that need a confirmed SELECT."""
         may_multi = self.endpoints[0].access.way.may_multi
         selects = [endpoint.database.select for endpoint in self.endpoints]  # type: ignore[union-attr]
-        starts, uniform, rows = self.starts, self.uniform, self.rows
-        self.ends, self.run_ends, self.forms = [], [], []
-        if uniform is None and rows is not None and not self.joins:
-            rows = itemgetter(*self.positions)(rows)
-            uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
-        if uniform is not None:
-            kind = joined_kind(uniform) if self.joins else None
-            if starts[-1] < _LEAST_JOINED * len(selects) and uniform.name != "SET":
-                kind = None
-            form, does = SELECTED, _harmless(effects((uniform.name,)), (uniform.name,))
-            if does & CHANGES:
-                most = 1 if kind else max(map(sub, starts[1:], starts))
-                form = form_of(does, uniform.largest(starts), most, may_multi)
-            if form != CONFIRMED:  # else perhaps a part does not need that
-                packed = uniform.in_parts(starts, selects, *(kind or ("", 0)), form == WRAPPED)
-                if packed is not None:
-                    self.forms = [form] * len(selects)
-                    if kind is not None:
-                        self.runs = list(map(sub, starts[1:], starts))
-                        self.run_ends = list(range(1, len(starts)))
-                    chunks, self.ends = packed
-                    return chunks
-        all_chunks: list[Chunk] = []
+        self.ends, self.forms = [], []
+        packed = self._packed_at_once(selects, may_multi)
+        if packed is not None:
+            return packed
+        chunks_of_all: list[Chunk] = []
         for n, select in enumerate(selects):
-            part = self.parts([n])
+            part = self.part(n)
             part.brought = set(self.brought)
             chunks = part.chunks()
-            first, count = chunks[0], sum(each.replies for each in chunks)
-            several = len(chunks) > 1
-            form = form_of(part.does, len(first.data), count, may_multi, several)
+            (first, replies), *others = chunks
+            count = sum(chunk.replies for chunk in chunks)
+            form = form_of(part.does, len(first), count, may_multi, bool(others))
             self.forms.append(form)
+            if self.joins:
+                self.runs.append(part.runs[0] if part.runs else [-count])
             if form == CONFIRMED:
                 chunks, count = [], 0
             else:
                 self.brought |= part.brought
-                self.runs += (part.runs or [-count]) if self.joins else []
-                first.data, count = framed(form, select, first.data), count + ADDED[form]
-                first.replies += ADDED[form]
-            all_chunks += chunks
-            self.run_ends.append(len(self.runs))
+                count += ADDED[form]
+                chunks = [Chunk(framed(form, select, first), replies + ADDED[form]), *others]
+            chunks_of_all += chunks
             self.ends.append(count + (self.ends[-1] if self.ends else 0))
-        if not all_chunks:
-            return []
-        return join([each.data for each in all_chunks], [each.replies for each in all_chunks])
+        counts = [chunk.replies for chunk in chunks_of_all]
+        return join([chunk.data for chunk in chunks_of_all], counts) if counts else []
+
+    def _packed_at_once(self, selects: Sequence[bytes], may_multi: bool) -> list[Chunk] | None:
+        """Pack uniform requests of several databases; None if some database's are too many."""
+        uniform, numbers = self._by_column(), list(map(sub, self.starts[1:], self.starts))
+        if uniform is None:
+            return None
+        joined, starts, most = self._joined(uniform), self.starts, resp.CHUNK_REQUESTS
+        counts = numbers
+        if joined[0]:
+            counts, most = [1] * len(selects), resp.CHUNK_JOINED
+        sizes = uniform.sizes(starts)
+        form = form_of(self.effects(), max(sizes), max(counts), may_multi)
+        if form == CONFIRMED or max(numbers) > most or max(sizes) > resp.CHUNK_BYTES:
+            return None
+        self.forms = [form] * len(selects)
+        self.runs = [[number] for number in numbers] if joined[0] else []
+        counts = [count + ADDED[form] for count in counts]
+        self.ends = list(accumulate(counts))
+        cuts = cuts_of(sizes, resp.CHUNK_REQUESTS, counts)
+        wraps = form == WRAPPED  # a chunk has whole transactions: its sender may be cancelled
+        fronts = [MULTI + select for select in selects] if wraps else selects
+        packed = uniform.packed(starts, *joined, cuts, fronts, EXEC if wraps else b"")
+        return [
+            Chunk(data, sum(counts[a:b]))
+            for data, (a, b) in zip(packed, pairwise(cuts), strict=True)
+        ]
+
+    @property
+    def owner(self) -> Any:
+        """The pool of the way to connect, or the cluster's client."""
+        return self.endpoints[0].owner
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """The caller's deadline; or the entry's, plus the time that it may block."""
+        seconds = self.endpoints[0].access.policy.deadline
+        block = self.block
+        if seconds is not None and block is not None:
+            seconds = seconds + block if block else None
+        return earliest(seconds)
+
+    @property
+    def first_refusal(self) -> Exception | None:
+        """The first error among its replies, unless the command is sent again."""
+        if not self.refused:
+            return None
+        replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
+        errors = (one for one in replies if isinstance(one, Exception))
+        return next(
+            (one for one in errors if not is_script_missing(one) and not isinstance(one, MOVING)),
+            None,
+        )
+
+    @property
+    def parts(self) -> list[Attempt]:
+        """An attempt for each shard alone, not made yet."""
+        if len(self.endpoints) == 1:
+            return [self]
+        return [self.part(n) for n in range(len(self.endpoints))]
+
+    def by_shard(self) -> list[Attempt]:
+        """Return the attempt for each shard alone, with its outcome."""
+        if len(self.endpoints) == 1:
+            return [self]
+        parts, start = self.parts, 0
+        for n, (part, end, form) in enumerate(zip(parts, self.ends, self.forms, strict=True)):
+            part.refused, part.sent = self.refused, self.sent and form != CONFIRMED
+            part.ended, part.written = self.ended, self.written
+            part.runs = self.runs[n : n + 1]
+            if end > len(self.replies) or (self.error is not None and form == CONFIRMED):
+                part.error = self.error
+            else:
+                part.take(form, list(self.replies[start:end]), self.error)
+            start = end
+        return parts
+
+    def take(self, form: int, replies: list[Reply], lost: Exception | None) -> None:
+        """Take the replies to requests in a form; ``lost`` if the connection was, later."""
+        if form == WRAPPED and isinstance(replies[0], NoPermissionError):
+            self.endpoints[0].access.way.may_multi = False
+        try:
+            found = unframed(form, replies)
+        except ConnectionError as error:
+            self.error = error
+            return
+        if found is not None:
+            self.replies = found
+        elif lost is not None:
+            self.refuse(next(each for each in replies if isinstance(each, Exception)))
+        else:
+            self.confirms = True
+
+    def outcomes(self) -> tuple[list[Attempt], list[Attempt]]:
+        """Return what has ended, and what must be sent again, alone, behind a confirmed SELECT."""
+        if self.confirms and self.error is None:
+            again = self.part(0)
+            again.confirms = True
+            return [], [again]
+        if len(self.endpoints) == 1 or not (self.refused or CONFIRMED in self.forms):
+            return [self], []
+        parts = self.by_shard()
+        return [each for each in parts if not each.confirms], [e for e in parts if e.confirms]
+
+    def refuse(self, error: Exception) -> None:
+        """Note that the server refuses to select the database: the replies to all requests."""
+        self.runs = []
+        self.replies = refusals(error, len(self.positions))
+        self.refused = True
+
+    def apart(self, opened: Set[ClientDatabase]) -> list[Attempt]:
+        """Return attempts at those of its databases that are open, and at each of the others."""
+        databases = list(enumerate(self.databases))
+        usable = [n for n, database in databases if database in opened]
+        others = [self.part(n) for n, database in databases if database not in opened]
+        return [self.part(*usable), *others] if usable else others
+
+    def part(self, *numbers: int) -> Attempt:
+        """Return an attempt, not made yet, at some of the databases."""
+        slices = [slice(self.starts[n], self.starts[n + 1]) for n in numbers]
+        uniform = self.uniform
+        if uniform is not None:
+            columns = [_picked(column, slices) for column in uniform.columns]
+            uniform = UniformCommands(uniform.name, columns)
+        part = replace(
+            self,
+            endpoints=[self.endpoints[n] for n in numbers],
+            positions=_picked(self.positions, slices),
+            starts=[0, *accumulate(each.stop - each.start for each in slices)],
+            uniform=uniform,
+        )
+        part.told = [self.told[n] for n in numbers] if self.told else []
+        return part
+
+    def tell_end(self) -> None:
+        """Emit the events of its end."""
+        for event in self.told:
+            event.group = self.told
+        for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
+            part.settle(told)
+
+    def settle(self, told: CommandsSent) -> None:
+        """Emit the event of its end, given that of its beginning."""
+        settled(
+            told,
+            self.error,
+            maybe_executed=self.sent,
+            refused=self.refused,
+            refusal=self.first_refusal,
+            ended=self.ended,
+            written=self.written,
+        )
 
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
@@ -304,28 +465,10 @@ class ServerRequest:
                         found += unframed(form, replies[start:end]) or ()
                     start = end
                 replies = found
-        return split(replies, self.runs) if self.runs else replies
-
-    def _packed(self, requests: Batch) -> list[Chunk]:
-        if self.asking:  # before each command, as a node forgets it afterwards
-            asked = [(_ASKING + data, n + 1) for data, n in map(self._pack, requests)]
-            return join([data for data, _ in asked], [count for _, count in asked])
-        if set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}:
-            return self._packed_rows(list(map(_ARGS, requests)))
-        pieces = [self._pack(request) for request in requests]
-        if self.joins:
-            self.runs.append(-sum(count for _, count in pieces))
-        return join([data for data, _ in pieces], [count for _, count in pieces])
-
-    def _packed_rows(self, rows: Sequence[Arguments]) -> list[Chunk]:
-        if not self.joins:
-            return pack_all(rows)
-        chunks, runs = pack_joined(rows, self.in_slots)
-        self.runs += runs
-        return chunks
+        return split(replies, list(chain.from_iterable(self.runs))) if self.runs else replies
 
     def _requests(self, positions: Sequence[int]) -> Batch:
-        if len(positions) == len(self.batch):
+        if len(positions) == len(self.batch) and len(self.endpoints) == 1:  # in its order
             return self.batch
         return list(map(self.batch.__getitem__, positions))
 
@@ -338,7 +481,7 @@ class ServerRequest:
         """Emit the event that this is sent, for each shard."""
         return [
             sent(part.shard, part.address, len(part.positions), part._names, part._commands)
-            for part in self.by_shard()
+            for part in self.parts
         ]
 
     def tell_loaded(self) -> None:
@@ -363,16 +506,17 @@ class ServerRequest:
         return commands_in(self.requests)
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
+        asking = _ASKING if self.asking else b""  # before each, as a node forgets it afterwards
         if isinstance(request, Transaction):
             # Scripts as text, because inside MULTI NOSCRIPT would come too late to retry.
             inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
-            return b"".join([MULTI, *inner, EXEC]), len(inner) + 2
-        script = request.script
+            return b"".join([asking, MULTI, *inner, EXEC]), len(inner) + 2 + self.asking
+        script, args = request.script, request.args
         trusted = script and script.sha in self.loaded and script.sha not in self.texts
         if script and not trusted and script.sha not in self.brought:
             self.brought.add(script.sha)
-            return pack(_with_text(request)), 1
-        return pack(request.args), 1
+            args = tuple(_with_text(request))
+        return asking + pack(args), 1 + self.asking
 
     def unpack(
         self, replies: Sequence[Reply]
@@ -584,25 +728,15 @@ def only_reads(command: Command) -> bool:
         return False
     if script is None:
         return reads_only(command.args)
-    most = _most_arguments.get(script.sha)
-    if most is None:
-        _, mark, rest = script.text.partition(_READS)
-        number = rest.partition("\n")[0].strip() or 1_000_000
-        most = _most_arguments[script.sha] = int(number) if mark else -1
-    return len(command.args) - 3 - int(command.args[2]) <= most
+    return len(command.args) - 3 - int(command.args[2]) <= script.reads
 
 
-def settle(
-    server_request: ServerRequest, request: Command | Transaction, reply: Reply
-) -> tuple[Reply, bool]:
-    """Return the final reply, and whether that is (or holds) a failure."""
-    if isinstance(reply, Exception):
-        return server_request.refusal(request, reply), True
+def settle(attempt: Attempt, request: Command | Transaction, reply: Reply) -> tuple[Reply, bool]:
+    """Return the final reply, and whether that holds a failure."""
+    failed = False
     if isinstance(request, Transaction) and reply is not None:
-        failed = False
         for n, inner in enumerate(reply):
             if isinstance(inner, Exception):
-                reply[n] = server_request.refusal(request.commands[n], inner)
+                reply[n] = attempt.refusal(request.commands[n], inner)
                 failed = True
-        return reply, failed
-    return reply, False
+    return reply, failed

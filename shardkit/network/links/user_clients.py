@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from traceback import walk_tb
@@ -44,7 +44,7 @@ from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import effects
+from shardkit.network.connections.effects import ALONE, STATE, WATCHES, WHOLE, effects, known
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
@@ -60,21 +60,9 @@ from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
-from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
+from shardkit.routing.command_keys import blocking_seconds, reads_only
 
-# Commands with no key or several that neither block nor concern their connection.
-_SHARED = frozenset(
-    {
-        *("MGET", "MSET", "DEL", "UNLINK", "EXISTS", "TOUCH", "PING", "ECHO"),
-        *("PUBLISH", "SPUBLISH"),
-        *("DBSIZE", "TIME", "SCAN", "KEYS", "INFO", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO"),
-        *("SINTER", "SUNION", "SDIFF", "SINTERSTORE", "SUNIONSTORE", "SDIFFSTORE", "SMOVE"),
-        *("ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE", "RENAME", "RENAMENX", "COPY", "BITOP"),
-        *("PFCOUNT", "PFMERGE", "LMOVE", "RPOPLPUSH", "FCALL", "FCALL_RO", "RANDOMKEY"),
-    }
-)
-# Effects of commands by name; None of those that do not use shared connections.
-_shared: dict[Any, int | None] = {}
+_OWN = ALONE | STATE | WATCHES | WHOLE  # effects of commands that do not use shared connections
 
 
 def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
@@ -111,13 +99,18 @@ class _KitClient(RegistersScripts):
     def _packed(self: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Return a command packed, and what it does; None if redis-py's own code sends it."""
         try:
-            does = _shared[args[0]]
+            does = known.get(args[0])
+            if does is None and effects(args) is not None:  # perhaps the name decides from now on
+                does = known.get(args[0])
         except (LookupError, TypeError):
-            does = _learn(args[0])
+            return None
         if self._takes_redis_pys_way is None:
             self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
         if (
             does is None
+            or does & _OWN
+            or type(args[0]) is not str
+            or " " in args[0]  # redis-py divides it
             or self._takes_redis_pys_way
             or self.connection is not None
             or NEVER_DECODE in options
@@ -407,15 +400,3 @@ def _repeats_or_encodes(pool: Any) -> bool:
         or options.get("encoding", "utf-8") != "utf-8"
         or options.get("encoding_errors", "strict") != "strict"
     )
-
-
-def _learn(name: Any) -> int | None:
-    """Return, and remember, what `_shared` has for a name."""
-    does = None
-    if type(name) is str:
-        with suppress(RoutingError):
-            if name in _SHARED or has_plain_form(name, 1_000):
-                does = effects((name,))
-        if len(_shared) < 4096:
-            _shared[name] = does
-    return does

@@ -28,7 +28,6 @@ import secrets
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -45,6 +44,7 @@ from shardkit.network.links.server_request import ATTEMPT_ERRORS
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.recent import Recent
 
 PREFIX = "shardkit:wake:"
 MOST_EARLY = 10_000  # wake-ups that came before their waiter, which is just sending its command
@@ -76,13 +76,6 @@ def _tags_on(client: Any, node: Any) -> list[str]:
     return list(islice((tag for tag in tags if client.get_node_from_key(tag) == node), 3))
 
 
-class _Early(OrderedDict[bytes, bytes]):
-    def keep(self, waiter: bytes, text: bytes) -> None:
-        self[waiter] = text
-        if len(self) > MOST_EARLY:
-            self.popitem(last=False)
-
-
 def _split(reply: Any) -> tuple[bytes, bytes] | None:
     """Return the waiter and the text of a message; None for other replies."""
     if not isinstance(reply, list) or len(reply) != 3 or reply[0] not in _MESSAGES:
@@ -108,7 +101,7 @@ class Subscription:
         self.broken = False  # then waiters get a new subscription
         self._lock = threading.Lock()
         self._waiters: dict[bytes, _Waiter] = {}
-        self._early = _Early()
+        self._early = Recent[bytes, bytes](MOST_EARLY)
         self._reader: _Waiter | None = None
         self._pool = pool
         self._connection = pool.get_connection()
@@ -167,7 +160,7 @@ class Subscription:
         with self._lock:
             waiter = self._waiters.get(message[0])
             if waiter is None:
-                self._early.keep(*message)
+                self._early[message[0]] = message[1]
                 return
             waiter.text = message[1]
             waiter.turn.set()
@@ -229,7 +222,7 @@ class AsyncSubscription:
         self.broken = False
         self._source = source
         self._waiters: dict[bytes, asyncio.Future[bytes | None]] = {}
-        self._early = _Early()
+        self._early = Recent[bytes, bytes](MOST_EARLY)
         self._reading: asyncio.Task[None] | None = None
 
     async def start(self, tags: Iterable[str]) -> AsyncSubscription | None:
@@ -258,7 +251,7 @@ class AsyncSubscription:
                         continue
                     waiting = self._waiters.get(message[0])
                     if waiting is None or waiting.done():
-                        self._early.keep(*message)
+                        self._early[message[0]] = message[1]
                     else:
                         waiting.set_result(message[1])
         except _FAILURES:

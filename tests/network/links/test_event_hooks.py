@@ -224,13 +224,6 @@ async def test_no_channel_without_the_right(kind: str, own_server: LocalServer) 
             client.acl_deluser("deaf")
 
 
-def test_only_the_latest_wake_ups_that_nobody_waits_for_are_kept() -> None:
-    early = wakeups._Early()
-    for n in range(wakeups.MOST_EARLY + 2):
-        early.keep(b"%d" % n, b"it is yours")
-    assert list(early) == [b"%d" % n for n in range(2, wakeups.MOST_EARLY + 2)]
-
-
 async def test_a_moved_slot_gives_its_waiters_another_channel(kind: str) -> None:
     with LocalCluster() as whole:
         async with opened(kind, on(whole)) as face, asyncio.timeout(TOO_LONG / 2):

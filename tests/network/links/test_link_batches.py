@@ -30,12 +30,11 @@ from shardkit.network.links.resp import (
     UniformCommands,
     pack_all,
     pack_command,
-    pack_joined,
     split,
 )
 from shardkit.operations import (
-    Coalesced,
     Command,
+    CommandList,
     Locate,
     Operation,
     Replies,
@@ -397,11 +396,11 @@ def check(batch: list[Any], replies: list[Any], state: Refusing) -> None:
 
 
 async def send(face: Face, batch: list[Any]) -> Replies:
-    return await face.carry(Coalesced(batch))
+    return await face.carry(CommandList(batch, coalesced=True))
 
 
 def some(count: int, dice: random.Random) -> list[Any]:
-    """Commands, of which many neighbours can be joined."""
+    """CommandList, of which many neighbours can be joined."""
     batch: list[Any] = []
     while len(batch) < count:
         n = dice.randrange(40)
@@ -529,43 +528,26 @@ def test_columns_pack_as_hiredis_does(commands: list[Any]) -> None:
 
 
 def test_what_is_sent_for_joined_commands_is_one_command() -> None:
-    [chunk], runs = pack_joined([("GET", "a"), ("GET", "b")], in_slots=False)
-    assert chunk.data == pack_command(("MGET", "a", "b"))
-    assert (chunk.replies, runs) == (1, [2])
-    [chunk], runs = pack_joined([("SET", "a", 1), ("SET", "b", 2)], in_slots=False)
-    assert chunk.data == pack_command(("MSET", "a", 1, "b", 2))
-    [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "h", "y")], in_slots=False)
-    assert chunk.data == pack_command(("HMGET", "h", "x", "y"))
-    [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "i", "y")], in_slots=False)
-    assert (chunk.replies, runs) == (2, [-2])
-    [chunk], runs = pack_joined([("GET", 1), ("GET", 1.5), ("GET", "x")], in_slots=False)
-    assert chunk.data == pack_command(("MGET", 1, 1.5, "x"))
-    [chunk], runs = pack_joined([("HGET", 1, "x"), ("HGET", 1.0, "y")], in_slots=False)
-    assert (chunk.replies, runs) == (2, [-2])
+    def joined(*commands: Any) -> list[bytes]:
+        uniform = UniformCommands.of(commands)
+        assert uniform is not None
+        return uniform.packed([0, len(commands)], *uniform.joined())
+
+    assert joined(("GET", "a"), ("GET", "b")) == [pack_command(("MGET", "a", "b"))]
+    assert joined(("SET", "a", 1.5), ("SET", 7, b"x")) == [pack_command(("MSET", "a", 1.5, 7, "x"))]
+    assert joined(("HGET", "h", "x"), ("HGET", "h", "y")) == [
+        pack_command(("HMGET", "h", "x", "y"))
+    ]
+    different = [("HGET", "h", "x"), ("HGET", "i", "y")]
+    assert joined(*different) == [b"".join(map(pack_command, different))]
 
 
-LARGE = b"v" * (CHUNK_BYTES // 8)
-
-
-@pytest.mark.parametrize(
-    ("commands", "in_slots", "joined"),
-    [
-        ([("GET", "a")] * 20 + [("GET", "a", "x")] * 15, False, [20, -15]),
-        ([("GET", 1.5)] * 20 + [("GET", "a", "b")], True, [-21]),
-        ([("HGET", 1.0, "f")] * 8 + [("HGET", 1, "f")] * 8, False, [-16]),
-        ([("SET", "{a}", LARGE)] * 20, True, [7, 7, 6]),
-        ([("SET", "{a}", LARGE)] * 12 + [("SET", "{a}", 1)], True, [-13]),
-    ],
-    ids=["nonsense", "no key", "another key", "large", "large and mixed"],
-)
-def test_only_what_can_be_one_command_is_joined_in_chunks(
-    commands: list[Any], in_slots: bool, joined: list[int]
-) -> None:
-    chunks, runs = pack_joined(commands, in_slots)
-    assert runs == joined
-    assert all(len(chunk.data) <= CHUNK_BYTES for chunk in chunks)
-    expected = [1 if size > 0 else -size for size in joined]
-    assert sum(chunk.replies for chunk in chunks) == sum(expected)
+def test_chunks_are_even_and_not_too_large() -> None:
+    uniform = UniformCommands.of([("SET", "{a}", b"v" * (CHUNK_BYTES // 8))] * 20)
+    assert uniform is not None
+    assert uniform.cuts(2000) == [0, 7, 14, 20]
+    assert all(len(data) <= CHUNK_BYTES for data in uniform.packed([0, 7, 14, 20], "MSET"))
+    assert [chunk.replies for chunk in pack_all([("GET", "a"), ("TTL", "a")] * 501)] == [501, 501]
 
 
 def test_replies_are_split_again() -> None:

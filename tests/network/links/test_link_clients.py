@@ -30,8 +30,6 @@ from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 from shardkit.network.connections import Connector
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.effects import READS, WRITES
-from shardkit.network.links import user_clients
 from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.operations import Command, Replies, Subscribe
@@ -482,10 +480,3 @@ async def test_a_call_goes_from_a_loading_server_to_a_cluster(kind: str) -> None
         assert memory.server("a").client().get("k") is None
         if not face.blocks:
             await found.aclose()
-
-
-def test_of_many_names_only_some_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_clients, "_shared", {f"NAME{n}": 0 for n in range(4095)})
-    assert [user_clients._learn(name) for name in ("GET", "BLPOP", "SET")] == [READS, None, WRITES]
-    assert len(user_clients._shared) == 4096
-    assert user_clients._shared["GET"] == READS

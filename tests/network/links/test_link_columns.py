@@ -26,14 +26,14 @@ from shardkit.network.connections.framing import WRAPPED
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.pool import Pool
 from shardkit.network.links import multiplexer, resp
-from shardkit.network.links.dispatcher import Attempt, in_order
+from shardkit.network.links.dispatcher import in_order
 from shardkit.network.links.grouping import group_by_shard
 from shardkit.network.links.resp import CHUNK_BYTES, Chunk, pack_command
-from shardkit.network.links.server_request import ServerRequest
+from shardkit.network.links.server_request import Attempt
 from shardkit.operations import (
-    Coalesced,
     Columns,
     Command,
+    CommandList,
     Operation,
     Replies,
     Script,
@@ -90,7 +90,7 @@ def packed(batch: Any, joins: bool = False) -> dict[Shard, tuple[list[int], byte
     for name, by_number in groups.by_shard.items():
         for number, positions in by_number.items():
             shard = Shard(name, number)
-            request = ServerRequest.of_shard(
+            request = Attempt.of_shard(
                 endpoint_of(shard), positions, batch, rows=groups.rows, joins=joins
             )
             if groups.uniform is not None:
@@ -189,8 +189,10 @@ def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
     driver = BlockingDriver(Link())  # type: ignore[arg-type]
     assert driver.together(steps(by_column), steps(by_column)) == [2, 2]
     assert driver.together(steps(by_column), steps([by_column[0]])) == [2, 1]
-    assert driver.together(*[steps(Coalesced([by_column[0]])) for _ in range(2)]) == [1, 1]
-    sent = [(Coalesced, 4), (list, 3), (Coalesced, 2)]
+    assert driver.together(
+        *[steps(CommandList([by_column[0]], coalesced=True)) for _ in range(2)]
+    ) == [1, 1]
+    sent = [(CommandList, 4), (list, 3), (CommandList, 2)]
     assert [(type(batch), len(batch)) for batch in batches] == sent
 
 
@@ -213,10 +215,10 @@ def of_several(batch: Any) -> Attempt:
         starts.append(len(positions))
         endpoints.append(endpoint_of(Shard("few", number)))
     joins = coalesced(batch)
-    request = ServerRequest(endpoints, positions, starts, batch, rows=groups.rows, joins=joins)
+    request = Attempt(endpoints, positions, starts, batch, rows=groups.rows, joins=joins)
     if groups.uniform is not None:
         request.uniform = in_order(request, groups.uniform)
-    return Attempt(request)
+    return request
 
 
 def answers(chunks: list[Chunk]) -> list[Any]:
@@ -272,13 +274,13 @@ LISTS: list[list[Command | Transaction]] = [
             for joined in (False, True)
         ),
         *LISTS,
-        *(Coalesced(each) for each in LISTS),
+        *(CommandList(each, coalesced=True) for each in LISTS),
     ],
     ids=lambda batch: f"{type(batch).__name__}-{batch[0].name}-{len(batch)}",
 )
 def test_each_database_is_sent_its_own(batch: Any) -> None:
     attempt = of_several(batch)
-    request = attempt.server_request
+    request = attempt
     chunks = request.chunks()
     if not chunks:  # too large for transactions: each database's are sent alone
         assert batch[0].name == "SET"
@@ -306,8 +308,8 @@ def test_each_database_is_sent_its_own(batch: Any) -> None:
     first, second, third, *_ = attempt.by_shard()
     assert (first.error, second.error, third.error) == (None, None, attempt.error)
     ends = request.starts
-    assert found(first.server_request.values(first.replies)) == found(wanted[: ends[1]])
-    assert found(second.server_request.values(second.replies)) == found(wanted[ends[1] : ends[2]])
+    assert found(first.values(first.replies)) == found(wanted[: ends[1]])
+    assert found(second.values(second.replies)) == found(wanted[ends[1] : ends[2]])
     # One SELECT is refused.
     end, wrapped = request.ends[0], request.forms[0] == WRAPPED
     refused = [b"OK", ResponseError("no"), *replies[2 : end - 1], ExecAbortError("EXECABORT")]
@@ -315,13 +317,13 @@ def test_each_database_is_sent_its_own(batch: Any) -> None:
     attempt.replies, attempt.refused, attempt.error = [*own, *replies[end:]], True, None
     first, second, *_ = attempt.by_shard()
     assert (first.confirms, second.confirms) == (True, False)
-    assert found(second.server_request.values(second.replies)) == found(wanted[ends[1] : ends[2]])
+    assert found(second.values(second.replies)) == found(wanted[ends[1] : ends[2]])
     # And one database is closed.
     left = of_several(batch)
-    closed, *opened = left.server_request.databases
+    closed, *opened = left.databases
     usable, fenced = left.apart(set(opened))
-    assert fenced.server_request.databases == [closed]
-    again = usable.server_request
+    assert fenced.databases == [closed]
+    again = usable
     assert found(again.values(answers(again.chunks()))) == found(wanted[ends[1] :])
 
 
@@ -443,7 +445,7 @@ async def test_large_joined_batches_keep_what_stands_between_their_runs(face: Fa
     batch += [Transaction("one", "t", (command("one", "t", "INCR"), command("one", "t", "GET")))]
     batch += [command("one", f"k{n}", "GET") for n in range(count)]
     batch += [command("one", "n", "INCR"), command("one", "before", "GET")]
-    replies = await face.carry(Coalesced(batch))
+    replies = await face.carry(CommandList(batch, coalesced=True))
     assert replies[: count + 2] == [1] + [b"OK"] * (count + 1)
     assert replies[count + 2] == [1, b"1"]
     assert replies[count + 3 : -2] == [str(n).encode() for n in range(count)]

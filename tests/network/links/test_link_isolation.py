@@ -22,7 +22,7 @@ from shardkit import CommandRefused, ConfigError, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.clients import Clients
 from shardkit.network.links import server_request
-from shardkit.operations import Coalesced, Command, Script, Shard, Transaction
+from shardkit.operations import Command, CommandList, Script, Shard, Transaction
 from shardkit.operations.commands import script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
@@ -145,8 +145,9 @@ async def test_garbage_fails_alone(beside: Any, answer: bytes) -> None:
 async def test_too_few_values_fail_one_server(beside: Any) -> None:
     """A proxy that answers MGET with too few values: no reply gets to the wrong key."""
     async with beside(scripted(MGET=b"*3\r\n" + bulk(b"1") * 3)) as face:
-        batch = Coalesced(
-            [command(Shard("data", 0), f"k{n}", "GET") for n in range(20)] + [on(1, "INCR", "k")]
+        batch = CommandList(
+            [command(Shard("data", 0), f"k{n}", "GET") for n in range(20)] + [on(1, "INCR", "k")],
+            coalesced=True,
         )
         replies = await face.carry(batch)
         assert all(isinstance(reply, ShardUnavailable) for reply in replies[:20])

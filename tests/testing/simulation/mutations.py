@@ -103,16 +103,18 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     "taken-is-lost": ("redis.call('ZADD', q.taken, stamp(now + ARGV[2]), id)", ""),
     "pipelines-refused-in-the-middle": (
         "Dispatcher._settle",
-        "again.append(position)\n                continue\n        elif",
-        "again[:] = server_request.positions\n                continue\n        elif",
+        "outcome.stalled.add(position)\n",
+        "outcome.stalled.add(position)\n"
+        "            refusing = partial(attempt.refusal, request, reply)\n"
+        "            outcome.failures |= dict.fromkeys(attempt.positions, refusing)\n",
     ),
     "pipelines-all-fail": (
-        "Dispatcher._settle",
-        "if attempt.error is not None:\n",
-        "if attempt.error is not None:\n        out.failed = True\n"
-        "        fail = server_request.failure\n"
-        "        out[:] = [fail(each, attempt.error, True) for each in server_request.batch]\n"
-        "        return []\n    if attempt.error is not None:\n",
+        "Dispatcher._settle_failed",
+        "is_sent = attempt.sent\n",
+        "is_sent = attempt.sent\n"
+        "    out.failed = True\n"
+        "    out[:] = [attempt.failure(each, error, True) for each in attempt.batch]\n"
+        "    return\n",
     ),
     "geo-same-generation": (
         "number = math.max(last + 1, math.floor((now - 1577836800) / 60))",
@@ -377,7 +379,11 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "isinstance(reply, MOVING)\n",
         "isinstance(reply, MOVING) and type(reply) is not MovedError\n",
     ),
-    "slots-asked-without-asking": ("ServerRequest._packed", "(_ASKING + data, n + 1)", "(data, n)"),
+    "slots-asked-without-asking": (
+        "Dispatcher._attempts_on_nodes",
+        '"asking": asking',
+        '"asking": False',
+    ),
     "sentinels-replaced-master-is-kept": (
         "ConnectionState.is_replaced",
         "self.master is not None and",
