@@ -26,7 +26,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
@@ -36,26 +36,25 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 import redis.asyncio as aioredis
-from redis.exceptions import ConnectionError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import ConnectionError, RedisClusterException, RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import CommandsSent, handlers, settled
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import extended_timeout, kept_to_deadline
+from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import (
     ALONE,
     STATE,
     WATCHES,
-    WRITES,
     PackedCommands,
     effects,
 )
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import CONFIRMED, PLAIN, refusals
+from shardkit.network.connections.framing import CONFIRMED, PLAIN
 from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
@@ -71,7 +70,7 @@ from shardkit.network.links.grouping import (
     place_short,
     target_of_short,
 )
-from shardkit.network.links.multiplexer import Part, Received, give_back, multiplexed
+from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
 from shardkit.network.links.resp import Chunk, pack_command
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
@@ -83,7 +82,6 @@ from shardkit.operations.commands import (
     Key,
     Locate,
     Replies,
-    Reply,
     Shard,
     Subscribe,
     To,
@@ -884,7 +882,7 @@ async def _exchange_alone(
         with within(attempt.deadline):
             connection = await pool.get_connection()
             attempt.sent = True
-            attempt.replies = await _carried(connection, attempt, chunks, raw)
+            attempt.replies = await carried(connection, chunks, raw, attempt.block)
             attempt.refused = True
     except Exception as error:  # whatever it is, only this server's requests fail
         attempt.error = error
@@ -894,28 +892,6 @@ async def _exchange_alone(
             await give_back(pool, connection, broken=not attempt.refused)
     _note_end(attempt, None)
     return attempt
-
-
-async def _carried(
-    connection: Any, attempt: Attempt, chunks: Sequence[Chunk], raw: bool
-) -> list[Reply]:
-    """Send chunks over a connection; return the replies, in which errors are values."""
-    count, block = sum(chunk.replies for chunk in chunks), attempt.block
-    try:
-        for chunk in chunks:
-            packed = PackedCommands.doing(WRITES | ALONE, (chunk.data,), chunk.replies)
-            await connection.send_packed_command(packed, check_health=False)
-    except ResponseError as error:  # to SELECT
-        return list(refusals(error, count))
-    connection.for_block = block is not None
-    replies: list[Reply] = []
-    with nullcontext() if block is None else extended_timeout(connection, block):
-        while len(replies) < count:
-            try:
-                replies.append(await connection.read_response(disable_decoding=raw))
-            except ResponseError as error:
-                replies.append(error)
-    return replies
 
 
 async def _await_replies(
