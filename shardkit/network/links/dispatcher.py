@@ -308,7 +308,7 @@ class Dispatcher:
     ) -> list[Attempt]:
         """Return the attempts on a cluster: one for each node, and one for what asks it."""
         client = endpoint.access.client
-        owners, reads = _owners(client), reads_replicas(client)
+        owners, reads = slot_owners(client), reads_replicas(client)
         if isinstance(batch, PlainCommands):
             common["rows"] = batch.rows
             keys = list(map(batch.keys.__getitem__, positions))
@@ -343,7 +343,7 @@ class Dispatcher:
 
     def _lacks_slots(self, endpoint: Endpoint, batch: Batch, positions: Sequence[int]) -> bool:
         """Whether a cluster's client must ask for the node of a slot: at most twice a second."""
-        known = _owners(endpoint.owner)
+        known = slot_owners(endpoint.owner)
         if len(known) in (0, SLOTS) or all(slot_of(batch[n].key) in known for n in positions):
             return False
         now = time.monotonic()
@@ -529,11 +529,6 @@ def in_order(attempt: Attempt, uniform: UniformCommands) -> UniformCommands:
     return UniformCommands(uniform.name, [pick(column)[:-1] for column in columns])
 
 
-def _owners(client: Any) -> Mapping[int, Sequence[Any]]:
-    """Return the nodes of a cluster's slots; none of a cluster in memory."""
-    return slot_owners(client) if hasattr(client, "nodes_manager") else {}
-
-
 def node_of_short(client: Any, batch: Batch) -> Any:
     """Return the node of a cluster to which a few commands go; None if that is not so easy.
 
@@ -549,7 +544,7 @@ def node_of_short(client: Any, batch: Batch) -> Any:
             return None
         found = [owners[slot][0] for slot in slots_of(batch.keys)]
         names = {node.name for node in found}  # redis-py 6 cannot hash nodes
-    except (AttributeError, LookupError):
+    except LookupError:
         return None
     return found[0] if len(names) == 1 else None
 

@@ -523,11 +523,12 @@ def test_sentinels_are_asked_in_turn(said: list[Any], known: list[tuple[str, int
             assert service == "main"
             if isinstance(answer, Exception):
                 raise answer
-            return answer
+            states = {"is_odown": False, "is_sdown": False}
+            return [{"ip": host, "port": port, **states} for host, port in answer]
 
         return SimpleNamespace(sentinel_slaves=seen)
 
-    manager = SimpleNamespace(sentinels=[*map(sentinel, said)], filter_slaves=lambda found: found)
+    manager: Any = SimpleNamespace(clients=[*map(sentinel, said)])
     entry = Entry({"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}, "one")
     assert replicas._known_to(manager, entry) == known
 
