@@ -1,4 +1,4 @@
-"""CommandList, batches and replies as plain data, without I/O.
+"""Commands, batches and replies as plain data, without I/O.
 
 An operation yields a batch, a list of commands and transactions for any shards, and gets the
 replies in the same order. A command names its component and the key that decides the shard; the
@@ -120,7 +120,7 @@ class Command(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """CommandList for one shard between MULTI and EXEC; the reply is the list of their replies.
+    """Commands for one shard between MULTI and EXEC; the reply is the list of their replies.
 
     ``to`` and ``key`` place the whole group; those of its commands are ignored.
     """
