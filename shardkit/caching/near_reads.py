@@ -13,17 +13,25 @@ and also when its answer is lost. Blocks of MULTI, and what differs each time, a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any
 
-from shardkit.caching.near import NearCopies, NearCopy, name_of, own
+from shardkit.caching.near import NearCopies, PendingRead, name_of, own, text_of
 from shardkit.errors import ShardFailure
 from shardkit.network.links.grouping import components_in
 from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import is_read
-from shardkit.operations.commands import Command, CommandList, Replies, Reply, To, coalesced
+from shardkit.operations.commands import (
+    Command,
+    CommandList,
+    PlainCommands,
+    Replies,
+    Reply,
+    To,
+    coalesced,
+)
 from shardkit.routing.command_keys import command_name
 
 # They read, but what they return changes by itself, or is random.
@@ -51,9 +59,9 @@ class NearLink:
         return self._link.run(self._steps(batch, partial(self._link.send, topology=topology)))
 
     def _steps(self, batch: Any, send: Any) -> Generator[Any, Any, Replies]:
-        names = components_in(batch, range(len(batch))) & self._near.keys()
+        names = components_in(batch, range(len(batch)))
         replies: Replies
-        if not names:
+        if names.isdisjoint(self._near):
             replies = yield partial(send, batch)
             return replies
         if not is_read(batch):
@@ -63,57 +71,64 @@ class NearLink:
             finally:
                 for request in batch:
                     if (near := self._near.get(_component(request.to))) is not None:
-                        near.forget(keys_in(request))
-        usable = {name: self._near[name] for name in names if self._near[name].reads_master()}
-        commands = list(batch)
-        replies, misses = Replies([None] * len(commands)), []
-        for position, command in enumerate(commands):
-            near = usable.get(_component(command.to))
-            copy = None if near is None else near.copies.get(name_of(self._raw, command.args))
+                        near.forget_keys(keys_in(request))
+        found = {name: self._near[name] for name in names & self._near.keys()}
+        usable = {name: near for name, near in found.items() if near.reads_master()}
+        uniform = usable.get(_component(batch.to)) if isinstance(batch, PlainCommands) else None
+        rows = batch.rows if uniform else [command.args for command in batch]
+        out, misses, raw = Replies([None] * len(rows)), [], self._raw
+        for position, row in enumerate(rows):
+            near = uniform or usable.get(_component(batch[position].to))
+            copy = None if near is None else near.copies.get(name_of(raw, row))
             if copy is None or not copy.usable(near.max_age):  # type: ignore[union-attr]
                 misses.append(position)
             else:
-                replies[position] = copy.value if type(copy.value) is bytes else own(copy.value)
+                out[position] = copy.value if type(copy.value) is bytes else own(copy.value)
         if misses:
-            missing = [commands[position] for position in misses]
-            joins = coalesced(batch)
-            read = yield from self._read(
-                missing, usable, lambda rows: partial(send, CommandList(rows, coalesced=joins))
-            )
+            read = yield from self._read(batch, misses, usable, send)
+            for near in found.values():
+                near.warm = True
             for position, reply in zip(misses, read, strict=True):
-                replies[position] = reply
-            replies.failed = any(isinstance(reply, ShardFailure) for reply in read)
-        return replies
+                out[position] = reply
+            out.failed = any(isinstance(reply, ShardFailure) for reply in read)
+        return out
 
     def _read(
-        self, commands: list[Command], usable: Mapping[str, NearCopies], sending: Any
+        self, batch: Any, misses: Sequence[int], usable: Mapping[str, NearCopies], send: Any
     ) -> Generator[Any, Any, list[Reply]]:
         """Read what there are no copies of, and keep what can be kept."""
-        notes: list[tuple[int, NearCopies, NearCopy]] = []
+        commands = [batch[position] for position in misses]
+        notes: list[tuple[int, NearCopies, PendingRead]] = []
         expiries: list[Command] = []
         for number, command in enumerate(commands):
             near = usable.get(_component(command.to))
-            if near is None or not _is_stable(command):
+            if near is None or not near.covers(named := keys_in(command)):
                 continue
-            note = near.note(name_of(self._raw, command.args), keys_in(command), command.to)
-            if note is not None:
-                notes.append((number, near, note))
-                expiries += [Command(command.to, key, ("PTTL", key)) for key in note.keys]
-        try:
-            replies: Replies = yield sending(commands + expiries)
-        except BaseException:
-            for _, near, note in notes:
-                near.keep(note, None, 0, 0.0)
-            raise
+            if _is_stable(command):
+                keys = [key for key in named if key is not None]
+                name = name_of(self._raw, command.args)
+                note = near.note(name, list(map(text_of, keys)), keys, command.to)
+                if note is not None:
+                    notes.append((number, near, note))
+                    if note.until == inf:  # others are used for a short time anyway
+                        expiries += [Command(command.to, key, ("PTTL", key)) for key in keys]
+        sent = (
+            CommandList(commands + expiries, coalesced=coalesced(batch))
+            if len(misses) < len(batch) or expiries
+            else batch
+        )
+        replies: Replies = yield partial(send, sent)
         lives = iter(replies[len(commands) :])
         for number, near, note in notes:
             command, reply = commands[number], replies[number]
-            fresh = min(_seconds(next(lives)) for _ in note.keys)
-            if command.script is not None or command_name(command.args)[0] == "H":
-                fresh = min(fresh, near.max_age)  # servers do not tell which fields expire
-            if isinstance(reply, ShardFailure):
-                fresh = 0.0
-            near.keep(note, own(reply), _size(reply) + _size(list(command.args)), fresh)
+            fresh = inf
+            if note.until == inf:
+                fresh = min(_seconds(next(lives)) for _ in note.tags)
+            is_hash = command.script is not None or command_name(command.args)[0] == "H"
+            if is_hash and any(feed.fields_expire for feed in note.feeds):  # and are not told of
+                fresh = min(fresh, near.max_age)
+            if not isinstance(reply, ShardFailure):
+                near.keep(note, own(reply), _size(reply) + _size(list(command.args)), fresh)
         return replies[: len(commands)]
 
 

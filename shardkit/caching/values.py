@@ -33,8 +33,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from shardkit.caching.near import NearCopies
-from shardkit.coordination.hold import RENEWED_AFTER, RETRIED_AFTER
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
 from shardkit.errors import (
     ClosedError,
@@ -47,9 +45,12 @@ from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.routing.keys import hash_tag
 
-LEASE = 10.0  # seconds after which a lease is lost if its process was killed
-_PATIENCE = 1 / 2
+# Seconds after which a lease is lost if its process was killed, and the part of it that is renewed.
+LEASE = 10.0
+_RENEWED_AFTER, _RETRIED_AFTER, _PATIENCE = 1 / 3, 1 / 10, 1 / 2
+
 
 # What the caller computes now: to wait for one of these would be to wait for itself.
 _computing: ContextVar[tuple[ComputingLease, ...]] = ContextVar("shardkit_computing", default=())
@@ -74,11 +75,11 @@ class ComputingLease:
             if not self.released:
                 milliseconds = round(1000 * self.ttl)
                 [extended] = yield [self._values.update(self.key, self.id, "extend", milliseconds)]
-                return self.ttl * RENEWED_AFTER if extended else None
+                return self.ttl * _RENEWED_AFTER if extended else None
         except ClosedError:
             pass
         except ShardKitError:
-            return self.ttl * RETRIED_AFTER
+            return self.ttl * _RETRIED_AFTER
         return None
 
     @contextmanager
@@ -124,10 +125,8 @@ class CachedValues(Structure[Face]):
         name: str,
         ttl: float,
         stale: float,
-        near: NearCopies | None = None,
     ) -> None:
         super().__init__(driver, component, name)
-        self.near = near  # of the values in the process
         self._fresh = max(1, round(1000 * ttl))
         self._lifetime = self._fresh + round(1000 * stale)
 
@@ -142,10 +141,7 @@ class CachedValues(Structure[Face]):
         early = -math.log(1 - random.random())
         if not anew:
             reads = (self._at(tag, "GET", tag, idempotent=True) for tag in tags)
-            fields = ("format", "lease", "value", "tags", "stale", "took")
-            read = self._at(key, "HMGET", key, *fields, idempotent=True)
-            left = self._at(key, "PTTL", key, idempotent=True)
-            hit = _hit((yield [read, left, *reads]), early)
+            hit = self._hit((yield [*self._reads(key), *reads]), early)
             if hit is not None:
                 return hit
         caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
@@ -181,10 +177,12 @@ class CachedValues(Structure[Face]):
             raise
 
     @operation
-    def put(self, lease: ComputingLease, value: bytes, took: float) -> Operation[None]:
-        """Store a value, unless it was removed meanwhile, and wake who waits. One exchange."""
+    def put(self, lease: ComputingLease, value: bytes, took: float) -> Operation[bool]:
+        """Store a value and wake who waits; False if it was removed meanwhile. One exchange."""
         times = (self._fresh, self._lifetime, round(1000 * took))
-        yield from surely([self.update(lease.key, lease.id, "put", value, lease.tags, *times)])
+        put = self.update(lease.key, lease.id, "put", value, lease.tags, *times)
+        [stored] = yield from surely([put])
+        return bool(stored)
 
     @operation
     def fail(self, lease: ComputingLease) -> Operation[None]:
@@ -194,24 +192,34 @@ class CachedValues(Structure[Face]):
     @operation
     def remove(self, keys: Sequence[str]) -> Operation[None]:
         """Remove values, and keep what is being computed from being stored. Cost: one exchange."""
-        yield from self._remove(keys, [self.update(key, "", "remove") for key in keys])
+        yield from surely([self.update(key, "", "remove") for key in keys])
 
     @operation
     def remove_tags(self, tags: Sequence[str]) -> Operation[None]:
         """Invalidate all values that have one of some tags. Cost: one exchange."""
-        unlink = [self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags]
-        yield from self._remove(tags, unlink)
-
-    def _remove(self, keys: Sequence[str], batch: list[Command]) -> Operation[None]:
-        try:
-            yield from surely(batch)
-        finally:  # no later call of this process gets a copy of before
-            if self.near is not None:
-                self.near.forget([key.encode() for key in keys])
+        yield from surely([self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags])
 
     def update(self, key: str, lease: str, *args: Argument) -> Command:
         """Return the command that ends or extends a lease."""
         return self._call("caching/settle", key, (lease, *args))
+
+    def _reads(self, key: str) -> list[Command]:
+        fields = ("format", "lease", "value", "tags", "stale", "took")
+        read = self._at(key, "HMGET", key, *fields, idempotent=True)
+        return [read, self._at(key, "PTTL", key, idempotent=True)]
+
+    def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
+        """Return a fresh value that nobody computes; of all others, a script decides."""
+        [[form, lease, value, tags, stale, took], left, *versions] = replies
+        if form != b"1" or lease is not None or None in (value, tags, *versions):
+            return None
+        try:
+            left, took = left - int(stale), int(took)
+        except (TypeError, ValueError):  # damaged
+            return None
+        if tags != b" ".join(versions) or left <= took * early:
+            return None
+        return CacheRead(value, None, max(0, left - 5 * took) / 1000)
 
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         keys = (key, f"{key}:waiters")
@@ -222,15 +230,30 @@ class CachedValues(Structure[Face]):
         return lua_call(self.component, "caching/tag", (tag,), args, idempotent=True)
 
 
-def _hit(replies: Sequence[Any], early: float) -> CacheRead | None:
-    """Return a fresh value that nobody computes; of all others, a script decides."""
-    [[form, lease, value, tags, stale, took], left, *versions] = replies
-    if form != b"1" or lease is not None or None in (value, tags, *versions):
-        return None
-    try:
-        left, took = left - int(stale), int(took)
-    except (TypeError, ValueError):  # damaged
-        return None
-    if tags != b" ".join(versions) or left <= took * early:
-        return None
-    return CacheRead(value, None, max(0, left - 5 * took) / 1000)
+class PlainValues(CachedValues[Face]):
+    """Values that are STRINGs, for other programs too; their leases are beside them.
+
+    One that was stored while it was computed is not replaced. With a ttl of None none expires.
+    """
+
+    def __init__(self, driver: Driver, component: str, name: str, ttl: float | None) -> None:
+        super().__init__(driver, component, name, ttl or 0, 0)
+        if ttl is None:
+            self._lifetime = 0
+
+    def _reads(self, key: str) -> list[Command]:
+        return [self._at(key, "GET", key, idempotent=True)]
+
+    def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
+        return None if replies[0] is None else CacheRead(replies[0], None, 0)
+
+    def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
+        lease = lease_beside(key)
+        call = lua_call(self.component, name, (lease, f"{lease}:waiters", key), args)
+        return call._replace(key=key, idempotent=True)
+
+
+def lease_beside(key: str) -> str:
+    """Return the key of a STRING's lease; it has the same slot unless the key has an odd brace."""
+    data = key.encode()
+    return f"lease:{key}" if hash_tag(data) != data else f"lease:{{{key}}}"

@@ -321,7 +321,7 @@ def test_what_is_not_kept_leaves_nothing_behind(kit: ShardKit) -> None:
         assert load(f"n{n}") == load(f"n{n}")
     load.invalidate_tag("all")
     copies = of(kit)
-    assert (len(copies.copies), copies._size, copies._notes, copies._names) == (
+    assert (len(copies.copies), copies._size, copies._notes, copies._by_tag) == (
         0,
         0,
         {},

@@ -26,7 +26,8 @@ from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
 from shardkit import log_records
-from shardkit.caching.values import CachedValues
+from shardkit.caching.functions import computation, provide
+from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.integrations.kits import kit_of
 from shardkit.operations.arguments import LONGEST_WAIT, Seconds, check_seconds, shown
@@ -39,9 +40,10 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
-from shardkit.operations.deadlines import within
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
+from shardkit.operations.steps import run_steps
+from shardkit.routing.keys import hash_tag
 from shardkit.structures.base.arguments import LONGEST_EXPIRY
 
 logger = logging.getLogger("shardkit.integrations")
@@ -153,27 +155,29 @@ class ShardKitCache(BaseCache):
         timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> Any:
-        """Return a value, which one caller of all processes computes. One exchange, or seven."""
-        missing: Any = object()
-        value = self.get(key, missing, version)
-        if value is not missing or not callable(default):
+        """Return a value, which one caller of all processes computes. One exchange, or three."""
+        stored, seconds = self._key(key, version), self._seconds(timeout)
+        has_lease = hash_tag(lease_beside(stored).encode()) == hash_tag(stored.encode())
+        if not callable(default) or seconds == 0 or not has_lease:
             return super().get_or_set(key, default, timeout, version)
-        stored = self._key(key, version)
         try:
             driver, renewals = kit_of(self._topology).face_of(False)
-            values: Any = CachedValues(driver, self._component, self._name, 1, 0)
-            _, lease, _ = values.take(f"computing:{{{stored}}}", ())
+            values: Any = PlainValues(driver, self._component, self._name, seconds)
+            stored_value, lease, _ = values.take(stored, ())
         except ShardKitError as error:
             self._ignored(error)
             return default()
+        if lease is None:
+            return self._load(stored_value)
         renewals.add(lease)
-        try:
-            with lease.computing():
-                return super().get_or_set(key, default, timeout, version)
-        finally:
-            lease.released = True
-            with within(None), suppress(ShardKitError):
-                values.fail(lease)
+
+        def dump(value: Any) -> bytes:
+            data = self._dump(value)
+            return data if isinstance(data, bytes) else str(data).encode()
+
+        steps = computation(values, lease, default, dump)
+        value, _, done = run_steps(steps, provide, BaseException)
+        return self.get(key, value, version) if done is False else value  # somebody has set it
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
         """Return the version to which a value is moved, or raise ValueError if there is none."""

@@ -413,7 +413,7 @@ def counted_by_state(pool: Any, idle: int, lent: int) -> list[tuple[int, dict[st
 
 def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
     """Return the nodes of each slot, its master first."""
-    owners: Mapping[int, Sequence[Any]] = client.nodes_manager.slots_cache
+    owners: Mapping[int, Sequence[Any]] = getattr(client.nodes_manager, "slots_cache", {})
     return owners
 
 

@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import redis
@@ -311,7 +310,6 @@ class _OneNode:
     """The methods of a cluster's client that links use; the client is its only node."""
 
     name = "memory"
-    slots_cache: Mapping[int, Any] = MappingProxyType({})  # so a key's node is asked for
 
     def get_node_from_key(self, key: bytes) -> Any:
         return self
@@ -324,7 +322,7 @@ class _OneNode:
 
     @property
     def nodes_manager(self) -> Any:
-        """The object whose ``initialize`` reads the slots, and that has them."""
+        """The object whose ``initialize`` reads the slots."""
         return self
 
 

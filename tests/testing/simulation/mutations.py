@@ -181,7 +181,7 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     ),
     "cached-tags-are-not-compared": ("CachedValues.take", "if reply[2] == versions:", "if True:"),
     "cached-plain-read-takes-any-tags": (
-        "_hit",
+        "CachedValues._hit",
         'tags != b" ".join(versions)',
         "False",
     ),
