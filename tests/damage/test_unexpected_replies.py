@@ -88,14 +88,14 @@ def relayed(request: pytest.FixtureRequest, server: LocalServer) -> Iterator[Rel
         yield relayed
 
 
-@pytest.mark.long(10)
+@pytest.mark.long(6)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_call_says_which_reply_it_cannot_use(relayed: Relayed, name: str) -> None:
     subject = SUBJECTS[name]
     subject.fill(subject.open(relayed.direct))
     random, calls = Random(name), [*subject.reads.values(), *subject.writes.values(), subject.check]
     raw, tried = [], 0
-    for _ in range(drawn(30, 600)):
+    for _ in range(drawn(20, 600)):
         call, at = random.choice(calls), random.randrange(5)
         what = random.choice(list(GARBAGE))
         error = relayed.garbled(lambda call=call: relayed.call(name, call), at, GARBAGE[what])  # type: ignore[misc]

@@ -169,6 +169,7 @@ def lost_in_gaps(published: list[Published], counts: Counter[int], gaps: list[An
     return len(lost)
 
 
+@pytest.mark.long(2)
 @pytest.mark.timeout(90 + MESSAGES // 500)
 @pytest.mark.parametrize("pattern", [False, True], ids=["channels", "pattern"])
 def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move(
