@@ -46,13 +46,7 @@ from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import (
-    ALONE,
-    STATE,
-    WATCHES,
-    PackedCommands,
-    effects,
-)
+from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import CONFIRMED, PLAIN
 from shardkit.network.connections.redis_private import (
