@@ -229,8 +229,8 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
             prefixes: what the keys begin with, to hear of fewer changes; all keys by default. None
                 may be the beginning of another.
 
-        Cost: a connection and a thread for each server, which sends each changed key to each such
-        process. A read that finds no copy asks for its key's time to live in the same exchange.
+        Cost: one connection to each server, which sends each changed key to each such process. A
+        read that finds no copy asks for its key's time to live in the same exchange.
         """
         view = object.__new__(type(self))
         vars(view).update(vars(self))
