@@ -408,7 +408,7 @@ def test_what_is_no_regular_file_is_refused_at_once(
     else:
         path = Path("a\0b")
     for call in CALLS:
-        with pytest.raises((OSError, ShardKitError), match=r"regular|null byte|no path|NUL"):
+        with pytest.raises((OSError, ShardKitError), match=r"regular|null|no path|NUL"):
             call(kit, path)
 
 

@@ -35,7 +35,9 @@ FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Py
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     with LocalServer() as running:
-        plan = f"components: {{c: {{entry: {{port: {running.port}, db: 1}}}}}}"
+        # An address: glibc may hang when a child resolves a name that its parent resolves, too.
+        entry = f"{{host: 127.0.0.1, port: {running.port}, db: 1}}"
+        plan = f"components: {{c: {{entry: {entry}}}}}"
         with running.client() as client:
             push(client, ShardMap.parse(plan))
         yield running
