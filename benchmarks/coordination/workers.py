@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,7 @@ def _raw(port: int, mode: str, limit: int) -> Callable[[], None]:
             pass
         assert ask(giving, 5).startswith(b"*5\r\n:1\r\n")
 
+    weakref.finalize(pair, sock.close)
     return pair
 
 

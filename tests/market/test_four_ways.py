@@ -128,7 +128,6 @@ def test_a_touch_does_the_same_in_every_execution(way: str, shard_map: ShardMap)
     assert client.zscore("recent:", "t") > 0
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("way", [LOCK_ON_SOCKET, SHARE_ON_SOCKET])
 def test_scripts_on_a_socket_acquire_and_release(way: str, shard_map: ShardMap) -> None:
     entry = shard_map.components["one"].entry
