@@ -342,15 +342,6 @@ class BlockingLink(Link):
         holder = client if node is None else client.get_redis_connection(node)
         return holder.connection_pool
 
-    def pool_of(self, to: To, key: Key) -> Any:
-        """Return the pool of the server on which a key lives; None on a cluster."""
-        client, node = run_steps(self._holder_of(to, key))
-        return client.connection_pool if node is None else None
-
-    def version_of(self, component: str) -> object:
-        """Return what is the same object until the entries of a component change."""
-        return self._topology.last_known(component)
-
 
 def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]:
     """Write to every server, then read from each as its replies come, chunk by chunk.

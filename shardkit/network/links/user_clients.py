@@ -198,11 +198,11 @@ def _unusable(error: BaseException, name: Any) -> InvalidResponse | None:
 class _piped(watched):  # noqa: N801 - a context manager
     """Send the events of a pipeline's exchange, and name its errors."""
 
-    __slots__ = ("_executes",)
+    __slots__ = ("_executes", "_wrote")
 
     def __init__(self, pipeline: Any, commands: Sequence[Sequence[Any]], executes: bool) -> None:
         super().__init__(policy_of(pipeline), commands)
-        self._executes = executes
+        self._executes, self._wrote = executes, pipeline.wrote if executes else None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
@@ -219,22 +219,41 @@ class _piped(watched):  # noqa: N801 - a context manager
             error = behind
             raise
         finally:
+            if self._wrote is not None:
+                self._wrote()
             super().__exit__(kind, error, traceback)
 
 
-class DirectPipeline(Pipeline):
+class _KitPipeline:
     """redis-py's pipeline, which keeps to the deadline of the entry."""
 
-    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+    run: Callable[[Steps[Any]], Any]
+    wrote: Callable[[], None] | None = None  # notes that it wrote to its shard
+
+    @run_by_face
+    def execute(self: Any, *args: Any, **kwargs: Any) -> Steps[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
         with allowed(self.connection_pool, ()), _piped(self, commands, executes=True):
-            return super().execute(*args, **kwargs)
+            return (yield partial(super().execute, *args, **kwargs))  # type: ignore[misc]
 
-    def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+    @run_by_face
+    def immediate_execute_command(self, *args: Any, **options: Any) -> Steps[Any]:
         """Execute a command that comes before MULTI."""
         with _piped(self, (args,), executes=False):
-            return super().immediate_execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return (yield partial(super().immediate_execute_command, *args, **options))  # type: ignore[misc]
+
+
+class DirectPipeline(_KitPipeline, Pipeline):
+    """The blocking pipeline."""
+
+    run = staticmethod(partial(run_steps, errors=BaseException))
+
+
+class MultiplexedPipeline(_KitPipeline, AsyncPipeline):  # type: ignore[misc]  # redis-py's own
+    """The awaiting pipeline."""
+
+    run = staticmethod(partial(arun_steps, errors=BaseException))
 
 
 class DirectClient(_KitClient, redis.Redis):
@@ -294,21 +313,6 @@ class DirectClient(_KitClient, redis.Redis):
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-
-
-class MultiplexedPipeline(AsyncPipeline):
-    """redis-py's awaiting pipeline, which keeps to the deadline of the entry."""
-
-    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Execute what was collected."""
-        commands = [command[0] for command in self.command_stack]
-        with allowed(self.connection_pool, ()), _piped(self, commands, executes=True):
-            return await super().execute(*args, **kwargs)
-
-    async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command that comes before MULTI."""
-        with _piped(self, (args,), executes=False):
-            return await super().immediate_execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # redis-py's own

@@ -35,12 +35,7 @@ from shardkit.network.connections.clients import (
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.links.grouping import components_in, group_by_shard
 from shardkit.network.links.server_request import only_reads
-from shardkit.network.links.user_clients import (
-    DirectClient,
-    DirectPipeline,
-    MultiplexedClient,
-    MultiplexedPipeline,
-)
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.replicas import ReadTarget, Replicas
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -325,18 +320,8 @@ class _Reads:
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         found = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
-        found.reads = self.reads
+        found.wrote = self.reads.wrote
         return found
-
-
-class _WritingPipeline(DirectPipeline):
-    reads: _ClientReads
-
-    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        try:
-            return super().execute(*args, **kwargs)
-        finally:
-            self.reads.wrote()
 
 
 class ReaderClient(_Reads, DirectClient):
@@ -345,20 +330,10 @@ class ReaderClient(_Reads, DirectClient):
     The master serves everything else: pipelines, transactions, scripts, subscriptions, locks.
     """
 
-    pipelines, provide = _WritingPipeline, staticmethod(_provide)
-
-
-class _AsyncWritingPipeline(MultiplexedPipeline):
-    reads: _ClientReads
-
-    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        try:
-            return await super().execute(*args, **kwargs)
-        finally:
-            self.reads.wrote()
+    provide = staticmethod(_provide)
 
 
 class AsyncReaderClient(_Reads, MultiplexedClient):  # type: ignore[misc]  # redis-py's own
     """The awaiting `ReaderClient`."""
 
-    pipelines, provide = _AsyncWritingPipeline, staticmethod(_aprovide)
+    provide = staticmethod(_aprovide)
