@@ -57,7 +57,7 @@ from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.server_request import MOVING, patience_with, pause_before
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
-from shardkit.operations.commands import Batch, Command, PlainCommands, Reply, Shard, Transaction
+from shardkit.operations.commands import Batch, Columns, Command, Reply, Shard, Transaction
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
@@ -384,7 +384,7 @@ class _Pipeline:
         name, commands = self.client.place.component.name, []
         plain = [args for args, options in collected if _is_plain(args, options)]
         if len(plain) == len(collected) and not self.is_transaction:
-            return PlainCommands(name, [args[1] for args in plain], plain)
+            return Columns.of_rows(name, [args[1] for args in plain], plain)
         for args, options in collected:
             if _is_plain(args, options):
                 commands.append(Command(name, args[1], args))

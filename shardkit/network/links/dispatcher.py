@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain, starmap, zip_longest
 from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -68,8 +68,8 @@ from shardkit.network.links.server_request import (
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
+    Columns,
     Command,
-    PlainCommands,
     Replies,
     Shard,
     Transaction,
@@ -309,7 +309,7 @@ class Dispatcher:
         """Return the attempts on a cluster: one for each node, and one for what asks it."""
         client = endpoint.access.client
         owners, reads = slot_owners(client), reads_replicas(client)
-        if isinstance(batch, PlainCommands):
+        if isinstance(batch, Columns):
             common["rows"] = batch.rows
             keys = list(map(batch.keys.__getitem__, positions))
         else:
@@ -540,17 +540,13 @@ def node_of_short(client: Any, batch: Batch) -> Any:
         owners = slot_owners(client)
         if len(batch) == 1:
             return owners[slot_of(batch[0].key)][0]
-        if type(batch) is not PlainCommands or not all(map(_is_plain, batch.rows)):
+        if type(batch) is not Columns or not all(starmap(has_plain_form, batch.kinds())):
             return None
         found = [owners[slot][0] for slot in slots_of(batch.keys)]
         names = {node.name for node in found}  # redis-py 6 cannot hash nodes
     except LookupError:
         return None
     return found[0] if len(names) == 1 else None
-
-
-def _is_plain(row: Sequence[Any]) -> bool:
-    return has_plain_form(row[0], len(row))
 
 
 def _may_be_read(request: Command | Transaction) -> bool:

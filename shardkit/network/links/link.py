@@ -46,7 +46,7 @@ from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
+from shardkit.network.connections.effects import ALONE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import CONFIRMED, PLAIN
 from shardkit.network.connections.redis_private import (
@@ -65,7 +65,7 @@ from shardkit.network.links.grouping import (
     target_of_short,
 )
 from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
-from shardkit.network.links.resp import Chunk, pack_command
+from shardkit.network.links.resp import Chunk
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
 from shardkit.network.topology import Topology
@@ -172,27 +172,15 @@ class Link(Dispatcher):
 
         Return None if the batch needs the dispatcher.
         """
-        plain = None  # one command without a script, as most batches are
-        if len(batch) == 1 and type(batch[0]) is Command:
-            to, key, args, script, _, block = batch[0]
-            if block is not None:
-                return None
-            if script is None:
-                plain = args
-        else:
-            target = target_of_short(batch)
-            if target is None:
-                return None
-            to, key = target, None
+        to = target_of_short(batch)
+        if to is None:
+            return None
         component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
         if component is None or component.splits_tags:  # it must be read first, or looked at
             return None
-        if key is not None and type(to) is str:  # without further calls
-            number = component.number_of(key)
-        else:
-            number = place_short(batch, to, component)
-            if number == SEVERAL:
-                return None
+        number = place_short(batch, to, component)
+        if number == SEVERAL:
+            return None
         try:
             endpoint: Endpoint = endpoints_of(component, self._raw)[number]
         except ShardFailure:
@@ -203,14 +191,8 @@ class Link(Dispatcher):
             node = node_of_short(owner, batch)
             if node is None:
                 return None
-        if plain is None:
-            packed = pack_short(batch, self.loaded, owner, "" if node is None else node.name)
-            return None if packed is None else (endpoint, node, *packed)
-        try:
-            data, does = pack_command(plain), effects(plain)
-        except (TypeError, UnicodeEncodeError):
-            return None
-        return None if does & (STATE | WATCHES) else (endpoint, node, data, does)  # it is refused
+        packed = pack_short(batch, self.loaded, owner, "" if node is None else node.name)
+        return None if packed is None else (endpoint, node, *packed)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"

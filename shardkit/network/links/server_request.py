@@ -89,7 +89,6 @@ from shardkit.operations.commands import (
     Batch,
     Columns,
     Command,
-    PlainCommands,
     Reply,
     Shard,
     Transaction,
@@ -496,10 +495,8 @@ class Attempt:
 
     def _names(self) -> set[str]:
         batch = self.batch
-        if isinstance(batch, Columns):
+        if isinstance(batch, Columns) and batch.name:
             return {batch.name}
-        if isinstance(batch, PlainCommands):
-            return {str(batch.rows[position][0]) for position in self.positions}
         return {request.name for request in self.requests}
 
     def _commands(self) -> Iterator[Sequence[Argument]]:
@@ -684,7 +681,7 @@ def pack_short(
     does = 0
     command: Any
     try:
-        if type(batch) is PlainCommands:
+        if type(batch) is Columns:
             does = effects_of_all(batch.rows)
             packed = list(map(pack_command, batch.rows))
         else:

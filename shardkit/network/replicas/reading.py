@@ -44,7 +44,6 @@ from shardkit.operations.commands import (
     Columns,
     Command,
     Pause,
-    PlainCommands,
     Replies,
     Shard,
 )
@@ -61,9 +60,8 @@ _LOST = (ConnectionError, TimeoutError, MasterDownError, OSError)
 def is_read(batch: Batch) -> bool:
     """Whether a batch changes nothing, so that replicas may answer it."""
     if isinstance(batch, Columns):
-        return bool(batch.keys) and reads_only(batch[0].args)
-    if isinstance(batch, PlainCommands):
-        return all(map(reads_only, batch.rows))
+        rows = [batch[0].args] if batch.name and batch.keys else batch.rows
+        return bool(rows) and all(map(reads_only, rows))
     return all(type(request) is Command and only_reads(request) for request in batch)
 
 
