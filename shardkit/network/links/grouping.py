@@ -198,37 +198,32 @@ def place(to: To, key: Key, components: Components) -> Shard:
 def target_of_short(batch: Batch) -> To | None:
     """Return the common target of a few non-blocking commands; None for any other batch."""
     size = len(batch)
+    if size == 1 and type(command := batch[0]) is Command:  # as most are
+        return command.to if command.block is None else None
     if type(batch) is Columns:
         several = batch.numbers is not None and len(set(batch.numbers)) > 1
         return batch.to if 0 < size <= SHORT and not several else None
-    if size != 1 and (type(batch) is not list or not 0 < size <= SHORT):
+    if type(batch) is not list or not 1 < size <= SHORT:
         return None
-    target: To | None = None
     for command in batch:
         if type(command) is not Command or command.block is not None:
             return None
-        if target is None:
-            target = command.to
-        elif command.to != target:
-            return None
-    return target
+    targets = set(map(_TO_OF, batch))
+    return targets.pop() if len(targets) == 1 else None
 
 
 def place_short(batch: Batch, to: To, component: Component) -> int | None:
     """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
     if type(batch) is Columns and batch.numbers is not None:
         return batch.numbers[0]  # see `target_of_short`
-    number = _number(to, batch[0].key, component)
-    for n in range(1, len(batch)):
-        if _number(to, batch[n].key, component) != number:
-            return SEVERAL
-    return number
-
-
-def _number(to: To, key: Key, component: Component) -> int | None:
     if type(to) is str:
-        return component.number_of(key)
-    return place(to, key, {component.name: component}).number
+        number = component.number_of(batch[0].key)
+        for n in range(1, len(batch)):
+            if component.number_of(batch[n].key) != number:
+                return SEVERAL
+        return number
+    numbers = {place(to, each.key, {component.name: component}).number for each in batch}
+    return numbers.pop() if len(numbers) == 1 else SEVERAL
 
 
 def locate(request: Locate, components: Components) -> list[tuple[Shard, int | None]]:
