@@ -51,9 +51,6 @@ class NearLink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
-    def start(self, *batch: Any) -> None:
-        """Leave every batch to `send`."""
-
     def send(self, batch: Any, topology: Any = None) -> Any:
         """Carry a batch; see `BlockingLink.send`."""
         return self._link.run(self._steps(batch, partial(self._link.send, topology=topology)))

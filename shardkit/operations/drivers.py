@@ -197,7 +197,7 @@ class AwaitingDriver(_StepRunner):
 
     def __init__(self, link: Any) -> None:
         self.link = link
-        self._send, self._start = link.send, link.start
+        self._send = link.send
 
     async def run(self, steps: Operation[T]) -> T:
         """Run an operation and return its value; see `BlockingDriver.run`."""
@@ -213,15 +213,7 @@ class AwaitingDriver(_StepRunner):
             while True:
                 older, past, sent = past, (sent, replies), step
                 if type(step) is list:
-                    waiting = None if handlers else self._start(step)
-                    if waiting is None:
-                        replies = await self._send(step)
-                    else:  # the usual case, by which no further coroutine runs
-                        replies = await waiting[0]
-                        if not replies.refused:
-                            step = steps.send(replies)
-                            continue
-                        replies = await self.link.finish(step, waiting)
+                    replies = await self._send(step)
                     if not replies.failed:
                         step = steps.send(replies)
                         continue

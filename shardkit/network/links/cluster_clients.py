@@ -130,6 +130,7 @@ class _Route(Topology):
 class _OnLink:
     """What both faces share."""
 
+    run: Callable[[Steps[Any]], Any]
     place: Any = None  # where its component is; None for a client without a kit
     link_class: Callable[..., Any]
     _route: Any = None
@@ -154,6 +155,25 @@ class _OnLink:
         if not keys or len(set(map(slot_of, keys))) > 1:  # redis-py knows what to do
             return None
         return [as_command(self.place.component.name, keys[0], args)]
+
+    @run_by_face
+    def execute_command(self: Any, *args: Any, **options: Any) -> Steps[Any]:
+        """Execute a command, over the link if it has keys."""
+        batch = self._batch(args, options)
+        if batch is not None:
+            try:
+                [reply] = yield partial(self.send, batch, NEVER_DECODE in options)
+            except InvalidArgumentError:
+                pass  # redis-py takes more kinds, and names the others
+            else:
+                return self.value(args, options, reply)
+        self.refuse_keyless(args)
+        with self.watching(args):
+            self._open()
+            return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
+
+    def _open(self) -> None:
+        """Discover the cluster again if it was closed."""
 
     def send(self, batch: Batch, raw: bool = False) -> Any:
         """Send requests over the link; with ``raw``, replies are bytes."""
@@ -235,21 +255,7 @@ class LinkedClusterClient(_OnLink, ClusterClient):
     """
 
     link_class = BlockingLink
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, over the link if it has keys."""
-        batch = self._batch(args, options)
-        if batch is not None:
-            try:
-                [reply] = self.send(batch, NEVER_DECODE in options)
-            except InvalidArgumentError:
-                pass  # redis-py takes more kinds, and names the others
-            else:
-                return self.value(args, options, reply)
-        self.refuse_keyless(args)
-        with self.watching(args):
-            self._open()
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+    run = staticmethod(partial(run_steps, errors=BaseException))
 
     def send(self, batch: Batch, raw: bool = False) -> Any:
         """Send requests over the link; with ``raw``, replies are bytes."""
@@ -265,20 +271,7 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
     """redis-py's awaiting cluster client over a link."""
 
     link_class = AwaitingLink
-
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, over the link if it has keys."""
-        batch = self._batch(args, options)
-        if batch is not None:
-            try:
-                [reply] = await self.send(batch, NEVER_DECODE in options)
-            except InvalidArgumentError:
-                pass  # redis-py takes more kinds, and names the others
-            else:
-                return self.value(args, options, reply)
-        self.refuse_keyless(args)
-        with self.watching(args):
-            return await super().execute_command(*args, **options)
+    run = staticmethod(partial(arun_steps, errors=BaseException))
 
 
 _Collected: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]

@@ -33,7 +33,7 @@ from itertools import accumulate
 from math import inf
 from operator import attrgetter
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 import redis.asyncio as aioredis
 from redis.exceptions import ConnectionError, RedisClusterException, RedisError
@@ -41,7 +41,7 @@ from redis.exceptions import ConnectionError, RedisClusterException, RedisError
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.events import CommandsSent, handlers, settled
+from shardkit.events import handlers, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.connection_state import timeout_for
@@ -323,6 +323,15 @@ class BlockingLink(Link):
     def _source_of(self, client: Any, node: Any) -> Any:
         holder = client if node is None else client.get_redis_connection(node)
         return holder.connection_pool
+
+    def pool_of(self, to: To, key: Key) -> Any:
+        """Return the pool of the server on which a key lives; None on a cluster."""
+        client, node = run_steps(self._holder_of(to, key))
+        return client.connection_pool if node is None else None
+
+    def version_of(self, component: str) -> object:
+        """Return what is the same object until the entries of a component change."""
+        return self._topology.last_known(component)
 
 
 def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]:
@@ -663,9 +672,6 @@ class Exchange:
 
 # ---- awaiting
 
-# The future of a batch's replies, and where it was sent: also the node of a cluster.
-Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint, Any]
-
 
 class AwaitingLink(Link):
     """Carries batches over awaiting connections, of which each event loop has its own."""
@@ -686,60 +692,31 @@ class AwaitingLink(Link):
             if in_use.any and self._reads is not None:
                 return await self._reads.asend(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
-        started = self.start(batch, topology, clients)
-        if started is None:
-            return await arun_steps(self.dispatch(batch, topology, clients))
-        told = tell_short(started[1].policy, batch) if handlers else None
-        return await self.finish(batch, started, topology, clients, told)
-
-    def start(
-        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
-    ) -> Started | None:
-        """Send a few plain commands to one server, without the dispatcher: the fast path.
-
-        Return None if nothing was sent because the batch needs `send`; else the future of the
-        replies, with what `finish` needs. No events are emitted.
-        """
-        if topology is None or clients is None:
-            if in_use.any and self._reads is not None:
-                return None
-            topology, clients = self._topology, self._clients
         short = self._short(batch, topology.fresh, clients.aendpoints)
-        if short is None:
-            return None
-        endpoint, node, data, does = short
-        access, database = endpoint.access, endpoint.database
-        if database is None:  # a cluster
-            pool = pool_of_node(node)
-            database, connection = pool.database, multiplexed(pool)
-        elif database.left or access.way.draining:  # the entry has changed
-            return None
-        else:
-            connection = access.way.multiplexed or multiplexed(access.way)
+        connection = None
+        if short is not None:  # the fast path
+            endpoint, node, data, does = short
+            access = endpoint.access
+            database: Any = endpoint.database
+            if database is None:  # a cluster
+                pool = pool_of_node(node)
+                database, connection = pool.database, multiplexed(pool)
+            elif not (database.left or access.way.draining):  # else the entry has changed
+                connection = access.way.multiplexed or multiplexed(access.way)
         if connection is None:
-            return None
+            return await arun_steps(self.dispatch(batch, topology, clients))
+        told = tell_short(endpoint.policy, batch) if handlers else None
         deadline = earliest(access.policy.deadline)
-        future = connection.submit(data, len(batch), database, self._raw, deadline, does)
-        return future, endpoint, node
-
-    async def finish(
-        self,
-        batch: Batch,
-        started: Started,
-        topology: Topology | None = None,
-        clients: Clients | None = None,
-        told: CommandsSent | None = None,
-    ) -> Replies:
-        """Return the replies to a started batch; needed only if those of its future are refused."""
-        received = await started[0]
+        size, raw = len(batch), self._raw
+        received = await connection.submit(data, size, database, raw, deadline, does)
         if not received.refused:
             if told is not None:
                 settled(told, None, written=received.written)
             return received
-        [attempt] = await _await_replies([(Attempt.of_all(batch, *started[1:]), started[0])])
+        attempt = Attempt.of_all(batch, endpoint, node)
+        _receive(attempt, received)
         if told is not None:
             attempt.settle(told)
-        topology, clients = topology or self._topology, clients or self._clients
         return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 
     async def _component(self, topology: Topology, name: str, again: bool = False) -> Component:

@@ -74,13 +74,6 @@ def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
     return is_unready(error) or (waits_for_data and is_unblocked(error))
 
 
-def _reader_for(client: Any, args: Sequence[Any]) -> Any:
-    """Return the client for a reading command while a move holds the shard; else None."""
-    if client.reader is None or client.connection is not None or not reads_only(args):
-        return None
-    return client.reader(args)
-
-
 class _KitClient(RegistersScripts):
     # Return the client for a command: after its entry was read again, and of reads during a move.
     successor: Callable[[Sequence[Any]], Any] | None = None
@@ -148,8 +141,32 @@ class _KitClient(RegistersScripts):
                 raise
             raise self.connection_pool.policy.named(unusable) from error
 
+    def _instead(self: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+        """Return what executes a command in place of this client: a reader while the shard moves.
+
+        Or redis-py's own code, if a library has given this class a pool of redis-py's.
+        """
+        draining = getattr(self.connection_pool, "draining", None)
+        if draining is None:
+            return super().execute_command  # type: ignore[misc, no-any-return]
+        if not draining or self.reader is None or self.connection is not None:
+            return None
+        reader = self.reader(args) if reads_only(args) else None
+        return None if reader is None else reader.execute_command
+
     @run_by_face
-    def _again(self: Any, args: Any, options: Any, last: Exception) -> Steps[Any]:
+    def _as_redis_py(self: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+            return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
+
+    def _once_more(self: Any, args: Any, error: Exception) -> Callable[..., Any] | None:
+        """Return what executes a command again that was refused; None if it must not be."""
+        if isinstance(error, ServerReplacedError):
+            return None if self.connection is not None else self._execute
+        return partial(self._again, error) if _may_go_on(self, args, error) else None
+
+    @run_by_face
+    def _again(self: Any, last: Exception, args: Any, options: Any) -> Steps[Any]:
         """Execute a command once more, at a server that was not ready, until it is."""
         waited = 0.0
         deadline = earliest(self.connection_pool.policy.deadline)
@@ -264,7 +281,8 @@ class DirectClient(_KitClient, redis.Redis):
     """
 
     pipelines, redis_pys = DirectPipeline, redis.Redis
-    run, sleep = staticmethod(run_steps), staticmethod(sleep)
+    run = staticmethod(partial(run_steps, errors=BaseException))
+    sleep = staticmethod(sleep)
 
     def client(self) -> Any:
         """Return a client with a connection of its own, which is taken now."""
@@ -273,23 +291,16 @@ class DirectClient(_KitClient, redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
-        draining = getattr(self.connection_pool, "draining", None)
-        if draining is None:  # a library has given this class a pool of redis-py's
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        if draining:  # another client has replaced it
-            reader = _reader_for(self, args)
-            if reader is not None:
-                return reader.execute_command(*args, **options)
+        instead = self._instead(args)
+        if instead is not None:
+            return instead(*args, **options)
         try:
             return self._execute(args, options)
-        except ServerReplacedError:
-            if self.connection is not None:
-                raise
-            return self._execute(args, options)
         except (ResponseError, ConnectionError) as error:
-            if not _may_go_on(self, args, error):
+            again = self._once_more(args, error)
+            if again is None:
                 raise
-            return self._again(args, options, error)
+            return again(args, options)
 
     def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         packed = self._packed(args, options)
@@ -310,10 +321,6 @@ class DirectClient(_KitClient, redis.Redis):
             raise
         return self._value(args[0], options, reply, refused, told)
 
-    def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-
 
 class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting client, over one connection for all tasks of an event loop.
@@ -322,7 +329,8 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
     """
 
     pipelines, redis_pys = MultiplexedPipeline, aioredis.Redis
-    run, sleep = staticmethod(arun_steps), staticmethod(asyncio.sleep)
+    run = staticmethod(partial(arun_steps, errors=BaseException))
+    sleep = staticmethod(asyncio.sleep)
 
     async def initialize(self) -> Any:
         """Take the connection of a client with one of its own."""
@@ -331,23 +339,16 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
-        draining = getattr(self.connection_pool, "draining", None)
-        if draining is None:
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        if draining:
-            reader = _reader_for(self, args)
-            if reader is not None:
-                return await reader.execute_command(*args, **options)
+        instead = self._instead(args)
+        if instead is not None:
+            return await instead(*args, **options)
         try:
             return await self._execute(args, options)
-        except ServerReplacedError:
-            if self.connection is not None:
-                raise
-            return await self._execute(args, options)
         except (ResponseError, ConnectionError) as error:
-            if not _may_go_on(self, args, error):
+            again = self._once_more(args, error)
+            if again is None:
                 raise
-            return await self._again(args, options, error)
+            return await again(args, options)
 
     async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         packed = self._packed(args, options)
@@ -369,10 +370,6 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         refused, written = received.refused, received.written
         value = self._value(args[0], options, received[0], refused, told, written)
         return await value if inspect.isawaitable(value) else value
-
-    async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
