@@ -322,7 +322,7 @@ class Dispatcher:
                     node = node_of(client, *where)
                 elif slot not in owners:  # it says why
                     node = client.get_node_from_key(key_bytes(batch[position].key))
-                elif reads and position not in redirected and _may_be_read(batch[position]):
+                elif reads and position not in redirected and only_reads(batch[position]):
                     node = replica_in(owners[slot], client.policy.near)
                 else:
                     node = owners[slot][0]
@@ -409,7 +409,7 @@ class Dispatcher:
                 outcome.stalled.add(position)
                 outcome.failures[position] = failing
                 continue
-            if of_replica and _may_be_read(request):
+            if of_replica and only_reads(request):
                 outcome.redirected[position] = None
             elif not (
                 (repeats and (moved or repeatable)) or unsent or (repeatable and pause is not None)
@@ -547,8 +547,3 @@ def node_of_short(client: Any, batch: Batch) -> Any:
     except LookupError:
         return None
     return found[0] if len(names) == 1 else None
-
-
-def _may_be_read(request: Command | Transaction) -> bool:
-    """Whether a replica of a cluster may answer a request."""
-    return isinstance(request, Command) and only_reads(request)

@@ -299,8 +299,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
         self._selecting: QueuedRequest | None = None  # the last one whose SELECT is unanswered
-        # What waits for an open database.
-        self._fenced: dict[ClientDatabase, list[QueuedRequest]] = {}
+        # What waits for an open database; or, while that is written, why it cannot be used.
+        self._fenced: dict[ClientDatabase, list[QueuedRequest] | Exception] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = self._answered_at = self._silent_at = 0.0
         self._unwritten = 0
@@ -610,9 +610,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 queued.popleft()
                 if request.databases is not None:
                     waiting += self._split(request, queued)
+                    continue
+                waiting -= request.unwritten
+                if isinstance(queue := fenced[request.database], Exception):  # type: ignore[index]
+                    request.fail(queue, sent=False)
                 else:
-                    waiting -= request.unwritten
-                    self._wait_for_fence(request)
+                    queue.append(request)
                 continue
             if request.databases is not None:
                 if not (request.sent or connection.opened.issuperset(request.databases)):
@@ -675,16 +678,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._queued.insert(sum(1 for _ in before), request)
         self._waiting += request.unwritten
 
-    def _wait_for_fence(self, request: QueuedRequest) -> None:
-        """Have a request wait apart, with others for its database, until that is open again."""
-        assert request.database is not None
-        waiting = self._fenced.setdefault(request.database, [])
-        waiting.append(request)
-        if len(waiting) == 1:
-            wait = self._await_fence(request.database, waiting)
-            task = self._loop.create_task(wait, context=Context())
-            self._others.add(task)
-            task.add_done_callback(self._others.discard)
+    def _wait_at_fence(self, database: ClientDatabase) -> None:
+        """Have the requests for a database wait apart until that is open again."""
+        waiting = self._fenced[database] = []
+        task = self._loop.create_task(self._await_fence(database, waiting), context=Context())
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
 
     async def _await_fence(self, database: ClientDatabase, waiting: list[QueuedRequest]) -> None:
         """Wait at a fence, over a connection for that; then queue in front what waits.
@@ -740,7 +739,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         wanted: set[Any] = set()
         for request in self._queued:
             wanted.update(request.targets)
-        wanted -= connection.opened
+        wanted.difference_update(connection.opened, self._fenced)
         errors: dict[ClientDatabase, Exception] = {}
         try:
             await connection.check_health()
@@ -769,24 +768,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self.source.release_nowait(connection)
             self._acquire()
             return
-        unopened = {each: errors.get(each) for each in wanted if each not in connection.opened}
-        if unopened:
-            queued, self._queued = self._queued, deque()
-            while queued:
-                request = queued.popleft()
-                if unopened.keys().isdisjoint(request.targets) or request.future.done():
-                    self._queued.append(request)
-                    continue
-                if request.databases is not None:
-                    self._waiting += self._split(request, queued)
-                    continue
-                self._waiting -= request.unwritten
-                if (failure := unopened[request.database]) is not None:
-                    request.fail(failure, sent=False)
-                else:
-                    self._wait_for_fence(request)
+        self._fenced |= errors
+        for database in wanted.difference(connection.opened, errors):
+            self._wait_at_fence(database)
         self._attach(connection)
         self._write()
+        for database in errors:
+            del self._fenced[database]
 
     def pause_writing(self) -> None:
         """Called by the transport: its buffer is full."""

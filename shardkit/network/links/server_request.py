@@ -713,19 +713,20 @@ def may_repeat(request: Command | Transaction) -> bool:
 
 def changes_nothing(request: Command | Transaction) -> bool:
     """Whether the order of a request among others that change nothing is no matter."""
-    return isinstance(request, Command) and (
-        request.args[0] in _OF_ONE_SERVER or only_reads(request)
+    return only_reads(request) or (
+        isinstance(request, Command) and request.args[0] in _OF_ONE_SERVER
     )
 
 
-def only_reads(command: Command) -> bool:
-    """Whether a command changes nothing: by its name, or by the ``--@reads`` of its script."""
-    script = command.script
-    if command.block is not None:
+def only_reads(request: Command | Transaction) -> bool:
+    """Whether a request is a command that changes nothing, so that replicas may answer it.
+
+    By its name, or by the ``--@reads`` of its script.
+    """
+    if isinstance(request, Transaction) or request.block is not None:
         return False
-    if script is None:
-        return reads_only(command.args)
-    return len(command.args) - 3 - int(command.args[2]) <= script.reads
+    args, script = request.args, request.script
+    return reads_only(args) if script is None else len(args) - 3 - int(args[2]) <= script.reads
 
 
 def settle(attempt: Attempt, request: Command | Transaction, reply: Reply) -> tuple[Reply, bool]:

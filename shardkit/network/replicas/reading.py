@@ -42,7 +42,6 @@ from shardkit.operations.commands import (
     Batch,
     Call,
     Columns,
-    Command,
     Pause,
     Replies,
     Shard,
@@ -62,7 +61,7 @@ def is_read(batch: Batch) -> bool:
     if isinstance(batch, Columns):
         rows = [batch[0].args] if batch.name and batch.keys else batch.rows
         return bool(rows) and all(map(reads_only, rows))
-    return all(type(request) is Command and only_reads(request) for request in batch)
+    return all(map(only_reads, batch))
 
 
 class _ChosenClients(NamedTuple):
