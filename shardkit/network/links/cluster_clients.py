@@ -294,26 +294,31 @@ class _Pipeline:
         self.collected, self.watches, self.watched = [], False, None
         self.queues = False  # after MULTI
 
-    def collect(self, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Collect a command; return whether redis-py's own code must do that."""
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Collect a command; with watched keys, execute it."""
         options.pop("keys", None)  # for its cache; its transactions would give it to callbacks
         if self.is_transaction and str_if_bytes(args[0]).upper() == "WATCH":
             self.start_watching()
-        if not self.watches:
-            self.collected.append((args, options))
-        return self.watches
+        call = partial(super().execute_command, *args, **options)  # type: ignore[misc]
+        if self.watches and not self.queues:
+            return self.follow(call, args)
+        self.collected.append((args, options))
+        return call() if self.watches else self
+
+    def multi(self) -> None:
+        """Collect commands from now on, even if keys are watched."""
+        super().multi()  # type: ignore[misc]
+        self.queues = self.watches
 
     def start_watching(self) -> None:
         """Leave everything to redis-py's own code from now on."""
         self.watches = self.is_transaction
-        for args, options in self.take() if self.watches else ():
-            self.execute_command(*args, **options)  # type: ignore[attr-defined]
+        for args, options in self.collected if self.watches else ():
+            super().execute_command(*args, **options)  # type: ignore[misc]
 
     @run_by_face
-    def follow(
-        self, call: Callable[[], Any], *commands: Sequence[Any], found: Any = None
-    ) -> Steps[Any]:
-        """Call redis-py's own code, and again if a slot has moved; ``found`` was returned already.
+    def follow(self, call: Callable[[], Any], *commands: Sequence[Any]) -> Steps[Any]:
+        """Call redis-py's own code, and again if a slot has moved.
 
         Raises:
             WatchError: the slot of watched keys has moved.
@@ -330,12 +335,11 @@ class _Pipeline:
                     yield partial(self.sleep, pause)
                     yield partial(learn_slots, self.client)
                 with self.client.watching(*commands or [("EXEC",)]):
-                    value = yield partial(_made, found, call)
+                    value = yield call
                 break
             except MOVING as error:
                 if self.watched is not None:
                     raise WatchError("Slot rebalancing occurred while watching keys") from error
-                found = None
                 waited += pause_before(attempt + 1)
                 if waited > patience_with(self.client):
                     raise
@@ -446,10 +450,6 @@ class _Pipeline:
         return values
 
 
-def _made(found: Any, call: Callable[[], Any]) -> Any:
-    return call() if found is None else found
-
-
 def _is_plain(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     return bool(args) and _OF_REDIS_PY.isdisjoint(options) and has_plain_form(args[0], len(args))
 
@@ -463,21 +463,6 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
     """redis-py's pipeline of a cluster, over a link."""
 
     run, sleep = staticmethod(run_steps), staticmethod(sleep)
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Collect a command; with watched keys, execute it."""
-        if not self.collect(args, options):
-            return self
-        call = partial(super().execute_command, *args, **options)
-        if not self.queues:
-            return self.follow(call, args)
-        self.collected.append((args, options))
-        return call()
-
-    def multi(self) -> None:
-        """Collect commands from now on, even if keys are watched."""
-        super().multi()  # type: ignore[no-untyped-call]
-        self.queues = self.watches
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
@@ -524,14 +509,6 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
     __slots__ = ()
     run, sleep = staticmethod(arun_steps), staticmethod(asyncio.sleep)
 
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Collect a command; with watched keys, execute it."""
-        if not self.collect(args, options):
-            return self
-        call = partial(super().execute_command, *args, **options)
-        found: Any = call()
-        return self.follow(call, args, found=found) if asyncio.iscoroutine(found) else found
-
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
         """Execute what was collected."""
         collected = self.take()
@@ -541,7 +518,8 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
                     replies = await self.send(collected, batch)
                     return self.values(collected, replies, raise_on_error)
             commands = [args for args, _ in collected]
-            call = partial(self.by_redis_py, collected, raise_on_error, False)
+            queued = () if self.watches else collected
+            call = partial(self.by_redis_py, queued, raise_on_error, False)
             if self.is_transaction:
                 return await self.follow(call, *commands)
             with self.client.watching(*commands):  # without sending anything again

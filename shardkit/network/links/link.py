@@ -31,7 +31,7 @@ from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, call
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -232,6 +232,7 @@ class BlockingLink(Link):
     run = staticmethod(run_steps)
     subscriptions_of = Subscriptions
     sleep = staticmethod(sleep)
+    in_thread: Any = staticmethod(call)
 
     def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -679,6 +680,7 @@ class AwaitingLink(Link):
     run = staticmethod(arun_steps)
     subscriptions_of = AsyncSubscriptions
     sleep = staticmethod(asyncio.sleep)
+    in_thread: Any = staticmethod(asyncio.to_thread)
 
     async def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
+from operator import call
 from traceback import walk_tb
 from typing import Any
 
@@ -283,6 +284,7 @@ class DirectClient(_KitClient, redis.Redis):
     pipelines, redis_pys = DirectPipeline, redis.Redis
     run = staticmethod(partial(run_steps, errors=BaseException))
     sleep = staticmethod(sleep)
+    in_thread: Any = staticmethod(call)
 
     def client(self) -> Any:
         """Return a client with a connection of its own, which is taken now."""
@@ -331,6 +333,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
     pipelines, redis_pys = MultiplexedPipeline, aioredis.Redis
     run = staticmethod(partial(arun_steps, errors=BaseException))
     sleep = staticmethod(asyncio.sleep)
+    in_thread: Any = staticmethod(asyncio.to_thread)
 
     async def initialize(self) -> Any:
         """Take the connection of a client with one of its own."""

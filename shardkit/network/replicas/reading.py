@@ -11,9 +11,7 @@ because it has lost its master, the read is sent elsewhere.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,6 +30,7 @@ from shardkit.network.connections.clients import (
     ReplicaOf,
     reader_of,
 )
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.links.grouping import components_in, group_by_shard
 from shardkit.network.links.server_request import only_reads
@@ -40,9 +39,7 @@ from shardkit.network.replicas.replicas import ReadTarget, Replicas
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
-    Call,
     Columns,
-    Pause,
     Replies,
     Shard,
 )
@@ -110,18 +107,18 @@ class LinkReads:
     def send(self, link: Any, batch: Batch, topology: Topology) -> Replies:
         """Send a batch over a blocking link, like the link itself."""
         found = {name: topology.component(name) for name in _names(batch)}
-        return run_steps(self._steps(partial(link.send, topology=topology), batch, found), _provide)
+        return run_steps(self._steps(link, topology, batch, found))
 
     async def asend(self, link: Any, batch: Batch, topology: Topology) -> Replies:
         """Send a batch over an awaiting link; see `send`."""
         found = {name: await topology.acomponent(name) for name in _names(batch)}
-        steps = self._steps(partial(link.send, topology=topology), batch, found)
-        return await arun_steps(steps, _aprovide)
+        return await arun_steps(self._steps(link, topology, batch, found))
 
     def _steps(
-        self, send: Callable[..., Any], batch: Batch, components: Mapping[str, Component]
-    ) -> Generator[Any, Any, Replies]:
+        self, link: Any, topology: Topology, batch: Batch, components: Mapping[str, Component]
+    ) -> Steps[Replies]:
         """Send a batch to replicas if it only reads, else to the masters."""
+        send = partial(link.send, topology=topology)
         replies: Replies
         if self._read_from is None and not any(each.splits_reads for each in components.values()):
             replies = yield partial(send, batch, clients=self._clients)
@@ -140,7 +137,7 @@ class LinkReads:
         for shard, where in shards.items():
             mode = modes[shard]
             if mode is not None and not self._replicas.is_known(*where):
-                yield Call(self._replicas.ask, (*where, mode))
+                yield partial(link.in_thread, self._replicas.ask, *where, mode)
         out = Replies()
         todo: Sequence[int] = range(len(batch))
         avoid: set[Entry] = set()
@@ -152,9 +149,9 @@ class LinkReads:
                     if mode is None:
                         choices[shard] = ReadTarget(where[1])
                     else:
-                        choices[shard] = yield from _begun(
-                            self._replicas, *where, mode, structure=self._structures, avoid=avoid
-                        )
+                        begin = partial(self._replicas.begin, structure=self._structures)
+                        begun = _begun(link, partial(begin, *where, mode, avoid=avoid))
+                        choices[shard] = yield from begun
                 part = batch if attempt == 0 else [batch[position] for position in todo]
                 replies = yield partial(send, part, clients=_ChosenClients(self._clients, choices))
             finally:
@@ -187,29 +184,16 @@ class LinkReads:
             todo = again
             for shard, where in shards.items():
                 if (mode := modes[shard]) is not None:
-                    yield Call(self._replicas.ask, (*where, mode))
+                    yield partial(link.in_thread, self._replicas.ask, *where, mode)
         out.failed = any(isinstance(reply, ShardFailure) for reply in out)
         return out
 
 
-def _begun(replicas: Replicas, *where: Any, **how: Any) -> Generator[Pause, Any, ReadTarget]:
+def _begun(face: Any, begin: Callable[[], ReadTarget | None]) -> Steps[ReadTarget]:
     """Choose where a read goes, once reads are not held; see `Replicas.begin`."""
-    while (choice := replicas.begin(*where, **how)) is None:
-        yield Pause(HELD)
+    while (choice := begin()) is None:
+        yield partial(face.sleep, HELD)
     return choice
-
-
-def _provide(need: Any) -> Any:
-    if isinstance(need, Pause):
-        return time.sleep(need.seconds)
-    return need.function(*need.args) if isinstance(need, Call) else need()
-
-
-async def _aprovide(need: Any) -> Any:
-    if isinstance(need, Pause):
-        return await asyncio.sleep(need.seconds)
-    is_call = isinstance(need, Call)
-    return await (asyncio.to_thread(need.function, *need.args) if is_call else need())
 
 
 def _names(batch: Batch) -> set[str]:
@@ -271,15 +255,16 @@ class _ClientReads:
         if self.read_from is not _MASTER:
             self.replicas.wrote(self.component, self.number)
 
-    def attempts(self, args: Any, options: Any) -> Generator[Any, Any, Any]:
+    def attempts(self, face: Any, args: Any, options: Any) -> Steps[Any]:
         """Execute a command on servers until one answers: yield what is needed."""
         where = self.component, self.number
         if self.read_from is not _MASTER and not self.replicas.is_known(*where):
-            yield Call(self.replicas.ask, (*where, self.read_from))
+            yield partial(face.in_thread, self.replicas.ask, *where, self.read_from)
         avoid: set[Entry] = set()
         error: Exception | None = None
         for _ in range(ATTEMPTS):
-            choice = yield from _begun(self.replicas, *where, self.read_from, avoid=avoid)
+            begin = partial(self.replicas.begin, *where, self.read_from, avoid=avoid)
+            choice = yield from _begun(face, begin)
             try:
                 which = choice.which
                 if not isinstance(which, ReplicaOf):
@@ -294,22 +279,21 @@ class _ClientReads:
             if entry is None:
                 break
             avoid.add(entry)
-            yield Call(self.replicas.ask, (*where, self.read_from))
+            yield partial(face.in_thread, self.replicas.ask, *where, self.read_from)
         assert error is not None
         raise error
 
 
 class _Reads:
     reads: _ClientReads
-    provide: Callable[[Any], Any]
 
     def execute_command(self: Any, *args: Any, **options: Any) -> Any:
         """Execute a command, on a replica if it only reads."""
         writes = self.connection is not None or not reads_only(args)
-        steps = self._written(args, options) if writes else self.reads.attempts(args, options)
-        return self.run(steps, self.provide)
+        steps = self._written if writes else partial(self.reads.attempts, self)
+        return self.run(steps(args, options))
 
-    def _written(self, args: Any, options: Any) -> Generator[Any, Any, Any]:
+    def _written(self, args: Any, options: Any) -> Steps[Any]:
         try:
             return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
         finally:
@@ -327,10 +311,6 @@ class ReaderClient(_Reads, DirectClient):
     The master serves everything else: pipelines, transactions, scripts, subscriptions, locks.
     """
 
-    provide = staticmethod(_provide)
-
 
 class AsyncReaderClient(_Reads, MultiplexedClient):  # type: ignore[misc]  # redis-py's own
     """The awaiting `ReaderClient`."""
-
-    provide = staticmethod(_aprovide)
