@@ -167,7 +167,8 @@ class _OnLink:
                 pass  # redis-py takes more kinds, and names the others
             else:
                 return self.value(args, options, reply)
-        self.refuse_keyless(args)
+        if self.place is not None and (component := self.place.left()) is not None:
+            self.place.number(component, args)  # refuses it if it has no key
         with self.watching(args):
             self._open()
             return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
@@ -230,11 +231,6 @@ class _OnLink:
             pipe.__class__ = AsyncLinkedPipeline if is_async else LinkedPipeline
             pipe.begin(self, bool(transaction))
         return pipe
-
-    def refuse_keyless(self, args: Sequence[Any]) -> None:
-        """Refuse a command without keys if the keys are elsewhere."""
-        if self.place is not None and (component := self.place.left()) is not None:
-            self.place.number(component, args)
 
 
 def _keys(args: Sequence[Any]) -> list[Any]:

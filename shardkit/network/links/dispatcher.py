@@ -120,7 +120,7 @@ class Dispatcher:
 
     # Of the link.
     pause: Callable[[float], Any]
-    _component: Callable[..., Any]
+    component: Callable[..., Any]
     _endpoints: Callable[..., Any]
     _learn: Callable[[Any], Any]
     _exchange: Callable[[list[Attempt]], Any]
@@ -199,7 +199,7 @@ class Dispatcher:
                 yield from self._learned(client)
             for name in outcome.unready:
                 with suppress(ShardKitError):  # the next attempt tells
-                    yield partial(self._component, topology, name, again=True)
+                    yield partial(self.component, topology, name, again=True)
             before, asked = len(pending), outcome.pause
             if outcome.failures or pending:
                 pending = _pending(batch, attempts, pending, outcome, out)
@@ -235,7 +235,7 @@ class Dispatcher:
         """
         (topology, clients), components = places, {}
         for name in components_in(batch, todo):
-            component = components[name] = yield partial(self._component, topology, name)
+            component = components[name] = yield partial(self.component, topology, name)
             if component.splits_tags:
                 require_together(batch, component)
         groups = group_by_shard(batch, todo, components)

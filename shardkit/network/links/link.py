@@ -118,7 +118,7 @@ class Link(Dispatcher):
         """Return where keys live, without an exchange with their shards."""
         found = {}
         for name in components_of(to for to, _ in request.targets):
-            found[name] = yield partial(self._component, self._topology, name)
+            found[name] = yield partial(self.component, self._topology, name)
         return locate(request, found)
 
     @run_by_face
@@ -159,7 +159,7 @@ class Link(Dispatcher):
 
     def _holder_of(self, to: To, key: Key) -> Steps[tuple[Any, Any]]:
         name = to if isinstance(to, str) else to.component
-        component = yield partial(self._component, self._topology, name)
+        component = yield partial(self.component, self._topology, name)
         number = place(to, key, {name: component}).number
         client = yield partial(self._client, component, number)
         is_cluster = hasattr(client, "nodes_manager")
@@ -258,7 +258,8 @@ class BlockingLink(Link):
             return attempt
         return run_steps(self.dispatch(batch, topology, clients, attempt))  # type: ignore[arg-type]
 
-    def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+    def component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        """Return a component, read ``again`` if that is wanted."""
         return topology.reread(name) if again else topology.component(name)
 
     def _endpoints(
@@ -357,8 +358,8 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     done: list[Attempt] = []
     again: list[Attempt] = []
     for exchange in exchanges:
-        for attempt in exchange.attempts:
-            ended, refused = attempt.outcomes()
+        if not exchange.apart:
+            ended, refused = exchange.attempt.outcomes()
             done += ended
             again += refused
     for turn in turns_of(again):
@@ -475,8 +476,7 @@ class Exchange:
             self.pool = endpoint.pool if len(attempt.endpoints) == 1 else endpoint.access.way
             self._databases = attempt.databases
         self.raw = raw
-        self._attempt = attempt
-        self.attempts = [attempt]
+        self.attempt = attempt
         self._chunks = attempt.chunks()
         self.block = attempt.block
         self.apart: list[Attempt] = []  # what is sent next instead, as a database cannot be used
@@ -523,12 +523,12 @@ class Exchange:
         self.connection = connection
         self._open()
         if not self._frame():
-            self._attempt.confirms = False
+            self.attempt.confirms = False
             refusal = run_steps(connection.select(self._databases[0]))
             if refusal is None:
                 self._frame()
             else:
-                self._attempt.refuse(refusal)
+                self.attempt.refuse(refusal)
 
     def _in_time(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.deadline is None:  # as mostly: a context manager would cost more than all the rest
@@ -559,12 +559,12 @@ class Exchange:
             for error in errors.values():
                 raise error
         if not connection.opened.issuperset(databases):
-            self.attempts, self._chunks = [], []
-            self.apart = self._attempt.apart(connection.opened)
+            self._chunks = []
+            self.apart = self.attempt.apart(connection.opened)
 
     def _frame(self) -> bool:
         """Have the requests reach opened databases; return False if SELECT must be confirmed."""
-        connection, chunks, attempt = self.connection, self._chunks, self._attempt
+        connection, chunks, attempt = self.connection, self._chunks, self.attempt
         if not chunks:
             return True
         if len(self._databases) > 1:
@@ -589,7 +589,7 @@ class Exchange:
         n = self._written
         if self.deadline is not None:
             self.deadline.require_left()
-        self._attempt.sent = True
+        self.attempt.sent = True
         connection, self._written = self.connection, n + 1
         timeout = connection.socket_timeout
         if self.block is not None:
@@ -633,7 +633,7 @@ class Exchange:
 
     def _deliver(self, error: Exception | None = None) -> None:
         """Give the attempt its replies, and the error if some have not come."""
-        attempt, replies = self._attempt, self._replies
+        attempt, replies = self.attempt, self._replies
         self.due = 0
         attempt.ended = time.perf_counter() if handlers else 0.0
         attempt.error, attempt.refused = error, self._refused
@@ -692,7 +692,7 @@ class AwaitingLink(Link):
         topology = topology or self._topology
         if clients is None:
             if in_use.any and self._reads is not None:
-                return await self._reads.asend(self, batch, topology)  # type: ignore[no-any-return]
+                return await self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
         short = self._short(batch, topology.fresh, clients.aendpoints)
         connection = None
@@ -721,7 +721,8 @@ class AwaitingLink(Link):
             attempt.settle(told)
         return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 
-    async def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+    async def component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        """Return a component; see the blocking link's."""
         found = None if again else topology.fresh(name)
         if found is None:
             async with kept_to_deadline():

@@ -218,17 +218,17 @@ class Attempt:
             if rows is not None:
                 chunks += pack_all(rows)
             else:
-                packed = list(map(self._pack, self._requests(positions)))
+                packed = list(map(self._pack, self._at(self.batch, positions)))
                 chunks += join([data for data, _ in packed], [count for _, count in packed])
         return chunks
 
-    def _rows(self, positions: Sequence[int]) -> list[Arguments] | None:
+    def _rows(self, positions: Sequence[int]) -> Sequence[Arguments] | None:
         """Return the names and arguments of requests, if that is all of them."""
         if self.asking:
             return None
         if self.rows is not None:
-            return list(map(self.rows.__getitem__, positions))
-        requests = self._requests(positions)
+            return self._at(self.rows, positions)
+        requests = self._at(self.batch, positions)
         if set(map(type, requests)) != {Command} or set(map(_SCRIPT, requests)) != {None}:
             return None
         return list(map(_ARGS, requests))
@@ -257,10 +257,8 @@ class Attempt:
         if self.uniform is not None:
             args: Sequence[Argument] = (self.uniform.name,)
             return _harmless(effects(args), args)
-        does = 0
-        if (rows := self.rows) is not None:
-            if len(rows) != len(self.positions):
-                rows = list(map(rows.__getitem__, self.positions))
+        does, rows = 0, self._rows(self.positions)
+        if rows is not None:
             return _harmless(effects_of_all(rows), rows[0])
         for request in self.requests:
             does |= effects_of(request)
@@ -466,15 +464,15 @@ class Attempt:
                 replies = found
         return split(replies, list(chain.from_iterable(self.runs))) if self.runs else replies
 
-    def _requests(self, positions: Sequence[int]) -> Batch:
-        if len(positions) == len(self.batch) and len(self.endpoints) == 1:  # in its order
-            return self.batch
-        return list(map(self.batch.__getitem__, positions))
+    def _at(self, values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+        if len(positions) == len(values) and len(self.endpoints) == 1:  # in their order
+            return values
+        return list(map(values.__getitem__, positions))
 
     @property
     def requests(self) -> Batch:
         """The requests."""
-        return self._requests(self.positions)
+        return self._at(self.batch, self.positions)
 
     def tell(self) -> list[CommandsSent]:
         """Emit the event that this is sent, for each shard."""

@@ -44,7 +44,6 @@ from shardkit.operations.commands import (
     Shard,
 )
 from shardkit.operations.kept import kept_with
-from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import reads_only
 
 ATTEMPTS = 3
@@ -104,21 +103,16 @@ class LinkReads:
     def _of(self, component: Component, number: int | None) -> ReadFrom | None:
         return self._read_from or component.entry_of(Shard(component.name, number)).read_from
 
-    def send(self, link: Any, batch: Batch, topology: Topology) -> Replies:
-        """Send a batch over a blocking link, like the link itself."""
-        found = {name: topology.component(name) for name in _names(batch)}
-        return run_steps(self._steps(link, topology, batch, found))
+    def send(self, link: Any, batch: Batch, topology: Topology) -> Any:
+        """Send a batch over a link, like the link itself; of an awaiting one, a coroutine."""
+        return link.run(self._steps(link, topology, batch))
 
-    async def asend(self, link: Any, batch: Batch, topology: Topology) -> Replies:
-        """Send a batch over an awaiting link; see `send`."""
-        found = {name: await topology.acomponent(name) for name in _names(batch)}
-        return await arun_steps(self._steps(link, topology, batch, found))
-
-    def _steps(
-        self, link: Any, topology: Topology, batch: Batch, components: Mapping[str, Component]
-    ) -> Steps[Replies]:
+    def _steps(self, link: Any, topology: Topology, batch: Batch) -> Steps[Replies]:
         """Send a batch to replicas if it only reads, else to the masters."""
         send = partial(link.send, topology=topology)
+        components: dict[str, Component] = {}
+        for name in components_in(batch, range(len(batch))):
+            components[name] = yield partial(link.component, topology, name)
         replies: Replies
         if self._read_from is None and not any(each.splits_reads for each in components.values()):
             replies = yield partial(send, batch, clients=self._clients)
@@ -194,10 +188,6 @@ def _begun(face: Any, begin: Callable[[], ReadTarget | None]) -> Steps[ReadTarge
     while (choice := begin()) is None:
         yield partial(face.sleep, HELD)
     return choice
-
-
-def _names(batch: Batch) -> set[str]:
-    return components_in(batch, range(len(batch)))
 
 
 # ---- clients of users
