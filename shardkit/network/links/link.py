@@ -709,8 +709,8 @@ class AwaitingLink(Link):
             return await arun_steps(self.dispatch(batch, topology, clients))
         told = tell_short(endpoint.policy, batch) if handlers else None
         deadline = earliest(access.policy.deadline)
-        size, raw = len(batch), self._raw
-        received = await connection.submit(data, size, database, raw, deadline, does)
+        chunks, raw = ((data, len(batch)),), self._raw
+        received = await connection.submit(chunks, (database,), raw, deadline, does)
         if not received.refused:
             if told is not None:
                 settled(told, None, written=received.written)
@@ -778,7 +778,7 @@ class AwaitingLink(Link):
                 alone.append(_exchange_alone(holder, attempt, chunks, self._raw))
             else:  # a future: a task for each would cost more than all the rest
                 deadline, split = attempt.deadline, partial(_split, attempt)
-                future = connection.submit_chunks(
+                future = connection.submit(
                     chunks, databases, self._raw, deadline, attempt.does, split
                 )
                 in_flight.append((attempt, future))

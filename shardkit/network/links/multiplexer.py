@@ -309,26 +309,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._incomplete = 0  # bytes of the reply that has begun to come
         self._string: _LargeString | None = None  # that reply
 
-    def submit_chunks(
-        self,
-        chunks: Sequence[Chunk],
-        databases: Sequence[ClientDatabase],
-        raw: bool,
-        deadline: Deadline | None,
-        does: int,
-        split: Callable[[Received | None], list[Part]],
-    ) -> asyncio.Future[Received]:
-        """Queue chunks, with SELECT in front of the commands for each of several databases.
-
-        What must be sent alone is what ``split`` returns; see `QueuedRequest` and `submit`.
-        """
-        database = databases[0] if len(databases) == 1 else None
-        request = QueuedRequest(chunks, self._loop.create_future(), database, raw, does)
-        if database is None:
-            request.databases, request.split = databases, split
-        size = sum(len(data) for data, _ in chunks)
-        return self._queue(request, request.unwritten, size, deadline)
-
     def _parts_of(
         self, request: QueuedRequest, replies: Received | None = None
     ) -> list[QueuedRequest]:
@@ -356,25 +336,28 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def submit(
         self,
-        data: bytes,
-        replies: int,
-        database: ClientDatabase,
+        chunks: Sequence[tuple[bytes, int]],
+        databases: Sequence[ClientDatabase],
         raw: bool,
         deadline: Deadline | None,
         does: int,
+        split: Any = None,
     ) -> asyncio.Future[Received]:
-        """Queue packed commands for a database; return the future of their replies.
+        """Queue chunks of packed commands for a database; return the future of their replies.
 
-        With ``raw`` these are bytes, else as the entry says. ``does`` are their effects.
+        Or for several, with SELECT in front of each one's; then what must be sent alone is what
+        ``split`` returns, see `QueuedRequest`. With ``raw``, replies are bytes, else as the entry
+        says. ``does`` are the commands' effects.
         """
         future = self._loop.create_future()
-        request = QueuedRequest(((data, replies),), future, database, raw, does)
-        return self._queue(request, replies, len(data), deadline)
-
-    def _queue(
-        self, request: QueuedRequest, replies: int, size: int, deadline: Deadline | None
-    ) -> asyncio.Future[Received]:
-        future = request.future
+        request = QueuedRequest(chunks, future, databases[0], raw, does)
+        if len(databases) > 1:
+            request.database, request.databases, request.split = None, databases, split
+        data, replies = chunks[0]
+        size = len(data)
+        for data, count in chunks[1:]:
+            size += len(data)
+            replies += count
         if self._breaker is not None and self._breaker.opened:
             request.fail(self._breaker.error(), sent=False)
             return future

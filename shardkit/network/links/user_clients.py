@@ -363,8 +363,8 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
             return await self._as_redis_py(args, options)
         deadline = earliest(pool.policy.deadline)
         told = _told(pool, args) if handlers else None
-        data, does = packed
-        received = await connection.submit(data, 1, pool.database, False, deadline, does)
+        (data, does), databases = packed, (pool.database,)
+        received = await connection.submit(((data, 1),), databases, False, deadline, does)
         lost = received.lost
         if lost is not None:
             if told is not None:
