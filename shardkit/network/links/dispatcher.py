@@ -43,6 +43,7 @@ from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
+    is_script_missing,
     is_unblocked,
     is_unready,
     node_of,
@@ -58,12 +59,10 @@ from shardkit.network.links.server_request import (
     MOVING,
     Attempt,
     failure,
-    lacks_script,
     may_repeat,
     only_reads,
     patience_with,
     pause_before,
-    settle,
 )
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -432,8 +431,11 @@ class Dispatcher:
         last = outcome.tries >= MAX_ATTEMPTS - 1
         for position, request, reply in attempt.unpack(attempt.values(attempt.replies)):
             if not isinstance(reply, Exception):
-                out[position], failed = settle(attempt, request, reply)
-                out.failed = out.failed or failed
+                out[position] = reply
+                commands = request.commands if isinstance(request, Transaction) and reply else ()
+                for n, command in enumerate(commands):
+                    if isinstance(reply[n], Exception):
+                        reply[n], out.failed = attempt.refusal(command, reply[n]), True
                 continue
             unblocked = attempt.block is not None and is_unblocked(reply)
             # A split may have left the cluster, and refuses what its clients have not read of yet.
@@ -442,7 +444,7 @@ class Dispatcher:
             refused = unblocked or left or is_unready(reply)
             moving = attempt.node is not None and isinstance(reply, MOVING)
             waits = refused or (moving and isinstance(reply, TryAgainError))
-            lacks = lacks_script(request, reply)
+            lacks = is_script_missing(reply) and getattr(request, "script", None) is not None
             if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
                 outcome.redirected[position] = None
             elif waits and outcome.waited <= patience_with(attempt.owner):

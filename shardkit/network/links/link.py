@@ -797,10 +797,10 @@ def _split(attempt: Attempt, received: Received | None = None) -> list[Part]:
     else:
         _receive(attempt, received)
         attempt.ended_parts, again = attempt.outcomes()
-    parts = []
+    parts: list[Part] = []
     for part in again:
         part.confirms = False
-        parts.append(Part(part, part.chunks(), part.databases[0], part.does))
+        parts.append((part, part.chunks(), part.databases[0], part.does))
     return parts
 
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from hiredis import PushNotification
 from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
@@ -183,27 +183,6 @@ class QueuedRequest:
         copied.is_copy = True
         return copied
 
-    def limit(
-        self,
-        deadline: Deadline,
-        loop: asyncio.AbstractEventLoop,
-        told: Callable[[Exception], object],
-    ) -> None:
-        """Fail when a deadline passes, and tell that; the connection stays in use."""
-        left = deadline.left()
-        if left <= 0:
-            self.fail(deadline.passed(), sent=False)
-            return
-        started = time.monotonic()
-
-        def expire() -> None:
-            error = deadline.passed(time.monotonic() - started)
-            self.fail(error, self.sent)
-            told(error)
-
-        timer = loop.call_later(left, expire)
-        self.future.add_done_callback(lambda _: timer.cancel())
-
     def rewind(self) -> None:
         """Be as if it was not sent: SELECT was refused, and nothing was executed."""
         self.sent, self.written, self.confirms = False, 0, True
@@ -218,13 +197,8 @@ class QueuedRequest:
             self.future.set_result(self.replies)
 
 
-class Part(NamedTuple):
-    """The commands for one of several databases, and what their sender knows them by."""
-
-    attempt: Any
-    chunks: Sequence[Chunk]
-    database: ClientDatabase
-    does: int
+Part: TypeAlias = tuple[Any, Sequence[Chunk], ClientDatabase, int]
+"""The commands for one of several databases: what their sender knows them by, and what they do."""
 
 
 class _LargeString:
@@ -321,7 +295,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             future = self._loop.create_future()
             part = QueuedRequest(chunks, future, database, request.raw, does)
             if request.deadline is not None:
-                part.limit(request.deadline, self._loop, self._note_silence)
+                self._limit(part, request.deadline)
             futures.append((attempt, future))
             parts.append(part)
         request.replies.parts = futures
@@ -363,7 +337,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return future
         if deadline is not None and deadline.at != math.inf:
             request.deadline = deadline
-            request.limit(deadline, self._loop, self._note_silence)
+            self._limit(request, deadline)
             if future.done():
                 return future
         lane, waiting = self, self._waiting
@@ -381,6 +355,21 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             lane._write()
             lane._write_scheduled = True
         return future
+
+    def _limit(self, request: QueuedRequest, deadline: Deadline) -> None:
+        """Have a request fail when a deadline passes; the connection stays in use."""
+        left, started = deadline.left(), time.monotonic()
+        if left <= 0:
+            request.fail(deadline.passed(), sent=False)
+            return
+
+        def expire() -> None:
+            error = deadline.passed(time.monotonic() - started)
+            request.fail(error, request.sent)
+            self._note_silence(error)
+
+        timer = self._loop.call_later(left, expire)
+        request.future.add_done_callback(lambda _: timer.cancel())
 
     def _note_silence(self, error: Exception) -> None:
         """Report to the circuit breaker that a caller's deadline has passed in silence.

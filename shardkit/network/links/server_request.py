@@ -6,7 +6,7 @@
     requests   shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
     chunks     each server's requests packed, cut every 256 KiB or 1,000 requests
 
-`may_repeat`, `lacks_script`, `pause_before` and `patience_with` are the rules for retries. A script
+`may_repeat`, `pause_before` and `patience_with` are the rules for retries. A script
 is sent by its SHA-1. If the server may lack it, the first call sends the text, which it caches.
 """
 
@@ -604,11 +604,6 @@ def _with_text(command: Command) -> Sequence[Argument]:
     return ("EVAL", command.script.text, *command.args[2:])
 
 
-def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
-    """Whether the server lacks the request's script, so that nothing was executed."""
-    return is_script_missing(reply) and isinstance(request, Command) and request.script is not None
-
-
 def pause_before(attempt: int) -> float:
     """Return the seconds to wait before an attempt; none before the first two."""
     return min(0.0025 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
@@ -725,14 +720,3 @@ def only_reads(request: Command | Transaction) -> bool:
         return False
     args, script = request.args, request.script
     return reads_only(args) if script is None else len(args) - 3 - int(args[2]) <= script.reads
-
-
-def settle(attempt: Attempt, request: Command | Transaction, reply: Reply) -> tuple[Reply, bool]:
-    """Return the final reply, and whether that holds a failure."""
-    failed = False
-    if isinstance(request, Transaction) and reply is not None:
-        for n, inner in enumerate(reply):
-            if isinstance(inner, Exception):
-                reply[n] = attempt.refusal(request.commands[n], inner)
-                failed = True
-    return reply, failed
