@@ -24,9 +24,9 @@ from shardkit.network.links.grouping import components_in
 from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import is_read
 from shardkit.operations.commands import (
+    Columns,
     Command,
     CommandList,
-    PlainCommands,
     Replies,
     Reply,
     To,
@@ -51,9 +51,6 @@ class NearLink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
-    def start(self, *batch: Any) -> None:
-        """Leave every batch to `send`."""
-
     def send(self, batch: Any, topology: Any = None) -> Any:
         """Carry a batch; see `BlockingLink.send`."""
         return self._link.run(self._steps(batch, partial(self._link.send, topology=topology)))
@@ -74,7 +71,7 @@ class NearLink:
                         near.forget_keys(keys_in(request))
         found = {name: self._near[name] for name in names & self._near.keys()}
         usable = {name: near for name, near in found.items() if near.reads_master()}
-        uniform = usable.get(_component(batch.to)) if isinstance(batch, PlainCommands) else None
+        uniform = usable.get(_component(batch.to)) if isinstance(batch, Columns) else None
         rows = batch.rows if uniform else [command.args for command in batch]
         out, misses, raw = Replies([None] * len(rows)), [], self._raw
         for position, row in enumerate(rows):

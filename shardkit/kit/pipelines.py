@@ -29,10 +29,10 @@ from shardkit.network.links.grouping import locate
 from shardkit.network.links.resp import pack
 from shardkit.operations.commands import (
     Batch,
+    Columns,
     Key,
     Locate,
     Partial,
-    PlainCommands,
     Replies,
     Reply,
     Shard,
@@ -264,7 +264,8 @@ class _Prepared:
             for part in split
         ):
             if self._rows:
-                yield False, PlainCommands(component.name, self._keys, self._rows, self._numbers)
+                rows = Columns.of_rows(component.name, self._keys, self._rows, self._numbers)
+                yield False, rows
             return
         self._parts = {
             n: self._parts.get(n) or _split_one(n, command, component)

@@ -171,48 +171,7 @@ class Partial(CommandList):
     partial = True
 
 
-class PlainCommands(Sequence["Command | Transaction"]):
-    """A batch of commands for one component, given as tuples; none is built unless accessed.
-
-    For commands of several kinds, without scripts, that neither block nor are marked idempotent.
-    ``rows`` has the name and arguments of each; ``numbers`` the number of each key's shard, if
-    ``to`` is a component and they are known.
-    """
-
-    __slots__ = ("keys", "numbers", "rows", "to")
-
-    def __init__(
-        self,
-        to: To,
-        keys: Sequence[Key],
-        rows: Sequence[tuple[Argument, ...]],
-        numbers: Sequence[int | None] | None = None,
-    ) -> None:
-        self.to = to
-        self.keys = keys
-        self.rows = rows
-        self.numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @overload
-    def __getitem__(self, at: int) -> Command: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
-    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
-        if isinstance(at, slice):
-            return [self[n] for n in range(len(self))[at]]
-        return self._command(at)
-
-    def _command(self, at: int) -> Command:
-        return Command(self.to, self.keys[at], self.rows[at])
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.to!r}, {len(self)} commands)"
-
-
-class Columns(PlainCommands):
+class Columns(Sequence["Command | Transaction"]):
     """A batch of uniform commands, given by column.
 
     Equivalent to a list of commands, in half of the time, because none is built unless accessed::
@@ -233,7 +192,7 @@ class Columns(PlainCommands):
         ValueError: the columns have different lengths.
     """
 
-    __slots__ = ("coalesced", "idempotent", "more", "name")
+    __slots__ = ("_rows", "coalesced", "idempotent", "keys", "more", "name", "numbers", "to")
 
     def __init__(
         self,
@@ -253,6 +212,7 @@ class Columns(PlainCommands):
         self.idempotent = idempotent
         self.coalesced = coalesced
         self.numbers: Sequence[int | None] | None = None
+        self._rows: Sequence[tuple[Argument, ...]] | None = None
 
     @classmethod
     def each(
@@ -261,20 +221,56 @@ class Columns(PlainCommands):
         """Return the same command, with the same further arguments, for every key."""
         return cls(to, name, keys, *([arg] * len(keys) for arg in args), idempotent=idempotent)
 
-    @property
-    def rows(self) -> list[tuple[Argument, ...]]:  # type: ignore[override]  # made when asked for
-        """The name and arguments of each."""
-        return list(zip(repeat(self.name), self.keys, *self.more))
+    @classmethod
+    def of_rows(
+        cls,
+        to: To,
+        keys: Sequence[Key],
+        rows: Sequence[tuple[Argument, ...]],
+        numbers: Sequence[int | None] | None = None,
+    ) -> Columns:
+        """Return commands of several kinds, without scripts, whose ``name`` is empty.
 
-    def _command(self, at: int) -> Command:
-        key = self.keys[at]
-        args = (self.name, key, *(column[at] for column in self.more))
+        ``rows`` has the name and arguments of each; ``numbers`` the number of each key's shard, if
+        ``to`` is a component and they are known.
+        """
+        batch = cls(to, "", keys)
+        batch.numbers, batch._rows = numbers, rows
+        return batch
+
+    @property
+    def rows(self) -> Sequence[tuple[Argument, ...]]:
+        """The name and arguments of each."""
+        if self._rows is None:
+            return list(zip(repeat(self.name), self.keys, *self.more))
+        return self._rows
+
+    def kinds(self) -> set[tuple[Argument, int]]:
+        """Return the names, with the numbers of arguments and the name."""
+        if self._rows is None:
+            return {(self.name, 2 + len(self.more))} if self.keys else set()
+        return {(row[0], len(row)) for row in self._rows}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, at: int) -> Command: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
+    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
+        if isinstance(at, slice):
+            return [self[n] for n in range(len(self))[at]]
+        key, rows = self.keys[at], self._rows
+        args = (self.name, key, *(column[at] for column in self.more)) if rows is None else rows[at]
         return Command(self.to, key, args, None, self.idempotent)
 
     def __iter__(self) -> Iterator[Command]:
-        to, idempotent = self.to, self.idempotent
-        for args in zip(repeat(self.name), self.keys, *self.more):
-            yield Command(to, args[1], args, None, idempotent)
+        for key, args in zip(self.keys, self.rows, strict=True):
+            yield Command(self.to, key, args, None, self.idempotent)
+
+    def __repr__(self) -> str:
+        return f"Columns({self.to!r}, {len(self)} commands)"
 
 
 class Pause(NamedTuple):

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import (
     DamagedDataError,
@@ -73,6 +73,22 @@ class _StepRunner:
     _send: Callable[[Any], Any]
     _call: Callable[[Any], Any]
     _send_within: Callable[[Any, float], Any]
+    _undo: Callable[[Any], Any]
+    run: Callable[[Any], Any]
+
+    def _ended(
+        self, error: BaseException, steps: Any, event: Any, *exchanges: Any
+    ) -> Generator[Any, Any, None]:
+        """Let an operation that an error ends undo what it did; raise what explains the error."""
+        failure = _explained(error, steps, *exchanges)
+        if (step := _interrupt(steps, error)) is not None:
+            yield partial(self._undo, _rest(steps, step))
+        if isinstance(failure, _LOCATED):
+            yield partial(self.run, _located(failure))
+        if event is not None:
+            finished(event, failure)
+        if failure is not error:
+            raise failure from error
 
     def _run_step(self, step: Any) -> Any:
         """Carry out a step; on the awaiting face, return an awaitable."""
@@ -131,43 +147,16 @@ class BlockingDriver(_StepRunner):
                 finished(call, None)
             return value
         except BaseException as error:
-            failure = _explained(error, steps, (sent, replies), past, older)
-            if (step := _interrupt(steps, error)) is not None:
-                with suppress(Exception, Interrupted), within(None):
-                    while True:  # until StopIteration
-                        step = _answer(steps, step, self._run_step(step))
-            if isinstance(failure, _LOCATED):
-                self.run(_located(failure))
-            if call is not None:
-                finished(call, failure)
-            if failure is not error:
-                raise failure from error
+            run_steps(self._ended(error, steps, call, (sent, replies), past, older))
             raise
 
     def iterate(self, steps: Stream[T]) -> Generator[T, None, None]:
         """Run a stream: yield its values one by one."""
-        past: Any = None
-        sent = replies = None
+        pages: _Pages[T] = _Pages(self, steps)
         try:
-            step: Any = next(steps)
-            while True:
-                if isinstance(step, Page):
-                    yield from step
-                    step = None  # so that only one page is held at a time
-                    step = next(steps)
-                else:
-                    past, sent = (sent, replies), step
-                    replies = self._run_step(step)
-                    step = _answer(steps, step, replies)
-        except StopIteration:
-            return
-        except Exception as error:
-            failure = _explained(error, steps, (sent, replies), past)
-            if isinstance(failure, _LOCATED):
-                self.run(_located(failure))
-            if failure is not error:
-                raise failure from error
-            raise
+            while (page := run_steps(pages.following())) is not None:
+                yield from page
+                del page  # so that only one page is held at a time
         finally:
             steps.close()
 
@@ -182,18 +171,18 @@ class BlockingDriver(_StepRunner):
         with call_context(), observed("together"):
             lock_step = _LockStep(operations)
             try:
-                self._take_turns(lock_step)
+                run_steps(lock_step.turns(), self._run_step)
             except BaseException:
                 if lock_step.interrupt():
-                    with suppress(Exception), within(None):
-                        self._take_turns(lock_step)
+                    self._undo(lock_step.turns())
                 raise
             for error in lock_step.unlocated():
                 self.run(_located(error))
             return lock_step.values()
 
-    def _take_turns(self, lock_step: _LockStep) -> None:
-        run_steps(lock_step.turns(), self._run_step)
+    def _undo(self, steps: Generator[Any, Any, None]) -> None:
+        with suppress(Exception, Interrupted), within(None):
+            run_steps(steps, self._run_step)
 
     def _send_within(self, batch: Batch, seconds: float) -> Any:
         with DeadlineBlock(seconds):
@@ -208,7 +197,7 @@ class AwaitingDriver(_StepRunner):
 
     def __init__(self, link: Any) -> None:
         self.link = link
-        self._send, self._start = link.send, link.start
+        self._send = link.send
 
     async def run(self, steps: Operation[T]) -> T:
         """Run an operation and return its value; see `BlockingDriver.run`."""
@@ -224,15 +213,7 @@ class AwaitingDriver(_StepRunner):
             while True:
                 older, past, sent = past, (sent, replies), step
                 if type(step) is list:
-                    waiting = None if handlers else self._start(step)
-                    if waiting is None:
-                        replies = await self._send(step)
-                    else:  # the usual case, by which no further coroutine runs
-                        replies = await waiting[0]
-                        if not replies.refused:
-                            step = steps.send(replies)
-                            continue
-                        replies = await self.link.finish(step, waiting)
+                    replies = await self._send(step)
                     if not replies.failed:
                         step = steps.send(replies)
                         continue
@@ -245,42 +226,17 @@ class AwaitingDriver(_StepRunner):
                 finished(call, None)
             return value
         except BaseException as error:
-            failure = _explained(error, steps, (sent, replies), past, older)
-            if (step := _interrupt(steps, error)) is not None:
-                await shielded(self._run_on(steps, step))
-            if isinstance(failure, _LOCATED):
-                await self.run(_located(failure))
-            if call is not None:
-                finished(call, failure)
-            if failure is not error:
-                raise failure from error
+            await arun_steps(self._ended(error, steps, call, (sent, replies), past, older))
             raise
 
     async def iterate(self, steps: Stream[T]) -> AsyncGenerator[T, None]:
         """Run a stream: yield its values one by one."""
-        past: Any = None
-        sent = replies = None
+        pages: _Pages[T] = _Pages(self, steps)
         try:
-            step: Any = next(steps)
-            while True:
-                if isinstance(step, Page):
-                    for value in step:
-                        yield value
-                    step = None
-                    step = next(steps)
-                else:
-                    past, sent = (sent, replies), step
-                    replies = await self._run_step(step)
-                    step = _answer(steps, step, replies)
-        except StopIteration:
-            return
-        except Exception as error:
-            failure = _explained(error, steps, (sent, replies), past)
-            if isinstance(failure, _LOCATED):
-                await self.run(_located(failure))
-            if failure is not error:
-                raise failure from error
-            raise
+            while (page := await arun_steps(pages.following())) is not None:
+                for value in page:
+                    yield value
+                del page  # so that only one page is held at a time
         finally:
             steps.close()
 
@@ -289,19 +245,19 @@ class AwaitingDriver(_StepRunner):
         with call_context(), observed("together"):
             lock_step = _LockStep(operations)
             try:
-                await self._take_turns(lock_step)
+                await arun_steps(lock_step.turns(), self._run_step)
             except GeneratorExit:
                 raise
             except BaseException:
                 if lock_step.interrupt():
-                    await shielded(self._take_turns(lock_step))
+                    await self._undo(lock_step.turns())
                 raise
             for error in lock_step.unlocated():
                 await self.run(_located(error))
             return lock_step.values()
 
-    async def _take_turns(self, lock_step: _LockStep) -> None:
-        await arun_steps(lock_step.turns(), self._run_step)
+    async def _undo(self, steps: Generator[Any, Any, None]) -> None:
+        await shielded(arun_steps(steps, self._run_step))
 
     def _run_step(self, step: Any) -> Any:
         undo = step.undo if isinstance(step, CommandList) else None
@@ -319,11 +275,6 @@ class AwaitingDriver(_StepRunner):
         except asyncio.CancelledError:
             await shielded(undo())
             raise
-
-    async def _run_on(self, steps: Operation[Any], step: Any) -> None:
-        with suppress(StopIteration):
-            while True:
-                step = _answer(steps, step, await self._run_step(step))
 
     async def _send_within(self, batch: Batch, seconds: float) -> Any:
         with DeadlineBlock(seconds):
@@ -375,6 +326,42 @@ def _located(error: DamagedDataError | UnexpectedReply) -> Operation[None]:
     if error.place and not error.shard:
         [(shard, _)] = yield Locate([(error.place, error.key)])
         error.shard = str(shard)
+
+
+def _rest(steps: Operation[Any], step: Any) -> Generator[Any, Any, None]:
+    """Yield the rest of an operation's steps, from one that it has yielded."""
+    with suppress(StopIteration):
+        while True:
+            step = _answer(steps, step, (yield step))
+
+
+class _Pages(Generic[T]):
+    """The pages of a stream."""
+
+    def __init__(self, driver: _StepRunner, steps: Stream[T]) -> None:
+        self._driver = driver
+        self._steps = steps
+        self._exchanges: tuple[Any, ...] = ()  # the last two
+
+    def following(self) -> Generator[Any, Any, Page[T] | None]:
+        """Return the next page, None at the end: yield calls of what must be done before."""
+        steps, driver = self._steps, self._driver
+        try:
+            step: Any = next(steps)
+            while not isinstance(step, Page):
+                replies = yield partial(driver._run_step, step)
+                self._exchanges = (step, replies), *self._exchanges[:1]
+                step = _answer(steps, step, replies)
+        except StopIteration:
+            return None
+        except Exception as error:
+            failure = _explained(error, steps, *self._exchanges)
+            steps.close()
+            yield from driver._ended(failure, steps, None)
+            if failure is not error:
+                raise failure from error
+            raise
+        return step
 
 
 def _interrupt(steps: Operation[Any], error: BaseException) -> Any:

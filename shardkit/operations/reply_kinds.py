@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, TypeGuard
 
 from shardkit.errors import ShardFailure, ShardKitError, UnexpectedReply
-from shardkit.operations.commands import Batch, Command, PlainCommands, Reply, Transaction
+from shardkit.operations.commands import Batch, Columns, Command, Reply, Transaction
 
 # What reading a reply of another kind raises.
 READING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error
@@ -127,7 +127,7 @@ def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> Unexp
     pairs = chain.from_iterable(
         _each(batch, replies)
         for batch, replies in exchanges
-        if isinstance(batch, list | PlainCommands) and isinstance(replies, list)
+        if isinstance(batch, list | Columns) and isinstance(replies, list)
     )
     every = [(_is_right(*pair), *pair) for pair in pairs]
     wrong = [each for each in every if each[0] is False] or [each for each in every if not each[0]]

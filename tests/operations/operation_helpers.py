@@ -70,9 +70,6 @@ class AwaitingScriptedLink:
         self._link = ScriptedLink()
         self.record = self._link.record
 
-    def start(self, batch: Batch) -> None:
-        """Leave all to `send`."""
-
     async def send(self, batch: Batch) -> Replies:
         return self._link.send(batch)
 

@@ -20,7 +20,7 @@ from operation_helpers import (
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.operations import Command, Face, Operation, Page, Stream, Structure, operation, stream
-from shardkit.operations.commands import PlainCommands
+from shardkit.operations.commands import Columns
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -230,8 +230,8 @@ def test_what_a_method_returns_is_shown_as_its_steps_say_it() -> None:
 
 
 def test_plain_commands_are_built_when_they_are_looked_at() -> None:
-    plain = PlainCommands("c", ["a", "b", "c"], [("GET", key) for key in "abc"])
-    assert repr(plain) == "PlainCommands('c', 3 commands)"
+    plain = Columns.of_rows("c", ["a", "b", "c"], [("GET", key) for key in "abc"])
+    assert repr(plain) == "Columns('c', 3 commands)"
     assert plain[1] == Command("c", "b", ("GET", "b"))
     assert plain[::2] == [plain[0], plain[2]]
     assert list(plain) == plain[:]

@@ -57,7 +57,7 @@ from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.server_request import MOVING, patience_with, pause_before
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
-from shardkit.operations.commands import Batch, Command, PlainCommands, Reply, Shard, Transaction
+from shardkit.operations.commands import Batch, Columns, Command, Reply, Shard, Transaction
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
@@ -130,6 +130,7 @@ class _Route(Topology):
 class _OnLink:
     """What both faces share."""
 
+    run: Callable[[Steps[Any]], Any]
     place: Any = None  # where its component is; None for a client without a kit
     link_class: Callable[..., Any]
     _route: Any = None
@@ -154,6 +155,26 @@ class _OnLink:
         if not keys or len(set(map(slot_of, keys))) > 1:  # redis-py knows what to do
             return None
         return [as_command(self.place.component.name, keys[0], args)]
+
+    @run_by_face
+    def execute_command(self: Any, *args: Any, **options: Any) -> Steps[Any]:
+        """Execute a command, over the link if it has keys."""
+        batch = self._batch(args, options)
+        if batch is not None:
+            try:
+                [reply] = yield partial(self.send, batch, NEVER_DECODE in options)
+            except InvalidArgumentError:
+                pass  # redis-py takes more kinds, and names the others
+            else:
+                return self.value(args, options, reply)
+        if self.place is not None and (component := self.place.left()) is not None:
+            self.place.number(component, args)  # refuses it if it has no key
+        with self.watching(args):
+            self._open()
+            return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
+
+    def _open(self) -> None:
+        """Discover the cluster again if it was closed."""
 
     def send(self, batch: Batch, raw: bool = False) -> Any:
         """Send requests over the link; with ``raw``, replies are bytes."""
@@ -211,11 +232,6 @@ class _OnLink:
             pipe.begin(self, bool(transaction))
         return pipe
 
-    def refuse_keyless(self, args: Sequence[Any]) -> None:
-        """Refuse a command without keys if the keys are elsewhere."""
-        if self.place is not None and (component := self.place.left()) is not None:
-            self.place.number(component, args)
-
 
 def _keys(args: Sequence[Any]) -> list[Any]:
     """Return the keys by which a link may route a command; none if it must not."""
@@ -235,21 +251,7 @@ class LinkedClusterClient(_OnLink, ClusterClient):
     """
 
     link_class = BlockingLink
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, over the link if it has keys."""
-        batch = self._batch(args, options)
-        if batch is not None:
-            try:
-                [reply] = self.send(batch, NEVER_DECODE in options)
-            except InvalidArgumentError:
-                pass  # redis-py takes more kinds, and names the others
-            else:
-                return self.value(args, options, reply)
-        self.refuse_keyless(args)
-        with self.watching(args):
-            self._open()
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+    run = staticmethod(partial(run_steps, errors=BaseException))
 
     def send(self, batch: Batch, raw: bool = False) -> Any:
         """Send requests over the link; with ``raw``, replies are bytes."""
@@ -265,20 +267,7 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
     """redis-py's awaiting cluster client over a link."""
 
     link_class = AwaitingLink
-
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command, over the link if it has keys."""
-        batch = self._batch(args, options)
-        if batch is not None:
-            try:
-                [reply] = await self.send(batch, NEVER_DECODE in options)
-            except InvalidArgumentError:
-                pass  # redis-py takes more kinds, and names the others
-            else:
-                return self.value(args, options, reply)
-        self.refuse_keyless(args)
-        with self.watching(args):
-            return await super().execute_command(*args, **options)
+    run = staticmethod(partial(arun_steps, errors=BaseException))
 
 
 _Collected: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -301,26 +290,31 @@ class _Pipeline:
         self.collected, self.watches, self.watched = [], False, None
         self.queues = False  # after MULTI
 
-    def collect(self, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Collect a command; return whether redis-py's own code must do that."""
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Collect a command; with watched keys, execute it."""
         options.pop("keys", None)  # for its cache; its transactions would give it to callbacks
         if self.is_transaction and str_if_bytes(args[0]).upper() == "WATCH":
             self.start_watching()
-        if not self.watches:
-            self.collected.append((args, options))
-        return self.watches
+        call = partial(super().execute_command, *args, **options)  # type: ignore[misc]
+        if self.watches and not self.queues:
+            return self.follow(call, args)
+        self.collected.append((args, options))
+        return call() if self.watches else self
+
+    def multi(self) -> None:
+        """Collect commands from now on, even if keys are watched."""
+        super().multi()  # type: ignore[misc]
+        self.queues = self.watches
 
     def start_watching(self) -> None:
         """Leave everything to redis-py's own code from now on."""
         self.watches = self.is_transaction
-        for args, options in self.take() if self.watches else ():
-            self.execute_command(*args, **options)  # type: ignore[attr-defined]
+        for args, options in self.collected if self.watches else ():
+            super().execute_command(*args, **options)  # type: ignore[misc]
 
     @run_by_face
-    def follow(
-        self, call: Callable[[], Any], *commands: Sequence[Any], found: Any = None
-    ) -> Steps[Any]:
-        """Call redis-py's own code, and again if a slot has moved; ``found`` was returned already.
+    def follow(self, call: Callable[[], Any], *commands: Sequence[Any]) -> Steps[Any]:
+        """Call redis-py's own code, and again if a slot has moved.
 
         Raises:
             WatchError: the slot of watched keys has moved.
@@ -337,12 +331,11 @@ class _Pipeline:
                     yield partial(self.sleep, pause)
                     yield partial(learn_slots, self.client)
                 with self.client.watching(*commands or [("EXEC",)]):
-                    value = yield partial(_made, found, call)
+                    value = yield call
                 break
             except MOVING as error:
                 if self.watched is not None:
                     raise WatchError("Slot rebalancing occurred while watching keys") from error
-                found = None
                 waited += pause_before(attempt + 1)
                 if waited > patience_with(self.client):
                     raise
@@ -384,7 +377,7 @@ class _Pipeline:
         name, commands = self.client.place.component.name, []
         plain = [args for args, options in collected if _is_plain(args, options)]
         if len(plain) == len(collected) and not self.is_transaction:
-            return PlainCommands(name, [args[1] for args in plain], plain)
+            return Columns.of_rows(name, [args[1] for args in plain], plain)
         for args, options in collected:
             if _is_plain(args, options):
                 commands.append(Command(name, args[1], args))
@@ -453,10 +446,6 @@ class _Pipeline:
         return values
 
 
-def _made(found: Any, call: Callable[[], Any]) -> Any:
-    return call() if found is None else found
-
-
 def _is_plain(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     return bool(args) and _OF_REDIS_PY.isdisjoint(options) and has_plain_form(args[0], len(args))
 
@@ -470,21 +459,6 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
     """redis-py's pipeline of a cluster, over a link."""
 
     run, sleep = staticmethod(run_steps), staticmethod(sleep)
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Collect a command; with watched keys, execute it."""
-        if not self.collect(args, options):
-            return self
-        call = partial(super().execute_command, *args, **options)
-        if not self.queues:
-            return self.follow(call, args)
-        self.collected.append((args, options))
-        return call()
-
-    def multi(self) -> None:
-        """Collect commands from now on, even if keys are watched."""
-        super().multi()  # type: ignore[no-untyped-call]
-        self.queues = self.watches
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
@@ -531,14 +505,6 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
     __slots__ = ()
     run, sleep = staticmethod(arun_steps), staticmethod(asyncio.sleep)
 
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Collect a command; with watched keys, execute it."""
-        if not self.collect(args, options):
-            return self
-        call = partial(super().execute_command, *args, **options)
-        found: Any = call()
-        return self.follow(call, args, found=found) if asyncio.iscoroutine(found) else found
-
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
         """Execute what was collected."""
         collected = self.take()
@@ -548,7 +514,8 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
                     replies = await self.send(collected, batch)
                     return self.values(collected, replies, raise_on_error)
             commands = [args for args, _ in collected]
-            call = partial(self.by_redis_py, collected, raise_on_error, False)
+            queued = () if self.watches else collected
+            call = partial(self.by_redis_py, queued, raise_on_error, False)
             if self.is_transaction:
                 return await self.follow(call, *commands)
             with self.client.watching(*commands):  # without sending anything again

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain, starmap, zip_longest
 from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
+    is_script_missing,
     is_unblocked,
     is_unready,
     node_of,
@@ -58,18 +59,16 @@ from shardkit.network.links.server_request import (
     MOVING,
     Attempt,
     failure,
-    lacks_script,
     may_repeat,
     only_reads,
     patience_with,
     pause_before,
-    settle,
 )
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
+    Columns,
     Command,
-    PlainCommands,
     Replies,
     Shard,
     Transaction,
@@ -120,7 +119,7 @@ class Dispatcher:
 
     # Of the link.
     pause: Callable[[float], Any]
-    _component: Callable[..., Any]
+    component: Callable[..., Any]
     _endpoints: Callable[..., Any]
     _learn: Callable[[Any], Any]
     _exchange: Callable[[list[Attempt]], Any]
@@ -199,7 +198,7 @@ class Dispatcher:
                 yield from self._learned(client)
             for name in outcome.unready:
                 with suppress(ShardKitError):  # the next attempt tells
-                    yield partial(self._component, topology, name, again=True)
+                    yield partial(self.component, topology, name, again=True)
             before, asked = len(pending), outcome.pause
             if outcome.failures or pending:
                 pending = _pending(batch, attempts, pending, outcome, out)
@@ -235,7 +234,7 @@ class Dispatcher:
         """
         (topology, clients), components = places, {}
         for name in components_in(batch, todo):
-            component = components[name] = yield partial(self._component, topology, name)
+            component = components[name] = yield partial(self.component, topology, name)
             if component.splits_tags:
                 require_together(batch, component)
         groups = group_by_shard(batch, todo, components)
@@ -309,7 +308,7 @@ class Dispatcher:
         """Return the attempts on a cluster: one for each node, and one for what asks it."""
         client = endpoint.access.client
         owners, reads = slot_owners(client), reads_replicas(client)
-        if isinstance(batch, PlainCommands):
+        if isinstance(batch, Columns):
             common["rows"] = batch.rows
             keys = list(map(batch.keys.__getitem__, positions))
         else:
@@ -322,7 +321,7 @@ class Dispatcher:
                     node = node_of(client, *where)
                 elif slot not in owners:  # it says why
                     node = client.get_node_from_key(key_bytes(batch[position].key))
-                elif reads and position not in redirected and _may_be_read(batch[position]):
+                elif reads and position not in redirected and only_reads(batch[position]):
                     node = replica_in(owners[slot], client.policy.near)
                 else:
                     node = owners[slot][0]
@@ -409,7 +408,7 @@ class Dispatcher:
                 outcome.stalled.add(position)
                 outcome.failures[position] = failing
                 continue
-            if of_replica and _may_be_read(request):
+            if of_replica and only_reads(request):
                 outcome.redirected[position] = None
             elif not (
                 (repeats and (moved or repeatable)) or unsent or (repeatable and pause is not None)
@@ -432,8 +431,11 @@ class Dispatcher:
         last = outcome.tries >= MAX_ATTEMPTS - 1
         for position, request, reply in attempt.unpack(attempt.values(attempt.replies)):
             if not isinstance(reply, Exception):
-                out[position], failed = settle(attempt, request, reply)
-                out.failed = out.failed or failed
+                out[position] = reply
+                commands = request.commands if isinstance(request, Transaction) and reply else ()
+                for n, command in enumerate(commands):
+                    if isinstance(reply[n], Exception):
+                        reply[n], out.failed = attempt.refusal(command, reply[n]), True
                 continue
             unblocked = attempt.block is not None and is_unblocked(reply)
             # A split may have left the cluster, and refuses what its clients have not read of yet.
@@ -442,7 +444,7 @@ class Dispatcher:
             refused = unblocked or left or is_unready(reply)
             moving = attempt.node is not None and isinstance(reply, MOVING)
             waits = refused or (moving and isinstance(reply, TryAgainError))
-            lacks = lacks_script(request, reply)
+            lacks = is_script_missing(reply) and getattr(request, "script", None) is not None
             if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
                 outcome.redirected[position] = None
             elif waits and outcome.waited <= patience_with(attempt.owner):
@@ -540,19 +542,10 @@ def node_of_short(client: Any, batch: Batch) -> Any:
         owners = slot_owners(client)
         if len(batch) == 1:
             return owners[slot_of(batch[0].key)][0]
-        if type(batch) is not PlainCommands or not all(map(_is_plain, batch.rows)):
+        if type(batch) is not Columns or not all(starmap(has_plain_form, batch.kinds())):
             return None
         found = [owners[slot][0] for slot in slots_of(batch.keys)]
         names = {node.name for node in found}  # redis-py 6 cannot hash nodes
     except LookupError:
         return None
     return found[0] if len(names) == 1 else None
-
-
-def _is_plain(row: Sequence[Any]) -> bool:
-    return has_plain_form(row[0], len(row))
-
-
-def _may_be_read(request: Command | Transaction) -> bool:
-    """Whether a replica of a cluster may answer a request."""
-    return isinstance(request, Command) and only_reads(request)

@@ -18,7 +18,6 @@ from shardkit.operations.commands import (
     Home,
     Key,
     Locate,
-    PlainCommands,
     Shard,
     ShardOf,
     To,
@@ -73,7 +72,7 @@ def components_of(targets: Iterable[To]) -> set[str]:
 
 def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
     """Return the components of the requests at the positions ``todo``."""
-    if type(batch) is Columns or type(batch) is PlainCommands:
+    if type(batch) is Columns:
         return components_of((batch.to,))
     if len(todo) == len(batch):
         return components_of(set(map(_TO_OF, batch)))
@@ -87,12 +86,12 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
     """
     if len(todo) == len(batch):
         if type(batch) is Columns:
-            uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
+            uniform = None
+            if batch.name:
+                uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
             keys = batch.keys if uniform is None else uniform.columns[0]  # encoded already
             rows = batch.rows if uniform is None else None
             return _group_all(batch.to, keys, components, rows, uniform, batch.numbers)
-        if type(batch) is PlainCommands:
-            return _group_all(batch.to, batch.keys, components, batch.rows, None, batch.numbers)
         plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if plain is not None:
             return _group_all(batch[0].to, plain[0], components, plain[1])
@@ -124,7 +123,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
 
 def require_together(batch: Batch, component: Component) -> None:
     """Refuse scripts whose keys live on several shards, as their common tag is not obeyed."""
-    if type(batch) is Columns or type(batch) is PlainCommands:
+    if type(batch) is Columns:
         return
     for request in batch:
         commands = request.commands if isinstance(request, Transaction) else (request,)
@@ -199,37 +198,32 @@ def place(to: To, key: Key, components: Components) -> Shard:
 def target_of_short(batch: Batch) -> To | None:
     """Return the common target of a few non-blocking commands; None for any other batch."""
     size = len(batch)
-    if type(batch) is PlainCommands:
+    if size == 1 and type(command := batch[0]) is Command:  # as most are
+        return command.to if command.block is None else None
+    if type(batch) is Columns:
         several = batch.numbers is not None and len(set(batch.numbers)) > 1
         return batch.to if 0 < size <= SHORT and not several else None
-    if size != 1 and (type(batch) is not list or not 0 < size <= SHORT):
+    if type(batch) is not list or not 1 < size <= SHORT:
         return None
-    target: To | None = None
     for command in batch:
         if type(command) is not Command or command.block is not None:
             return None
-        if target is None:
-            target = command.to
-        elif command.to != target:
-            return None
-    return target
+    targets = set(map(_TO_OF, batch))
+    return targets.pop() if len(targets) == 1 else None
 
 
 def place_short(batch: Batch, to: To, component: Component) -> int | None:
     """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
-    if type(batch) is PlainCommands and batch.numbers is not None:
+    if type(batch) is Columns and batch.numbers is not None:
         return batch.numbers[0]  # see `target_of_short`
-    number = _number(to, batch[0].key, component)
-    for n in range(1, len(batch)):
-        if _number(to, batch[n].key, component) != number:
-            return SEVERAL
-    return number
-
-
-def _number(to: To, key: Key, component: Component) -> int | None:
     if type(to) is str:
-        return component.number_of(key)
-    return place(to, key, {component.name: component}).number
+        number = component.number_of(batch[0].key)
+        for n in range(1, len(batch)):
+            if component.number_of(batch[n].key) != number:
+                return SEVERAL
+        return number
+    numbers = {place(to, each.key, {component.name: component}).number for each in batch}
+    return numbers.pop() if len(numbers) == 1 else SEVERAL
 
 
 def locate(request: Locate, components: Components) -> list[tuple[Shard, int | None]]:

@@ -31,9 +31,9 @@ from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, call
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 import redis.asyncio as aioredis
 from redis.exceptions import ConnectionError, RedisClusterException, RedisError
@@ -41,12 +41,12 @@ from redis.exceptions import ConnectionError, RedisClusterException, RedisError
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.events import CommandsSent, handlers, settled
+from shardkit.events import handlers, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import ALONE, STATE, WATCHES, PackedCommands, effects
+from shardkit.network.connections.effects import ALONE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import CONFIRMED, PLAIN
 from shardkit.network.connections.redis_private import (
@@ -65,7 +65,7 @@ from shardkit.network.links.grouping import (
     target_of_short,
 )
 from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
-from shardkit.network.links.resp import Chunk, pack_command
+from shardkit.network.links.resp import Chunk
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
 from shardkit.network.topology import Topology
@@ -118,7 +118,7 @@ class Link(Dispatcher):
         """Return where keys live, without an exchange with their shards."""
         found = {}
         for name in components_of(to for to, _ in request.targets):
-            found[name] = yield partial(self._component, self._topology, name)
+            found[name] = yield partial(self.component, self._topology, name)
         return locate(request, found)
 
     @run_by_face
@@ -159,7 +159,7 @@ class Link(Dispatcher):
 
     def _holder_of(self, to: To, key: Key) -> Steps[tuple[Any, Any]]:
         name = to if isinstance(to, str) else to.component
-        component = yield partial(self._component, self._topology, name)
+        component = yield partial(self.component, self._topology, name)
         number = place(to, key, {name: component}).number
         client = yield partial(self._client, component, number)
         is_cluster = hasattr(client, "nodes_manager")
@@ -172,27 +172,15 @@ class Link(Dispatcher):
 
         Return None if the batch needs the dispatcher.
         """
-        plain = None  # one command without a script, as most batches are
-        if len(batch) == 1 and type(batch[0]) is Command:
-            to, key, args, script, _, block = batch[0]
-            if block is not None:
-                return None
-            if script is None:
-                plain = args
-        else:
-            target = target_of_short(batch)
-            if target is None:
-                return None
-            to, key = target, None
+        to = target_of_short(batch)
+        if to is None:
+            return None
         component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
         if component is None or component.splits_tags:  # it must be read first, or looked at
             return None
-        if key is not None and type(to) is str:  # without further calls
-            number = component.number_of(key)
-        else:
-            number = place_short(batch, to, component)
-            if number == SEVERAL:
-                return None
+        number = place_short(batch, to, component)
+        if number == SEVERAL:
+            return None
         try:
             endpoint: Endpoint = endpoints_of(component, self._raw)[number]
         except ShardFailure:
@@ -203,14 +191,8 @@ class Link(Dispatcher):
             node = node_of_short(owner, batch)
             if node is None:
                 return None
-        if plain is None:
-            packed = pack_short(batch, self.loaded, owner, "" if node is None else node.name)
-            return None if packed is None else (endpoint, node, *packed)
-        try:
-            data, does = pack_command(plain), effects(plain)
-        except (TypeError, UnicodeEncodeError):
-            return None
-        return None if does & (STATE | WATCHES) else (endpoint, node, data, does)  # it is refused
+        packed = pack_short(batch, self.loaded, owner, "" if node is None else node.name)
+        return None if packed is None else (endpoint, node, *packed)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
@@ -250,6 +232,7 @@ class BlockingLink(Link):
     run = staticmethod(run_steps)
     subscriptions_of = Subscriptions
     sleep = staticmethod(sleep)
+    in_thread: Any = staticmethod(call)
 
     def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -275,7 +258,8 @@ class BlockingLink(Link):
             return attempt
         return run_steps(self.dispatch(batch, topology, clients, attempt))  # type: ignore[arg-type]
 
-    def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+    def component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        """Return a component, read ``again`` if that is wanted."""
         return topology.reread(name) if again else topology.component(name)
 
     def _endpoints(
@@ -374,8 +358,8 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     done: list[Attempt] = []
     again: list[Attempt] = []
     for exchange in exchanges:
-        for attempt in exchange.attempts:
-            ended, refused = attempt.outcomes()
+        if not exchange.apart:
+            ended, refused = exchange.attempt.outcomes()
             done += ended
             again += refused
     for turn in turns_of(again):
@@ -492,8 +476,7 @@ class Exchange:
             self.pool = endpoint.pool if len(attempt.endpoints) == 1 else endpoint.access.way
             self._databases = attempt.databases
         self.raw = raw
-        self._attempt = attempt
-        self.attempts = [attempt]
+        self.attempt = attempt
         self._chunks = attempt.chunks()
         self.block = attempt.block
         self.apart: list[Attempt] = []  # what is sent next instead, as a database cannot be used
@@ -540,12 +523,12 @@ class Exchange:
         self.connection = connection
         self._open()
         if not self._frame():
-            self._attempt.confirms = False
+            self.attempt.confirms = False
             refusal = run_steps(connection.select(self._databases[0]))
             if refusal is None:
                 self._frame()
             else:
-                self._attempt.refuse(refusal)
+                self.attempt.refuse(refusal)
 
     def _in_time(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.deadline is None:  # as mostly: a context manager would cost more than all the rest
@@ -576,12 +559,12 @@ class Exchange:
             for error in errors.values():
                 raise error
         if not connection.opened.issuperset(databases):
-            self.attempts, self._chunks = [], []
-            self.apart = self._attempt.apart(connection.opened)
+            self._chunks = []
+            self.apart = self.attempt.apart(connection.opened)
 
     def _frame(self) -> bool:
         """Have the requests reach opened databases; return False if SELECT must be confirmed."""
-        connection, chunks, attempt = self.connection, self._chunks, self._attempt
+        connection, chunks, attempt = self.connection, self._chunks, self.attempt
         if not chunks:
             return True
         if len(self._databases) > 1:
@@ -606,7 +589,7 @@ class Exchange:
         n = self._written
         if self.deadline is not None:
             self.deadline.require_left()
-        self._attempt.sent = True
+        self.attempt.sent = True
         connection, self._written = self.connection, n + 1
         timeout = connection.socket_timeout
         if self.block is not None:
@@ -650,7 +633,7 @@ class Exchange:
 
     def _deliver(self, error: Exception | None = None) -> None:
         """Give the attempt its replies, and the error if some have not come."""
-        attempt, replies = self._attempt, self._replies
+        attempt, replies = self.attempt, self._replies
         self.due = 0
         attempt.ended = time.perf_counter() if handlers else 0.0
         attempt.error, attempt.refused = error, self._refused
@@ -690,9 +673,6 @@ class Exchange:
 
 # ---- awaiting
 
-# The future of a batch's replies, and where it was sent: also the node of a cluster.
-Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint, Any]
-
 
 class AwaitingLink(Link):
     """Carries batches over awaiting connections, of which each event loop has its own."""
@@ -700,6 +680,7 @@ class AwaitingLink(Link):
     run = staticmethod(arun_steps)
     subscriptions_of = AsyncSubscriptions
     sleep = staticmethod(asyncio.sleep)
+    in_thread: Any = staticmethod(asyncio.to_thread)
 
     async def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -711,65 +692,37 @@ class AwaitingLink(Link):
         topology = topology or self._topology
         if clients is None:
             if in_use.any and self._reads is not None:
-                return await self._reads.asend(self, batch, topology)  # type: ignore[no-any-return]
+                return await self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
-        started = self.start(batch, topology, clients)
-        if started is None:
-            return await arun_steps(self.dispatch(batch, topology, clients))
-        told = tell_short(started[1].policy, batch) if handlers else None
-        return await self.finish(batch, started, topology, clients, told)
-
-    def start(
-        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
-    ) -> Started | None:
-        """Send a few plain commands to one server, without the dispatcher: the fast path.
-
-        Return None if nothing was sent because the batch needs `send`; else the future of the
-        replies, with what `finish` needs. No events are emitted.
-        """
-        if topology is None or clients is None:
-            if in_use.any and self._reads is not None:
-                return None
-            topology, clients = self._topology, self._clients
         short = self._short(batch, topology.fresh, clients.aendpoints)
-        if short is None:
-            return None
-        endpoint, node, data, does = short
-        access, database = endpoint.access, endpoint.database
-        if database is None:  # a cluster
-            pool = pool_of_node(node)
-            database, connection = pool.database, multiplexed(pool)
-        elif database.left or access.way.draining:  # the entry has changed
-            return None
-        else:
-            connection = access.way.multiplexed or multiplexed(access.way)
+        connection = None
+        if short is not None:  # the fast path
+            endpoint, node, data, does = short
+            access = endpoint.access
+            database: Any = endpoint.database
+            if database is None:  # a cluster
+                pool = pool_of_node(node)
+                database, connection = pool.database, multiplexed(pool)
+            elif not (database.left or access.way.draining):  # else the entry has changed
+                connection = access.way.multiplexed or multiplexed(access.way)
         if connection is None:
-            return None
+            return await arun_steps(self.dispatch(batch, topology, clients))
+        told = tell_short(endpoint.policy, batch) if handlers else None
         deadline = earliest(access.policy.deadline)
-        future = connection.submit(data, len(batch), database, self._raw, deadline, does)
-        return future, endpoint, node
-
-    async def finish(
-        self,
-        batch: Batch,
-        started: Started,
-        topology: Topology | None = None,
-        clients: Clients | None = None,
-        told: CommandsSent | None = None,
-    ) -> Replies:
-        """Return the replies to a started batch; needed only if those of its future are refused."""
-        received = await started[0]
+        chunks, raw = ((data, len(batch)),), self._raw
+        received = await connection.submit(chunks, (database,), raw, deadline, does)
         if not received.refused:
             if told is not None:
                 settled(told, None, written=received.written)
             return received
-        [attempt] = await _await_replies([(Attempt.of_all(batch, *started[1:]), started[0])])
+        attempt = Attempt.of_all(batch, endpoint, node)
+        _receive(attempt, received)
         if told is not None:
             attempt.settle(told)
-        topology, clients = topology or self._topology, clients or self._clients
         return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 
-    async def _component(self, topology: Topology, name: str, again: bool = False) -> Component:
+    async def component(self, topology: Topology, name: str, again: bool = False) -> Component:
+        """Return a component; see the blocking link's."""
         found = None if again else topology.fresh(name)
         if found is None:
             async with kept_to_deadline():
@@ -825,7 +778,7 @@ class AwaitingLink(Link):
                 alone.append(_exchange_alone(holder, attempt, chunks, self._raw))
             else:  # a future: a task for each would cost more than all the rest
                 deadline, split = attempt.deadline, partial(_split, attempt)
-                future = connection.submit_chunks(
+                future = connection.submit(
                     chunks, databases, self._raw, deadline, attempt.does, split
                 )
                 in_flight.append((attempt, future))
@@ -844,10 +797,10 @@ def _split(attempt: Attempt, received: Received | None = None) -> list[Part]:
     else:
         _receive(attempt, received)
         attempt.ended_parts, again = attempt.outcomes()
-    parts = []
+    parts: list[Part] = []
     for part in again:
         part.confirms = False
-        parts.append(Part(part, part.chunks(), part.databases[0], part.does))
+        parts.append((part, part.chunks(), part.databases[0], part.does))
     return parts
 
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from hiredis import PushNotification
 from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
@@ -183,27 +183,6 @@ class QueuedRequest:
         copied.is_copy = True
         return copied
 
-    def limit(
-        self,
-        deadline: Deadline,
-        loop: asyncio.AbstractEventLoop,
-        told: Callable[[Exception], object],
-    ) -> None:
-        """Fail when a deadline passes, and tell that; the connection stays in use."""
-        left = deadline.left()
-        if left <= 0:
-            self.fail(deadline.passed(), sent=False)
-            return
-        started = time.monotonic()
-
-        def expire() -> None:
-            error = deadline.passed(time.monotonic() - started)
-            self.fail(error, self.sent)
-            told(error)
-
-        timer = loop.call_later(left, expire)
-        self.future.add_done_callback(lambda _: timer.cancel())
-
     def rewind(self) -> None:
         """Be as if it was not sent: SELECT was refused, and nothing was executed."""
         self.sent, self.written, self.confirms = False, 0, True
@@ -218,13 +197,8 @@ class QueuedRequest:
             self.future.set_result(self.replies)
 
 
-class Part(NamedTuple):
-    """The commands for one of several databases, and what their sender knows them by."""
-
-    attempt: Any
-    chunks: Sequence[Chunk]
-    database: ClientDatabase
-    does: int
+Part: TypeAlias = tuple[Any, Sequence[Chunk], ClientDatabase, int]
+"""The commands for one of several databases: what their sender knows them by, and what they do."""
 
 
 class _LargeString:
@@ -299,8 +273,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
         self._selecting: QueuedRequest | None = None  # the last one whose SELECT is unanswered
-        # What waits for an open database.
-        self._fenced: dict[ClientDatabase, list[QueuedRequest]] = {}
+        # What waits for an open database; or, while that is written, why it cannot be used.
+        self._fenced: dict[ClientDatabase, list[QueuedRequest] | Exception] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = self._answered_at = self._silent_at = 0.0
         self._unwritten = 0
@@ -308,26 +282,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._received = 0  # bytes since then
         self._incomplete = 0  # bytes of the reply that has begun to come
         self._string: _LargeString | None = None  # that reply
-
-    def submit_chunks(
-        self,
-        chunks: Sequence[Chunk],
-        databases: Sequence[ClientDatabase],
-        raw: bool,
-        deadline: Deadline | None,
-        does: int,
-        split: Callable[[Received | None], list[Part]],
-    ) -> asyncio.Future[Received]:
-        """Queue chunks, with SELECT in front of the commands for each of several databases.
-
-        What must be sent alone is what ``split`` returns; see `QueuedRequest` and `submit`.
-        """
-        database = databases[0] if len(databases) == 1 else None
-        request = QueuedRequest(chunks, self._loop.create_future(), database, raw, does)
-        if database is None:
-            request.databases, request.split = databases, split
-        size = sum(len(data) for data, _ in chunks)
-        return self._queue(request, request.unwritten, size, deadline)
 
     def _parts_of(
         self, request: QueuedRequest, replies: Received | None = None
@@ -341,7 +295,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             future = self._loop.create_future()
             part = QueuedRequest(chunks, future, database, request.raw, does)
             if request.deadline is not None:
-                part.limit(request.deadline, self._loop, self._note_silence)
+                self._limit(part, request.deadline)
             futures.append((attempt, future))
             parts.append(part)
         request.replies.parts = futures
@@ -356,31 +310,34 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def submit(
         self,
-        data: bytes,
-        replies: int,
-        database: ClientDatabase,
+        chunks: Sequence[tuple[bytes, int]],
+        databases: Sequence[ClientDatabase],
         raw: bool,
         deadline: Deadline | None,
         does: int,
+        split: Any = None,
     ) -> asyncio.Future[Received]:
-        """Queue packed commands for a database; return the future of their replies.
+        """Queue chunks of packed commands for a database; return the future of their replies.
 
-        With ``raw`` these are bytes, else as the entry says. ``does`` are their effects.
+        Or for several, with SELECT in front of each one's; then what must be sent alone is what
+        ``split`` returns, see `QueuedRequest`. With ``raw``, replies are bytes, else as the entry
+        says. ``does`` are the commands' effects.
         """
         future = self._loop.create_future()
-        request = QueuedRequest(((data, replies),), future, database, raw, does)
-        return self._queue(request, replies, len(data), deadline)
-
-    def _queue(
-        self, request: QueuedRequest, replies: int, size: int, deadline: Deadline | None
-    ) -> asyncio.Future[Received]:
-        future = request.future
+        request = QueuedRequest(chunks, future, databases[0], raw, does)
+        if len(databases) > 1:
+            request.database, request.databases, request.split = None, databases, split
+        data, replies = chunks[0]
+        size = len(data)
+        for data, count in chunks[1:]:
+            size += len(data)
+            replies += count
         if self._breaker is not None and self._breaker.opened:
             request.fail(self._breaker.error(), sent=False)
             return future
         if deadline is not None and deadline.at != math.inf:
             request.deadline = deadline
-            request.limit(deadline, self._loop, self._note_silence)
+            self._limit(request, deadline)
             if future.done():
                 return future
         lane, waiting = self, self._waiting
@@ -398,6 +355,21 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             lane._write()
             lane._write_scheduled = True
         return future
+
+    def _limit(self, request: QueuedRequest, deadline: Deadline) -> None:
+        """Have a request fail when a deadline passes; the connection stays in use."""
+        left, started = deadline.left(), time.monotonic()
+        if left <= 0:
+            request.fail(deadline.passed(), sent=False)
+            return
+
+        def expire() -> None:
+            error = deadline.passed(time.monotonic() - started)
+            request.fail(error, request.sent)
+            self._note_silence(error)
+
+        timer = self._loop.call_later(left, expire)
+        request.future.add_done_callback(lambda _: timer.cancel())
 
     def _note_silence(self, error: Exception) -> None:
         """Report to the circuit breaker that a caller's deadline has passed in silence.
@@ -610,9 +582,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 queued.popleft()
                 if request.databases is not None:
                     waiting += self._split(request, queued)
+                    continue
+                waiting -= request.unwritten
+                if isinstance(queue := fenced[request.database], Exception):  # type: ignore[index]
+                    request.fail(queue, sent=False)
                 else:
-                    waiting -= request.unwritten
-                    self._wait_for_fence(request)
+                    queue.append(request)
                 continue
             if request.databases is not None:
                 if not (request.sent or connection.opened.issuperset(request.databases)):
@@ -675,16 +650,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._queued.insert(sum(1 for _ in before), request)
         self._waiting += request.unwritten
 
-    def _wait_for_fence(self, request: QueuedRequest) -> None:
-        """Have a request wait apart, with others for its database, until that is open again."""
-        assert request.database is not None
-        waiting = self._fenced.setdefault(request.database, [])
-        waiting.append(request)
-        if len(waiting) == 1:
-            wait = self._await_fence(request.database, waiting)
-            task = self._loop.create_task(wait, context=Context())
-            self._others.add(task)
-            task.add_done_callback(self._others.discard)
+    def _wait_at_fence(self, database: ClientDatabase) -> None:
+        """Have the requests for a database wait apart until that is open again."""
+        waiting = self._fenced[database] = []
+        task = self._loop.create_task(self._await_fence(database, waiting), context=Context())
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
 
     async def _await_fence(self, database: ClientDatabase, waiting: list[QueuedRequest]) -> None:
         """Wait at a fence, over a connection for that; then queue in front what waits.
@@ -740,7 +711,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         wanted: set[Any] = set()
         for request in self._queued:
             wanted.update(request.targets)
-        wanted -= connection.opened
+        wanted.difference_update(connection.opened, self._fenced)
         errors: dict[ClientDatabase, Exception] = {}
         try:
             await connection.check_health()
@@ -769,24 +740,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self.source.release_nowait(connection)
             self._acquire()
             return
-        unopened = {each: errors.get(each) for each in wanted if each not in connection.opened}
-        if unopened:
-            queued, self._queued = self._queued, deque()
-            while queued:
-                request = queued.popleft()
-                if unopened.keys().isdisjoint(request.targets) or request.future.done():
-                    self._queued.append(request)
-                    continue
-                if request.databases is not None:
-                    self._waiting += self._split(request, queued)
-                    continue
-                self._waiting -= request.unwritten
-                if (failure := unopened[request.database]) is not None:
-                    request.fail(failure, sent=False)
-                else:
-                    self._wait_for_fence(request)
+        self._fenced |= errors
+        for database in wanted.difference(connection.opened, errors):
+            self._wait_at_fence(database)
         self._attach(connection)
         self._write()
+        for database in errors:
+            del self._fenced[database]
 
     def pause_writing(self) -> None:
         """Called by the transport: its buffer is full."""

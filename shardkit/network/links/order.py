@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from shardkit.errors import RoutingError
 from shardkit.network.links.server_request import changes_nothing
-from shardkit.operations.commands import Batch, Columns, Command, PlainCommands, Transaction
+from shardkit.operations.commands import Batch, Columns, Command, Transaction
 from shardkit.routing.command_keys import has_plain_form, key_positions
 from shardkit.routing.keys import key_bytes
 
@@ -82,12 +82,8 @@ def waiting(batch: Batch, positions: Sequence[int]) -> set[int]:
 
     While a slot moves, only commands with several keys are refused, and what follows them is not.
     """
-    if isinstance(batch, Columns):
+    if isinstance(batch, Columns) and all(starmap(has_plain_form, batch.kinds())):
         return set()
-    if isinstance(batch, PlainCommands):
-        kinds = {(row[0], len(row)) for row in map(batch.rows.__getitem__, positions)}
-        if all(starmap(has_plain_form, kinds)):
-            return set()
     exposed: Keys = set()
     delayed: set[int] = set()
     for position in positions:

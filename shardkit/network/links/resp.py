@@ -100,8 +100,6 @@ def _can_be_sent(argument: Any) -> bool:
 
 def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
     """Pack commands with one reply each into chunks; raises what `pack` does."""
-    if len(commands) == 1:
-        return [Chunk(pack(commands[0]), 1)]
     uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None
     if uniform is not None:
         return uniform.chunks()

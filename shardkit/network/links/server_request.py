@@ -6,7 +6,7 @@
     requests   shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
     chunks     each server's requests packed, cut every 256 KiB or 1,000 requests
 
-`may_repeat`, `lacks_script`, `pause_before` and `patience_with` are the rules for retries. A script
+`may_repeat`, `pause_before` and `patience_with` are the rules for retries. A script
 is sent by its SHA-1. If the server may lack it, the first call sends the text, which it caches.
 """
 
@@ -89,7 +89,6 @@ from shardkit.operations.commands import (
     Batch,
     Columns,
     Command,
-    PlainCommands,
     Reply,
     Shard,
     Transaction,
@@ -219,17 +218,17 @@ class Attempt:
             if rows is not None:
                 chunks += pack_all(rows)
             else:
-                packed = list(map(self._pack, self._requests(positions)))
+                packed = list(map(self._pack, self._at(self.batch, positions)))
                 chunks += join([data for data, _ in packed], [count for _, count in packed])
         return chunks
 
-    def _rows(self, positions: Sequence[int]) -> list[Arguments] | None:
+    def _rows(self, positions: Sequence[int]) -> Sequence[Arguments] | None:
         """Return the names and arguments of requests, if that is all of them."""
         if self.asking:
             return None
         if self.rows is not None:
-            return list(map(self.rows.__getitem__, positions))
-        requests = self._requests(positions)
+            return self._at(self.rows, positions)
+        requests = self._at(self.batch, positions)
         if set(map(type, requests)) != {Command} or set(map(_SCRIPT, requests)) != {None}:
             return None
         return list(map(_ARGS, requests))
@@ -258,10 +257,8 @@ class Attempt:
         if self.uniform is not None:
             args: Sequence[Argument] = (self.uniform.name,)
             return _harmless(effects(args), args)
-        does = 0
-        if (rows := self.rows) is not None:
-            if len(rows) != len(self.positions):
-                rows = list(map(rows.__getitem__, self.positions))
+        does, rows = 0, self._rows(self.positions)
+        if rows is not None:
             return _harmless(effects_of_all(rows), rows[0])
         for request in self.requests:
             does |= effects_of(request)
@@ -467,15 +464,15 @@ class Attempt:
                 replies = found
         return split(replies, list(chain.from_iterable(self.runs))) if self.runs else replies
 
-    def _requests(self, positions: Sequence[int]) -> Batch:
-        if len(positions) == len(self.batch) and len(self.endpoints) == 1:  # in its order
-            return self.batch
-        return list(map(self.batch.__getitem__, positions))
+    def _at(self, values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+        if len(positions) == len(values) and len(self.endpoints) == 1:  # in their order
+            return values
+        return list(map(values.__getitem__, positions))
 
     @property
     def requests(self) -> Batch:
         """The requests."""
-        return self._requests(self.positions)
+        return self._at(self.batch, self.positions)
 
     def tell(self) -> list[CommandsSent]:
         """Emit the event that this is sent, for each shard."""
@@ -496,10 +493,8 @@ class Attempt:
 
     def _names(self) -> set[str]:
         batch = self.batch
-        if isinstance(batch, Columns):
+        if isinstance(batch, Columns) and batch.name:
             return {batch.name}
-        if isinstance(batch, PlainCommands):
-            return {str(batch.rows[position][0]) for position in self.positions}
         return {request.name for request in self.requests}
 
     def _commands(self) -> Iterator[Sequence[Argument]]:
@@ -609,11 +604,6 @@ def _with_text(command: Command) -> Sequence[Argument]:
     return ("EVAL", command.script.text, *command.args[2:])
 
 
-def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
-    """Whether the server lacks the request's script, so that nothing was executed."""
-    return is_script_missing(reply) and isinstance(request, Command) and request.script is not None
-
-
 def pause_before(attempt: int) -> float:
     """Return the seconds to wait before an attempt; none before the first two."""
     return min(0.0025 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
@@ -684,7 +674,7 @@ def pack_short(
     does = 0
     command: Any
     try:
-        if type(batch) is PlainCommands:
+        if type(batch) is Columns:
             does = effects_of_all(batch.rows)
             packed = list(map(pack_command, batch.rows))
         else:
@@ -716,27 +706,17 @@ def may_repeat(request: Command | Transaction) -> bool:
 
 def changes_nothing(request: Command | Transaction) -> bool:
     """Whether the order of a request among others that change nothing is no matter."""
-    return isinstance(request, Command) and (
-        request.args[0] in _OF_ONE_SERVER or only_reads(request)
+    return only_reads(request) or (
+        isinstance(request, Command) and request.args[0] in _OF_ONE_SERVER
     )
 
 
-def only_reads(command: Command) -> bool:
-    """Whether a command changes nothing: by its name, or by the ``--@reads`` of its script."""
-    script = command.script
-    if command.block is not None:
+def only_reads(request: Command | Transaction) -> bool:
+    """Whether a request is a command that changes nothing, so that replicas may answer it.
+
+    By its name, or by the ``--@reads`` of its script.
+    """
+    if isinstance(request, Transaction) or request.block is not None:
         return False
-    if script is None:
-        return reads_only(command.args)
-    return len(command.args) - 3 - int(command.args[2]) <= script.reads
-
-
-def settle(attempt: Attempt, request: Command | Transaction, reply: Reply) -> tuple[Reply, bool]:
-    """Return the final reply, and whether that holds a failure."""
-    failed = False
-    if isinstance(request, Transaction) and reply is not None:
-        for n, inner in enumerate(reply):
-            if isinstance(inner, Exception):
-                reply[n] = attempt.refusal(request.commands[n], inner)
-                failed = True
-    return reply, failed
+    args, script = request.args, request.script
+    return reads_only(args) if script is None else len(args) - 3 - int(args[2]) <= script.reads

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
+from operator import call
 from traceback import walk_tb
 from typing import Any
 
@@ -72,13 +73,6 @@ def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
     error = getattr(error, "error", None) or error  # redis-py's
     waits_for_data = str_if_bytes(args[0]) not in ("WAIT", "WAITAOF")
     return is_unready(error) or (waits_for_data and is_unblocked(error))
-
-
-def _reader_for(client: Any, args: Sequence[Any]) -> Any:
-    """Return the client for a reading command while a move holds the shard; else None."""
-    if client.reader is None or client.connection is not None or not reads_only(args):
-        return None
-    return client.reader(args)
 
 
 class _KitClient(RegistersScripts):
@@ -148,8 +142,32 @@ class _KitClient(RegistersScripts):
                 raise
             raise self.connection_pool.policy.named(unusable) from error
 
+    def _instead(self: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+        """Return what executes a command in place of this client: a reader while the shard moves.
+
+        Or redis-py's own code, if a library has given this class a pool of redis-py's.
+        """
+        draining = getattr(self.connection_pool, "draining", None)
+        if draining is None:
+            return super().execute_command  # type: ignore[misc, no-any-return]
+        if not draining or self.reader is None or self.connection is not None:
+            return None
+        reader = self.reader(args) if reads_only(args) else None
+        return None if reader is None else reader.execute_command
+
     @run_by_face
-    def _again(self: Any, args: Any, options: Any, last: Exception) -> Steps[Any]:
+    def _as_redis_py(self: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
+        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+            return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
+
+    def _once_more(self: Any, args: Any, error: Exception) -> Callable[..., Any] | None:
+        """Return what executes a command again that was refused; None if it must not be."""
+        if isinstance(error, ServerReplacedError):
+            return None if self.connection is not None else self._execute
+        return partial(self._again, error) if _may_go_on(self, args, error) else None
+
+    @run_by_face
+    def _again(self: Any, last: Exception, args: Any, options: Any) -> Steps[Any]:
         """Execute a command once more, at a server that was not ready, until it is."""
         waited = 0.0
         deadline = earliest(self.connection_pool.policy.deadline)
@@ -198,11 +216,11 @@ def _unusable(error: BaseException, name: Any) -> InvalidResponse | None:
 class _piped(watched):  # noqa: N801 - a context manager
     """Send the events of a pipeline's exchange, and name its errors."""
 
-    __slots__ = ("_executes",)
+    __slots__ = ("_executes", "_wrote")
 
     def __init__(self, pipeline: Any, commands: Sequence[Sequence[Any]], executes: bool) -> None:
         super().__init__(policy_of(pipeline), commands)
-        self._executes = executes
+        self._executes, self._wrote = executes, pipeline.wrote if executes else None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
@@ -219,22 +237,41 @@ class _piped(watched):  # noqa: N801 - a context manager
             error = behind
             raise
         finally:
+            if self._wrote is not None:
+                self._wrote()
             super().__exit__(kind, error, traceback)
 
 
-class DirectPipeline(Pipeline):
+class _KitPipeline:
     """redis-py's pipeline, which keeps to the deadline of the entry."""
 
-    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+    run: Callable[[Steps[Any]], Any]
+    wrote: Callable[[], None] | None = None  # notes that it wrote to its shard
+
+    @run_by_face
+    def execute(self: Any, *args: Any, **kwargs: Any) -> Steps[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
         with allowed(self.connection_pool, ()), _piped(self, commands, executes=True):
-            return super().execute(*args, **kwargs)
+            return (yield partial(super().execute, *args, **kwargs))  # type: ignore[misc]
 
-    def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+    @run_by_face
+    def immediate_execute_command(self, *args: Any, **options: Any) -> Steps[Any]:
         """Execute a command that comes before MULTI."""
         with _piped(self, (args,), executes=False):
-            return super().immediate_execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return (yield partial(super().immediate_execute_command, *args, **options))  # type: ignore[misc]
+
+
+class DirectPipeline(_KitPipeline, Pipeline):
+    """The blocking pipeline."""
+
+    run = staticmethod(partial(run_steps, errors=BaseException))
+
+
+class MultiplexedPipeline(_KitPipeline, AsyncPipeline):  # type: ignore[misc]  # redis-py's own
+    """The awaiting pipeline."""
+
+    run = staticmethod(partial(arun_steps, errors=BaseException))
 
 
 class DirectClient(_KitClient, redis.Redis):
@@ -245,7 +282,9 @@ class DirectClient(_KitClient, redis.Redis):
     """
 
     pipelines, redis_pys = DirectPipeline, redis.Redis
-    run, sleep = staticmethod(run_steps), staticmethod(sleep)
+    run = staticmethod(partial(run_steps, errors=BaseException))
+    sleep = staticmethod(sleep)
+    in_thread: Any = staticmethod(call)
 
     def client(self) -> Any:
         """Return a client with a connection of its own, which is taken now."""
@@ -254,23 +293,16 @@ class DirectClient(_KitClient, redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
-        draining = getattr(self.connection_pool, "draining", None)
-        if draining is None:  # a library has given this class a pool of redis-py's
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        if draining:  # another client has replaced it
-            reader = _reader_for(self, args)
-            if reader is not None:
-                return reader.execute_command(*args, **options)
+        instead = self._instead(args)
+        if instead is not None:
+            return instead(*args, **options)
         try:
             return self._execute(args, options)
-        except ServerReplacedError:
-            if self.connection is not None:
-                raise
-            return self._execute(args, options)
         except (ResponseError, ConnectionError) as error:
-            if not _may_go_on(self, args, error):
+            again = self._once_more(args, error)
+            if again is None:
                 raise
-            return self._again(args, options, error)
+            return again(args, options)
 
     def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         packed = self._packed(args, options)
@@ -291,25 +323,6 @@ class DirectClient(_KitClient, redis.Redis):
             raise
         return self._value(args[0], options, reply, refused, told)
 
-    def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-
-
-class MultiplexedPipeline(AsyncPipeline):
-    """redis-py's awaiting pipeline, which keeps to the deadline of the entry."""
-
-    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Execute what was collected."""
-        commands = [command[0] for command in self.command_stack]
-        with allowed(self.connection_pool, ()), _piped(self, commands, executes=True):
-            return await super().execute(*args, **kwargs)
-
-    async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
-        """Execute a command that comes before MULTI."""
-        with _piped(self, (args,), executes=False):
-            return await super().immediate_execute_command(*args, **options)  # type: ignore[no-untyped-call]
-
 
 class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting client, over one connection for all tasks of an event loop.
@@ -318,7 +331,9 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
     """
 
     pipelines, redis_pys = MultiplexedPipeline, aioredis.Redis
-    run, sleep = staticmethod(arun_steps), staticmethod(asyncio.sleep)
+    run = staticmethod(partial(arun_steps, errors=BaseException))
+    sleep = staticmethod(asyncio.sleep)
+    in_thread: Any = staticmethod(asyncio.to_thread)
 
     async def initialize(self) -> Any:
         """Take the connection of a client with one of its own."""
@@ -327,23 +342,16 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
-        draining = getattr(self.connection_pool, "draining", None)
-        if draining is None:
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        if draining:
-            reader = _reader_for(self, args)
-            if reader is not None:
-                return await reader.execute_command(*args, **options)
+        instead = self._instead(args)
+        if instead is not None:
+            return await instead(*args, **options)
         try:
             return await self._execute(args, options)
-        except ServerReplacedError:
-            if self.connection is not None:
-                raise
-            return await self._execute(args, options)
         except (ResponseError, ConnectionError) as error:
-            if not _may_go_on(self, args, error):
+            again = self._once_more(args, error)
+            if again is None:
                 raise
-            return await self._again(args, options, error)
+            return await again(args, options)
 
     async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         packed = self._packed(args, options)
@@ -355,8 +363,8 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
             return await self._as_redis_py(args, options)
         deadline = earliest(pool.policy.deadline)
         told = _told(pool, args) if handlers else None
-        data, does = packed
-        received = await connection.submit(data, 1, pool.database, False, deadline, does)
+        (data, does), databases = packed, (pool.database,)
+        received = await connection.submit(((data, 1),), databases, False, deadline, does)
         lost = received.lost
         if lost is not None:
             if told is not None:
@@ -365,10 +373,6 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         refused, written = received.refused, received.written
         value = self._value(args[0], options, received[0], refused, told, written)
         return await value if inspect.isawaitable(value) else value
-
-    async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:

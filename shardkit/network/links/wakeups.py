@@ -28,8 +28,8 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -39,11 +39,10 @@ from redis.exceptions import ResponseError
 from shardkit.errors import ShardKitError
 from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.databases import Steps
-from shardkit.network.links.multiplexer import give_back
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
-from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 from shardkit.recent import Recent
 
 PREFIX = "shardkit:wake:"
@@ -76,13 +75,62 @@ def _tags_on(client: Any, node: Any) -> list[str]:
     return list(islice((tag for tag in tags if client.get_node_from_key(tag) == node), 3))
 
 
-def _split(reply: Any) -> tuple[bytes, bytes] | None:
-    """Return the waiter and the text of a message; None for other replies."""
-    if not isinstance(reply, list) or len(reply) != 3 or reply[0] not in _MESSAGES:
-        return None
-    data = reply[2].encode() if isinstance(reply[2], str) else reply[2]
-    waiter, _, text = data.partition(b" ")
-    return waiter, text
+class _Subscription:
+    """One process's subscription on one server."""
+
+    channel = ""
+    broken = False  # then waiters get a new subscription
+    run: Callable[[Steps[Any]], Any]
+    _connection: Any = None
+
+    def __init__(self, pool: Any, lock: Any) -> None:
+        self._pool = pool
+        self._lock = lock
+        self._waiters: dict[bytes, Any] = {}
+        self._early = Recent[bytes, bytes](MOST_EARLY)
+
+    @run_by_face
+    def start(self, tags: Iterable[str]) -> Steps[Any]:
+        """Connect, subscribe, and return it; None if that fails."""
+        try:
+            self._connection = yield self._pool.get_connection
+            self.channel = yield from _subscribed(self._connection, tags)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield self.close
+            reraise_handlers(error)
+            if isinstance(error, _FAILURES):
+                return None
+            raise
+        return self
+
+    def _deliver(self, reply: Any) -> bool:
+        """Wake the waiter that a message is for; return whether others may follow."""
+        if not isinstance(reply, list) or len(reply) != 3 or reply[0] not in _MESSAGES:
+            return reply[0] not in _UNSUBSCRIBED
+        data = reply[2].encode() if isinstance(reply[2], str) else reply[2]
+        name, _, text = data.partition(b" ")
+        with self._lock:
+            waiter = self._waiters.get(name)
+            if waiter is None or waiter.done():
+                self._early[name] = text
+            else:
+                waiter.set_result(text)
+        return True
+
+    @run_by_face
+    def close(self) -> Steps[None]:
+        """Close the connection; waiters check for themselves."""
+        self.broken = True
+        with self._lock:
+            for waiter in self._waiters.values():
+                if not waiter.done():
+                    waiter.set_result(None)
+        with tolerated(*_FAILURES):
+            if self._connection is not None:
+                yield partial(self._connection.disconnect, True)  # at once
+                self._pool.release_nowait(self._connection)
 
 
 class _Waiter:
@@ -92,24 +140,22 @@ class _Waiter:
         self.text: bytes | None = None
         self.turn = threading.Event()
 
+    def done(self) -> bool:
+        return self.text is not None
 
-class Subscription:
+    def set_result(self, text: bytes | None) -> None:
+        self.text = text
+        self.turn.set()
+
+
+class Subscription(_Subscription):
     """One process's subscription on one server, for threads."""
 
-    def __init__(self, pool: Any, tags: Iterable[str]) -> None:
-        self.channel = ""
-        self.broken = False  # then waiters get a new subscription
-        self._lock = threading.Lock()
-        self._waiters: dict[bytes, _Waiter] = {}
-        self._early = Recent[bytes, bytes](MOST_EARLY)
-        self._reader: _Waiter | None = None
-        self._pool = pool
-        self._connection = pool.get_connection()
-        try:
-            self.channel = run_steps(_subscribed(self._connection, tags))
-        except BaseException:
-            self.close()
-            raise
+    run = staticmethod(partial(run_steps, errors=BaseException))
+    _reader: _Waiter | None = None
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool, threading.Lock())
 
     def wait(self, waiter: bytes, seconds: float) -> bytes | None:
         """Wait for a waiter's wake-up; None if there was none in time, or it may be lost."""
@@ -142,38 +188,17 @@ class Subscription:
         return own.text
 
     def _read(self, seconds: float) -> None:
+        goes_on = False
         try:
             if not self._connection.can_read(timeout=seconds):
+                goes_on = True
                 return
-            reply = self._connection.read_response(disable_decoding=True)
-            message = _split(reply)
-        except BaseException as error:  # a message may be half read
-            self.close()
+            goes_on = self._deliver(self._connection.read_response(disable_decoding=True))
+        except _FAILURES as error:
             reraise_handlers(error)
-            if isinstance(error, _FAILURES):
-                return
-            raise
-        if message is None:
-            if reply[0] in _UNSUBSCRIBED:
+        finally:
+            if not goes_on:  # a message may be half read
                 self.close()
-            return
-        with self._lock:
-            waiter = self._waiters.get(message[0])
-            if waiter is None:
-                self._early[message[0]] = message[1]
-                return
-            waiter.text = message[1]
-            waiter.turn.set()
-
-    def close(self) -> None:
-        """Close the connection; waiters check for themselves."""
-        self.broken = True
-        with tolerated(*_FAILURES):
-            self._connection.disconnect()
-            self._pool.release(self._connection)
-        with self._lock:
-            for waiter in self._waiters.values():
-                waiter.turn.set()
 
 
 class Subscriptions:
@@ -185,7 +210,7 @@ class Subscriptions:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._by_client: weakref.WeakKeyDictionary[Any, dict[str, Subscription]] = (
+        self._by_client: weakref.WeakKeyDictionary[Any, dict[str, Subscription | None]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -206,63 +231,32 @@ class Subscriptions:
             by_node = self._by_client.setdefault(client, {})
             known = by_node.get(name)
             if known is None or known.broken:
-                try:
-                    known = by_node[name] = Subscription(pool, _tags_on(client, node))
-                except _FAILURES as error:
-                    reraise_handlers(error)
-                    return None
+                known = Subscription(pool).start(_tags_on(client, node))
+                by_node[name] = known
         return known
 
 
-class AsyncSubscription:
+class AsyncSubscription(_Subscription):
     """One process's subscription on one server, for the tasks of an event loop."""
 
-    def __init__(self, source: Any) -> None:
-        self.channel = ""
-        self.broken = False
-        self._source = source
-        self._waiters: dict[bytes, asyncio.Future[bytes | None]] = {}
-        self._early = Recent[bytes, bytes](MOST_EARLY)
-        self._reading: asyncio.Task[None] | None = None
+    run = staticmethod(partial(arun_steps, errors=BaseException))
+    _reading: asyncio.Task[None] | None = None
 
-    async def start(self, tags: Iterable[str]) -> AsyncSubscription | None:
-        """Connect, read from now on, and return it; None if that fails."""
-        try:
-            connection = await self._source.get_connection()
-            try:
-                self.channel = await arun_steps(_subscribed(connection, tags))
-            except BaseException:
-                await give_back(self._source, connection, broken=True)
-                raise
-        except _FAILURES:
-            return None
-        self._reading = asyncio.ensure_future(self._read(connection))
-        return self
+    async def begin(self, tags: Iterable[str]) -> AsyncSubscription | None:
+        """Start, and read from now on."""
+        started: AsyncSubscription | None = await self.start(tags)
+        if started is not None:
+            self._reading = asyncio.ensure_future(self._read())
+        return started
 
-    async def _read(self, connection: Any) -> None:
+    async def _read(self) -> None:
+        connection = self._connection
         try:
-            with extended_timeout(connection, 0):
-                while True:
-                    reply = await connection.read_response(disable_decoding=True)
-                    message = _split(reply)
-                    if message is None:
-                        if reply[0] in _UNSUBSCRIBED:
-                            return
-                        continue
-                    waiting = self._waiters.get(message[0])
-                    if waiting is None or waiting.done():
-                        self._early[message[0]] = message[1]
-                    else:
-                        waiting.set_result(message[1])
-        except _FAILURES:
-            pass  # waiters check for themselves
+            with suppress(*_FAILURES), extended_timeout(connection, 0):
+                while self._deliver(await connection.read_response(disable_decoding=True)):
+                    pass
         finally:
-            self.broken = True
-            for waiting in self._waiters.values():
-                if not waiting.done():
-                    waiting.set_result(None)
-            with suppress(*_FAILURES):
-                await give_back(self._source, connection, broken=True)
+            await self.close()
 
     async def wait(self, waiter: bytes, seconds: float) -> bytes | None:
         """Wait for a waiter's wake-up; see `Subscription.wait`."""
@@ -292,8 +286,8 @@ class AsyncSubscriptions:
         if starting is None or (starting.done() and self._outcome(starting) is None):
             if not connect:
                 return None
-            subscription = AsyncSubscription(source)
-            starting = asyncio.ensure_future(subscription.start(_tags_on(client, node)))
+            subscription = AsyncSubscription(source, nullcontext())
+            starting = asyncio.ensure_future(subscription.begin(_tags_on(client, node)))
             found[name] = starting
         elif not connect and not starting.done():
             return None

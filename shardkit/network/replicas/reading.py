@@ -11,9 +11,7 @@ because it has lost its master, the read is sent elsewhere.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,29 +30,20 @@ from shardkit.network.connections.clients import (
     ReplicaOf,
     reader_of,
 )
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.links.grouping import components_in, group_by_shard
 from shardkit.network.links.server_request import only_reads
-from shardkit.network.links.user_clients import (
-    DirectClient,
-    DirectPipeline,
-    MultiplexedClient,
-    MultiplexedPipeline,
-)
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.replicas import ReadTarget, Replicas
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
-    Call,
     Columns,
-    Command,
-    Pause,
-    PlainCommands,
     Replies,
     Shard,
 )
 from shardkit.operations.kept import kept_with
-from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import reads_only
 
 ATTEMPTS = 3
@@ -66,10 +55,9 @@ _LOST = (ConnectionError, TimeoutError, MasterDownError, OSError)
 def is_read(batch: Batch) -> bool:
     """Whether a batch changes nothing, so that replicas may answer it."""
     if isinstance(batch, Columns):
-        return bool(batch.keys) and reads_only(batch[0].args)
-    if isinstance(batch, PlainCommands):
-        return all(map(reads_only, batch.rows))
-    return all(type(request) is Command and only_reads(request) for request in batch)
+        rows = [batch[0].args] if batch.name and batch.keys else batch.rows
+        return bool(rows) and all(map(reads_only, rows))
+    return all(map(only_reads, batch))
 
 
 class _ChosenClients(NamedTuple):
@@ -115,21 +103,16 @@ class LinkReads:
     def _of(self, component: Component, number: int | None) -> ReadFrom | None:
         return self._read_from or component.entry_of(Shard(component.name, number)).read_from
 
-    def send(self, link: Any, batch: Batch, topology: Topology) -> Replies:
-        """Send a batch over a blocking link, like the link itself."""
-        found = {name: topology.component(name) for name in _names(batch)}
-        return run_steps(self._steps(partial(link.send, topology=topology), batch, found), _provide)
+    def send(self, link: Any, batch: Batch, topology: Topology) -> Any:
+        """Send a batch over a link, like the link itself; of an awaiting one, a coroutine."""
+        return link.run(self._steps(link, topology, batch))
 
-    async def asend(self, link: Any, batch: Batch, topology: Topology) -> Replies:
-        """Send a batch over an awaiting link; see `send`."""
-        found = {name: await topology.acomponent(name) for name in _names(batch)}
-        steps = self._steps(partial(link.send, topology=topology), batch, found)
-        return await arun_steps(steps, _aprovide)
-
-    def _steps(
-        self, send: Callable[..., Any], batch: Batch, components: Mapping[str, Component]
-    ) -> Generator[Any, Any, Replies]:
+    def _steps(self, link: Any, topology: Topology, batch: Batch) -> Steps[Replies]:
         """Send a batch to replicas if it only reads, else to the masters."""
+        send = partial(link.send, topology=topology)
+        components: dict[str, Component] = {}
+        for name in components_in(batch, range(len(batch))):
+            components[name] = yield partial(link.component, topology, name)
         replies: Replies
         if self._read_from is None and not any(each.splits_reads for each in components.values()):
             replies = yield partial(send, batch, clients=self._clients)
@@ -148,7 +131,7 @@ class LinkReads:
         for shard, where in shards.items():
             mode = modes[shard]
             if mode is not None and not self._replicas.is_known(*where):
-                yield Call(self._replicas.ask, (*where, mode))
+                yield partial(link.in_thread, self._replicas.ask, *where, mode)
         out = Replies()
         todo: Sequence[int] = range(len(batch))
         avoid: set[Entry] = set()
@@ -160,9 +143,9 @@ class LinkReads:
                     if mode is None:
                         choices[shard] = ReadTarget(where[1])
                     else:
-                        choices[shard] = yield from _begun(
-                            self._replicas, *where, mode, structure=self._structures, avoid=avoid
-                        )
+                        begin = partial(self._replicas.begin, structure=self._structures)
+                        begun = _begun(link, partial(begin, *where, mode, avoid=avoid))
+                        choices[shard] = yield from begun
                 part = batch if attempt == 0 else [batch[position] for position in todo]
                 replies = yield partial(send, part, clients=_ChosenClients(self._clients, choices))
             finally:
@@ -195,33 +178,16 @@ class LinkReads:
             todo = again
             for shard, where in shards.items():
                 if (mode := modes[shard]) is not None:
-                    yield Call(self._replicas.ask, (*where, mode))
+                    yield partial(link.in_thread, self._replicas.ask, *where, mode)
         out.failed = any(isinstance(reply, ShardFailure) for reply in out)
         return out
 
 
-def _begun(replicas: Replicas, *where: Any, **how: Any) -> Generator[Pause, Any, ReadTarget]:
+def _begun(face: Any, begin: Callable[[], ReadTarget | None]) -> Steps[ReadTarget]:
     """Choose where a read goes, once reads are not held; see `Replicas.begin`."""
-    while (choice := replicas.begin(*where, **how)) is None:
-        yield Pause(HELD)
+    while (choice := begin()) is None:
+        yield partial(face.sleep, HELD)
     return choice
-
-
-def _provide(need: Any) -> Any:
-    if isinstance(need, Pause):
-        return time.sleep(need.seconds)
-    return need.function(*need.args) if isinstance(need, Call) else need()
-
-
-async def _aprovide(need: Any) -> Any:
-    if isinstance(need, Pause):
-        return await asyncio.sleep(need.seconds)
-    is_call = isinstance(need, Call)
-    return await (asyncio.to_thread(need.function, *need.args) if is_call else need())
-
-
-def _names(batch: Batch) -> set[str]:
-    return components_in(batch, range(len(batch)))
 
 
 # ---- clients of users
@@ -279,15 +245,16 @@ class _ClientReads:
         if self.read_from is not _MASTER:
             self.replicas.wrote(self.component, self.number)
 
-    def attempts(self, args: Any, options: Any) -> Generator[Any, Any, Any]:
+    def attempts(self, face: Any, args: Any, options: Any) -> Steps[Any]:
         """Execute a command on servers until one answers: yield what is needed."""
         where = self.component, self.number
         if self.read_from is not _MASTER and not self.replicas.is_known(*where):
-            yield Call(self.replicas.ask, (*where, self.read_from))
+            yield partial(face.in_thread, self.replicas.ask, *where, self.read_from)
         avoid: set[Entry] = set()
         error: Exception | None = None
         for _ in range(ATTEMPTS):
-            choice = yield from _begun(self.replicas, *where, self.read_from, avoid=avoid)
+            begin = partial(self.replicas.begin, *where, self.read_from, avoid=avoid)
+            choice = yield from _begun(face, begin)
             try:
                 which = choice.which
                 if not isinstance(which, ReplicaOf):
@@ -302,22 +269,21 @@ class _ClientReads:
             if entry is None:
                 break
             avoid.add(entry)
-            yield Call(self.replicas.ask, (*where, self.read_from))
+            yield partial(face.in_thread, self.replicas.ask, *where, self.read_from)
         assert error is not None
         raise error
 
 
 class _Reads:
     reads: _ClientReads
-    provide: Callable[[Any], Any]
 
     def execute_command(self: Any, *args: Any, **options: Any) -> Any:
         """Execute a command, on a replica if it only reads."""
         writes = self.connection is not None or not reads_only(args)
-        steps = self._written(args, options) if writes else self.reads.attempts(args, options)
-        return self.run(steps, self.provide)
+        steps = self._written if writes else partial(self.reads.attempts, self)
+        return self.run(steps(args, options))
 
-    def _written(self, args: Any, options: Any) -> Generator[Any, Any, Any]:
+    def _written(self, args: Any, options: Any) -> Steps[Any]:
         try:
             return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
         finally:
@@ -325,18 +291,8 @@ class _Reads:
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         found = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
-        found.reads = self.reads
+        found.wrote = self.reads.wrote
         return found
-
-
-class _WritingPipeline(DirectPipeline):
-    reads: _ClientReads
-
-    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        try:
-            return super().execute(*args, **kwargs)
-        finally:
-            self.reads.wrote()
 
 
 class ReaderClient(_Reads, DirectClient):
@@ -345,20 +301,6 @@ class ReaderClient(_Reads, DirectClient):
     The master serves everything else: pipelines, transactions, scripts, subscriptions, locks.
     """
 
-    pipelines, provide = _WritingPipeline, staticmethod(_provide)
-
-
-class _AsyncWritingPipeline(MultiplexedPipeline):
-    reads: _ClientReads
-
-    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        try:
-            return await super().execute(*args, **kwargs)
-        finally:
-            self.reads.wrote()
-
 
 class AsyncReaderClient(_Reads, MultiplexedClient):  # type: ignore[misc]  # redis-py's own
     """The awaiting `ReaderClient`."""
-
-    pipelines, provide = _AsyncWritingPipeline, staticmethod(_aprovide)

@@ -336,6 +336,10 @@ async def test_transactions_of_a_cluster_are_atomic_and_watch(
         *values, error = await of(pipe.execute(raise_on_error=False))
         assert values == [True, 1, {b"f": b"1"}]
         assert isinstance(error, redis.ResponseError)
+        pipe.incrby("{t}a", 3)  # it is queued: nothing is watched yet
+        await of(pipe.watch("{t}b"))
+        assert await of(pipe.get("{t}b")) == b"5"
+        assert await of(pipe.execute()) == [10]
 
 
 async def test_a_cluster_is_discovered_from_any_seed_or_known_node(kind: str) -> None:
