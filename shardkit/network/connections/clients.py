@@ -294,7 +294,7 @@ class Clients:
             with suppress(RuntimeError):  # it is closed
                 held.loop.call_soon_threadsafe(self._changed_in, held, component)
         follower = self.follower()
-        if follower is not None:
+        if follower is not None and follower.run is run_steps:
             follower.follow()
         self._abandon_closed_loops()
 
@@ -322,6 +322,12 @@ class Clients:
             else:
                 with suppress(RuntimeError):  # it is closed
                     held.loop.call_soon_threadsafe(_close_in_loop, held, closables)
+
+    def keep(self, private_pool: Any) -> None:
+        """Have a private pool follow changes, and closed with the clients."""
+        self.follower = weakref.ref(private_pool)
+        held = self._blocking if private_pool.run is run_steps else self._of_loop()
+        held.built.add(private_pool)
 
     async def aclose(self) -> None:
         """Close the running loop's clients."""
@@ -611,6 +617,8 @@ class Clients:
         with self._lock:
             displaced = self._displaced(held, component)
         _leave(displaced)
+        if (follower := self.follower()) is not None:
+            follower.following = held.loop.create_task(follower.follow())
 
     def _abandon_closed_loops(self) -> None:
         """Close the clients of loops that were closed without shutting down their generators."""

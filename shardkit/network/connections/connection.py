@@ -47,7 +47,7 @@ from shardkit.network.connections.redis_private import (
     transport_of,
     wants_reconnect,
 )
-from shardkit.network.connections.replies import CLOSED, READ_BYTES, Receiver
+from shardkit.network.connections.replies import CLOSED, READ_BYTES, SCALARS, Receiver
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
@@ -344,7 +344,10 @@ class _FastReplies(Closable):
             if not received:
                 raise ConnectionError(CLOSED)
             headers = reply_parser.headers
-            headers.feed(received, len(received))
+            if count == 1 and received[0] in SCALARS:
+                reply_parser.reader.feed(received)  # what follows is not parsed
+            else:
+                headers.feed(received, len(received))
             replies: list[Any] = []
             receiver = None
             while len(replies) < count:

@@ -74,7 +74,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
 
     direct = False  # whether commands may bypass redis-py's code
     closed = False  # its kit is closed; it does not connect again
-    follower: Callable[[], Any] = staticmethod(lambda: None)  # the private pool that lent it
+    follower: Callable[[], Any] = staticmethod(lambda: None)  # the private pool that made it
     # What this connection becomes when its user's thread next connects it: another address, and
     # perhaps another class.
     moved_to: Any = None
@@ -362,7 +362,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
             raise ConnectionError(PREVIOUS_MASTER) from error
         pool = self.follower()
         if pool is not None and lost_its_role(error):
-            yield partial(pool.leave, self, error)
+            yield partial(pool.leave_server, self, error)
 
     @run_by_face
     def connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:

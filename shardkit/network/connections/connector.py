@@ -382,7 +382,6 @@ def _acluster(
 
     def make_pool(given: dict[str, Any]) -> AsyncPool:
         pool = AsyncPool(connection, **given)
-        pool.connections.lent = weakref.WeakSet()  # redis-py 6 does not release after an error
         _of_node(pool, fields, {**options, "retry": AsyncRetry(NoBackoff(), 0)}, database)
         if (owner := owning()) is not None:
             pool.closed, pool.draining = owner.closed, owner.draining
@@ -452,8 +451,7 @@ def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
     if "blocking_pool" in fields:
         pool.wait_seconds = fields["blocking_pool"].get("timeout", BLOCKING_POOL_TIMEOUT)
     pool.policy = fields.get("policy", NO_POLICY)
-    if pool.policy.breaker is not None:
-        pool.policy.breaker.pools.add(pool)
+    pool.register()
 
 
 def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, MutableSet
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -81,7 +81,7 @@ class Connections:
 
     Attributes:
         idle: those that lie idle, the one to be lent next at the end.
-        lent: the others; weakly, as an exception from outside may prevent a release.
+        in_use: weak references to the others, as an exception from outside may prevent a release.
         waiting: weak references to the callers that wait for one, the longest waiting first. Each
             gets a released connection, or word that there is room, and hands on what it gets too
             late.
@@ -96,25 +96,34 @@ class Connections:
 
     def after_fork(self) -> None:
         """Forget the parent's connections and lock, which its threads may have held."""
-        for connection in list(getattr(self, "lent", ())):  # whose users may still be there
+        for connection in self.lent if hasattr(self, "in_use") else ():  # in use by the parent, too
             connection.leave_to_parent()
         self.guard: Any = threading.RLock()  # of the collections; one thread may take it twice
         self.idle: list[Any] = []
-        self.lent: MutableSet[Any] = weakref.WeakSet()
+        self.in_use: set[weakref.ref[Any]] = set()
         self.waiting: deque[Any] = deque()
+
+    @property
+    def lent(self) -> list[Any]:
+        """Those in use."""
+        return [connection for ref in self.in_use.copy() if (connection := ref()) is not None]
 
     def __iter__(self) -> Iterator[Any]:
         return iter([*self.idle, *self.lent])
 
     def counts(self) -> tuple[int, int]:
         """Return how many connections are idle, and how many lent."""
-        return len(self.idle), len(self.lent)
+        return len(self.idle), len(self.in_use)
+
+    def lend(self, connection: Any) -> None:
+        """Note that a connection is in use."""
+        self.in_use.add(weakref.ref(connection, self.in_use.discard))
 
     def release(self, connection: Any, ends: bool) -> bool:
         """Accept a lent connection back, closed if it ``ends``; return whether it was lent."""
         with self.guard:
             try:
-                self.lent.remove(connection)
+                self.in_use.remove(weakref.ref(connection))
             except KeyError:
                 return False
             if connection.handed_out:
@@ -143,7 +152,7 @@ class Connections:
     def drop(self, connection: Any) -> None:
         """Close a lent connection, and forget it."""
         with self.guard:
-            self.lent.discard(connection)
+            self.in_use.discard(weakref.ref(connection))
             self._give(None)
         self.close(connection)
 
@@ -204,7 +213,7 @@ class Connections:
             ticket = self.waiting.popleft()()
             if ticket is not None and not ticket.done():
                 if connection is not None:
-                    self.lent.add(connection)
+                    self.lend(connection)
                 ticket.set_result(connection)
                 return True
         return False
@@ -216,7 +225,7 @@ class Connections:
         """
         ticket = Future[Any]()
         with self.guard:
-            if self.idle or len(self.lent) < limit:
+            if self.idle or len(self.in_use) < limit:
                 return None
             self.waiting.append(weakref.ref(ticket))
         try:
@@ -245,9 +254,7 @@ class AsyncConnections(Connections):
     sweep = _Sweep()  # always due
 
     def __init__(self) -> None:
-        # Nothing comes between the steps of a task, nor prevents a release.
         self.after_fork()
-        self.lent = set()
 
     def tidy(self, now: float) -> None:
         """Close a long-idle connection."""
@@ -261,7 +268,7 @@ class AsyncConnections(Connections):
 
     async def wait(self, limit: int, seconds: float) -> Any:
         """Wait for a connection; see the threads'."""
-        if self.idle or len(self.lent) < limit:
+        if self.idle or len(self.in_use) < limit:
             return None
         ticket = asyncio.get_running_loop().create_future()
         self.waiting.append(weakref.ref(ticket))
@@ -278,7 +285,7 @@ class AsyncConnections(Connections):
 _of_threads: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
-class _Common:
+class CommonPool:
     """What blocking and awaiting pools share."""
 
     connections_of: type[Connections]
@@ -340,10 +347,14 @@ class _Common:
             shared.connection_kwargs["db"] = database.number
             shared.draining = database.left
         shared._given = shared.connection_class, dict(shared.connection_kwargs)
-        _live_pools.add(shared)
-        if shared.policy.breaker is not None:
-            shared.policy.breaker.pools.add(shared)
+        shared.register()
         return shared
+
+    def register(self) -> None:
+        """Have it listed among the pools of this process and of its server's breaker."""
+        _live_pools.add(self)
+        if self.policy.breaker is not None:
+            self.policy.breaker.pools.add(self)
 
     @property
     def way(self) -> Any:
@@ -397,7 +408,8 @@ class _Common:
                     if not connections.idle:
                         return None
                     connection = connections.idle.pop()
-                    connections.lent.add(connection)
+                    # As `lend` does, without a further call.
+                    connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:
@@ -454,7 +466,7 @@ class _Common:
         connection = self._take_usable()
         if connection is None:
             require_open(self)
-            waiting = len(self.connections.lent) + self.pending()
+            waiting = self.connections.counts()[1] + self.pending()
             if waiting >= self.policy.max_waiting:
                 raise overloaded(waiting, self.policy.max_waiting)
             connection = self._lend_new()
@@ -474,7 +486,7 @@ class _Common:
                 return None
             connection = self.make_connection()
             connection.closed = self.closed  # in the meantime
-            connections.lent.add(connection)
+            connections.lend(connection)
             return connection
 
     def _or_dropped(self, connection: Any, call: Callable[[], Any]) -> Steps[None]:
@@ -653,13 +665,13 @@ class _Common:
         )
 
 
-class Pool(_Common, redis.ConnectionPool):
+class Pool(CommonPool, redis.ConnectionPool):
     """A pool for threads."""
 
     connections_of = Connections
     connection_class = TcpConnection
     run = staticmethod(run_steps)
-    release = _Common.release_nowait
+    release = CommonPool.release_nowait
 
     def acquire(self, connects: bool = True) -> Any:
         """Return a connection in any database, an idle one if there is any.
@@ -688,11 +700,12 @@ class Pool(_Common, redis.ConnectionPool):
         """
         connection, sent, complete = None, False, False
         try:
-            if deadline is None:
-                connection = self.acquire()
-            else:
-                with within(deadline):
-                    connection = self.acquire()
+            usable = self._take_usable()
+            if usable is None or usable.health_check_interval or usable.login_expires:
+                with within(deadline or current.get()):
+                    usable = run_steps(self._acquired(usable))
+            connection = usable
+            if deadline is not None:
                 deadline.require_left()
             sent = True
             found: tuple[list[Any], bool] = connection.round_trip(data, raw, deadline, count, does)
@@ -706,7 +719,8 @@ class Pool(_Common, redis.ConnectionPool):
             if connection is not None:
                 if not complete:
                     connection.disconnect()
-                self.release(connection)
+                if not self.connections.release(connection, self.draining):
+                    self.release_nowait(connection)  # of those that it has shared before
         return found
 
     def connect(self, connection: Any) -> None:
@@ -737,7 +751,7 @@ class Pool(_Common, redis.ConnectionPool):
             return self.connections.guard
 
 
-class AsyncPool(_Common, aioredis.ConnectionPool):
+class AsyncPool(CommonPool, aioredis.ConnectionPool):
     """A pool for the tasks of an event loop."""
 
     connections_of = AsyncConnections
@@ -775,7 +789,7 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
         self.release_nowait(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close connections; see `_Common`. A coroutine function, as redis-py's is."""
+        """Close connections; see `CommonPool`. A coroutine function, as redis-py's is."""
         await super().disconnect(inuse_connections)
 
     aclose = disconnect
