@@ -285,7 +285,7 @@ class AsyncConnections(Connections):
 _of_threads: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
-class CommonPool:
+class _Common:
     """What blocking and awaiting pools share."""
 
     connections_of: type[Connections]
@@ -665,13 +665,13 @@ class CommonPool:
         )
 
 
-class Pool(CommonPool, redis.ConnectionPool):
+class Pool(_Common, redis.ConnectionPool):
     """A pool for threads."""
 
     connections_of = Connections
     connection_class = TcpConnection
     run = staticmethod(run_steps)
-    release = CommonPool.release_nowait
+    release = _Common.release_nowait
 
     def acquire(self, connects: bool = True) -> Any:
         """Return a connection in any database, an idle one if there is any.
@@ -751,7 +751,7 @@ class Pool(CommonPool, redis.ConnectionPool):
             return self.connections.guard
 
 
-class AsyncPool(CommonPool, aioredis.ConnectionPool):
+class AsyncPool(_Common, aioredis.ConnectionPool):
     """A pool for the tasks of an event loop."""
 
     connections_of = AsyncConnections
@@ -789,7 +789,7 @@ class AsyncPool(CommonPool, aioredis.ConnectionPool):
         self.release_nowait(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close connections; see `CommonPool`. A coroutine function, as redis-py's is."""
+        """Close connections; see `_Common`. A coroutine function, as redis-py's is."""
         await super().disconnect(inuse_connections)
 
     aclose = disconnect

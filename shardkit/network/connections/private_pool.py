@@ -24,7 +24,7 @@ import redis
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.databases import DatabaseMovedError, Steps
-from shardkit.network.connections.pool import AsyncPool, CommonPool, Pool
+from shardkit.network.connections.pool import AsyncPool, _Common, Pool
 from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import ForkSafeLock
@@ -35,7 +35,7 @@ from shardkit.operations.steps import run_by_face, sleep
 PATIENCE, PAUSE = 5.0, 0.05
 
 
-class _FollowsEntry(CommonPool):
+class _FollowsEntry(_Common):
     """What the blocking and the awaiting pool share.
 
     ``find`` returns the client of the current entry; called with True, it reads the entry again.
