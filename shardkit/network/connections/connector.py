@@ -94,28 +94,32 @@ class RegistersScripts:
             return registered
 
 
-class ClusterClient(RegistersScripts, redis.RedisCluster):
-    """redis-py's cluster client, which can drain, and stays closed with its kit."""
+class Drains:
+    """What clients of clusters of both faces share."""
 
     policy = NO_POLICY
-    closed = False
-    node_pool: Any  # the class of its nodes' pools, whose attributes are those of all
-
-    @property
-    def below(self) -> list[Any]:
-        """The pools of its nodes, which redis-py does not close with it."""
-        nodes = self.get_nodes()  # type: ignore[no-untyped-call]
-        return [self.get_redis_connection(node).connection_pool for node in nodes]
+    closed = draining = False
+    below: Any  # the pools of its nodes, which redis-py does not close with it
 
     def drain(self) -> None:
         """Close idle connections, and others when they are released."""
-        self.node_pool.draining = True
+        self.draining = True
         for pool in self.below:
             pool.drain()
 
+
+class ClusterClient(Drains, RegistersScripts, redis.RedisCluster):
+    """redis-py's cluster client, which can drain, and stays closed with its kit."""
+
+    @property
+    def below(self) -> list[Any]:
+        """The pools of its nodes."""
+        nodes = self.get_nodes()  # type: ignore[no-untyped-call]
+        return [self.get_redis_connection(node).connection_pool for node in nodes]
+
     def close_for_good(self) -> None:
         """Close every connection, and open no other."""
-        self.closed = self.node_pool.closed = self.node_pool.draining = True
+        self.closed = self.draining = True
         self.close()
         for pool in self.below:
             pool.close_for_good()
@@ -131,7 +135,7 @@ class ClusterClient(RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
+class AsyncClusterClient(Drains, RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, and then replaces their
@@ -139,8 +143,6 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
     also drain, and stays closed with its kit.
     """
 
-    policy = NO_POLICY
-    closed = draining = False
     make_pool: Callable[[dict[str, Any]], Any]  # for a node; a connector sets it
 
     @property
@@ -149,12 +151,6 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
         return pools_of_nodes(self)
 
     connections = ()  # of its own, beside those
-
-    def drain(self) -> None:
-        """Close idle connections, and others when they are released."""
-        self.draining = True
-        for pool in self.below:
-            pool.drain()
 
     async def close_for_good(self) -> None:
         """Close every connection, and open no other."""
@@ -338,8 +334,9 @@ def _cluster(
     class NodePool(pool):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            _of_node(self, fields, options, database)
+            _of_node(self, fields, options, database, lambda: owner and owner())
 
+    owner: weakref.ref[Any] | None = None
     failure: Exception | None = None
     for host, port in [*seeds, *_known_nodes(seeds)]:
         try:
@@ -356,7 +353,7 @@ def _cluster(
         except RedisClusterException as error:
             failure = failure or refusal_in(error) or error
         else:
-            client.node_pool = NodePool
+            owner = weakref.ref(client)
             return _prepared(client, fields, seeds)
     assert failure is not None
     raise failure
@@ -382,9 +379,7 @@ def _acluster(
 
     def make_pool(given: dict[str, Any]) -> AsyncPool:
         pool = AsyncPool(connection, **given)
-        _of_node(pool, fields, {**options, "retry": AsyncRetry(NoBackoff(), 0)}, database)
-        if (owner := owning()) is not None:
-            pool.closed, pool.draining = owner.closed, owner.draining
+        _of_node(pool, fields, {**options, "retry": AsyncRetry(NoBackoff(), 0)}, database, owning)
         return pool
 
     client.make_pool = make_pool
@@ -393,9 +388,13 @@ def _acluster(
 
 
 def _of_node(
-    pool: Any, fields: Mapping[str, Any], options: Mapping[str, Any], database: ClientDatabase
+    pool: Any,
+    fields: Mapping[str, Any],
+    options: Mapping[str, Any],
+    database: ClientDatabase,
+    owning: Callable[[], Any],
 ) -> None:
-    """Give the pool of a cluster's node what belongs to its entry.
+    """Give the pool of a cluster's node what belongs to its entry, and to its client.
 
     redis-py's clients drop some options without a word.
     """
@@ -404,6 +403,8 @@ def _of_node(
     where.pop("max_connections", None)
     pool.database, pool.credentials = database, fields.get("credentials") or source_in(fields)
     _bound(pool, {"policy": policy.of_node(where["host"], where["port"])})
+    if (owner := owning()) is not None:
+        pool.closed, pool.draining = owner.closed, owner.draining
 
 
 Address: TypeAlias = tuple[str, int]

@@ -396,20 +396,23 @@ class _Common:
             connection.db = 0  # of no user's in particular
         return connection
 
-    def _take_usable(self) -> Any:
-        """Lend an idle connection that can be used at once, in any database; None if none can."""
+    def _take_usable(self, connection: Any = None) -> Any:
+        """Lend an idle connection that can be used at once, in any database; None if none can.
+
+        Or a given ``connection``, which is lent already, if that can be used.
+        """
         breaker, connections = self.policy.breaker, self.connections
-        if self.draining or (breaker is not None and breaker.opened):
+        if connection is None and (self.draining or (breaker is not None and breaker.opened)):
             return None
-        while connections.idle:
-            connection = None
+        while connection is not None or connections.idle:
             try:
-                with connections.guard:
-                    if not connections.idle:
-                        return None
-                    connection = connections.idle.pop()
-                    # As `lend` does, without a further call.
-                    connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
+                if connection is None:
+                    with connections.guard:
+                        if not connections.idle:
+                            return None
+                        connection = connections.idle.pop()
+                        # As `lend` does, without a further call.
+                        connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:
@@ -420,9 +423,10 @@ class _Common:
                     connections.drop(connection)
                 if not isinstance(error, RedisError | OSError):
                     raise
-                reraise_handlers(error)
-                continue  # the server closed it
-            connections.drop(connection)
+                reraise_handlers(error)  # otherwise the server closed it
+            else:
+                connections.drop(connection)
+            connection = None
         return None
 
     def _acquired(self, connection: Any, connects: bool = True) -> Steps[Any]:
@@ -433,19 +437,9 @@ class _Common:
                 connection = self._lend()
             if connection is None:
                 seconds = self._left_to_wait(began)
-                connection = yield partial(self.connections.wait, self.max_connections, seconds)
-                if connection is None:
+                given = yield partial(self.connections.wait, self.max_connections, seconds)
+                if given is None or (connection := self._take_usable(given)) is None:
                     continue
-                try:
-                    usable = connection.is_reusable()
-                except Exception as error:  # the server closed it
-                    reraise_handlers(error)
-                    usable = False
-                if not usable:
-                    self._drop(connection)
-                    connection = None
-                    continue
-                connection.database, connection.policy = self.database, self.policy
             if connects:
                 if not connection.is_connected:
                     yield from self._or_dropped(connection, connection.connect)

@@ -24,7 +24,7 @@ import redis
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.databases import DatabaseMovedError, Steps
-from shardkit.network.connections.pool import AsyncPool, _Common, Pool
+from shardkit.network.connections.pool import AsyncPool, Pool, _Common
 from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import ForkSafeLock
