@@ -7,6 +7,7 @@ import ssl
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
@@ -177,6 +178,7 @@ class AsyncClusterClient(Drains, RegistersScripts, aioredis.RedisCluster):  # ty
         """Do nothing: a drained client has no connections, and nodes warn of open ones."""
 
 
+@dataclass(eq=False)
 class Connector:
     """Builds redis-py clients for entries: of the given classes, or subclasses of redis-py's.
 
@@ -186,17 +188,10 @@ class Connector:
     breaks = True  # whether servers have circuit breakers unless their entries disable them
     shares = True  # whether databases of a server share connections, which open each before use
 
-    def __init__(
-        self,
-        blocking_class: type[redis.Redis] = redis.Redis,
-        awaiting_class: type[aioredis.Redis] = aioredis.Redis,
-        cluster_class: type[ClusterClient] = ClusterClient,
-        awaiting_cluster_class: type[AsyncClusterClient] = AsyncClusterClient,
-    ) -> None:
-        self._blocking_class = blocking_class
-        self._awaiting_class = awaiting_class
-        self._cluster_class = cluster_class
-        self._awaiting_cluster_class = awaiting_cluster_class
+    blocking_class: type[redis.Redis] = redis.Redis
+    awaiting_class: type[aioredis.Redis] = aioredis.Redis
+    cluster_class: type[ClusterClient] = ClusterClient
+    awaiting_cluster_class: type[AsyncClusterClient] = AsyncClusterClient
 
     def node_classes(self, fields: Mapping[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
         """Return the classes of a cluster's connections and pools, and of awaiting connections."""
@@ -212,8 +207,8 @@ class Connector:
         """
         common = _common(fields, Retry)
         if fields.get("cluster"):
-            return _cluster(self._cluster_class, fields, common, *self.node_classes(fields)[:2])
-        blocking = self._blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
+            return _cluster(self.cluster_class, fields, common, *self.node_classes(fields)[:2])
+        blocking = self.blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
         check_replies(blocking)
         return blocking
 
@@ -221,12 +216,11 @@ class Connector:
         """Return an awaiting client; connects when it is first used."""
         common = _common(fields, AsyncRetry)
         if fields.get("cluster"):
-            return _acluster(
-                self._awaiting_cluster_class, fields, common, self.node_classes(fields)[2]
-            )
+            kind = self.awaiting_cluster_class
+            return _acluster(kind, fields, common, self.node_classes(fields)[2])
         pool = _pool(fields, common, _AWAITING)
         pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
-        awaiting = self._awaiting_class(connection_pool=pool)
+        awaiting = self.awaiting_class(connection_pool=pool)
         check_replies(awaiting)
         return awaiting
 
