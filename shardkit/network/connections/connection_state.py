@@ -401,13 +401,13 @@ class ConnectionState(SelectedDatabase, Reconnects):
         self.connecting = True
         started = time.monotonic()
         try:
-            become_moved(self)
-            yield partial(self._connect_in_time, *args, **kwargs)
-            while self.moved_to is not None or self.closed:
-                yield partial(self.disconnect, True)  # at once
-                require_open(self)
+            while True:
                 become_moved(self)
                 yield partial(self._connect_in_time, *args, **kwargs)
+                if self.moved_to is None and not self.closed:
+                    break
+                yield partial(self.disconnect, True)  # at once
+                require_open(self)
             self.own = self.ends = self.ends or has_connect_callbacks(self)  # it has subscribed
         except LOST as error:
             reraise_handlers(error)

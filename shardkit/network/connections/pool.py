@@ -72,10 +72,6 @@ watchers: list[Callable[[CallPolicy, float, float], object]] = []
 user waited for it and used it."""
 
 
-class _Sweep:
-    due = 0.0
-
-
 class Connections:
     """The connections of a way to connect, for threads.
 
@@ -87,7 +83,7 @@ class Connections:
             late.
     """
 
-    sweep = _Sweep()  # of all blocking pools
+    sweep_at = 0.0  # when the idle ones of all blocking pools are looked through next
 
     def __init__(self) -> None:
         self.after_fork()
@@ -145,7 +141,7 @@ class Connections:
             self.close(connection)
         if unusable:
             self.drop_idle()
-        if now > self.sweep.due:
+        if now > self.sweep_at:
             self.tidy(now)
         return True
 
@@ -197,7 +193,7 @@ class Connections:
 
         So a pool does not keep a connection for each of many former threads. It needs no thread.
         """
-        self.sweep.due, left = now + SWEEP_SECONDS, MOST_PER_SWEEP
+        Connections.sweep_at, left = now + SWEEP_SECONDS, MOST_PER_SWEEP
         with suppress(RuntimeError):  # another thread is making a pool; the next sweep does it
             for each in list(_of_threads):
                 left -= each.trim(now - IDLE_SECONDS, left)
@@ -251,7 +247,7 @@ class Connections:
 class AsyncConnections(Connections):
     """The connections of a way to connect, for the tasks of an event loop."""
 
-    sweep = _Sweep()  # always due
+    sweep_at = 0.0  # always
 
     def __init__(self) -> None:
         self.after_fork()

@@ -13,6 +13,7 @@ then finds its connection lost as well.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
@@ -58,6 +59,15 @@ class _FollowsEntry(_Common):
         self.register()
         if self.master is not None:
             self.master.lines.add(self.connections)
+
+    def reset(self) -> None:
+        self.connections.end()
+
+    def keeper(self) -> Any:
+        """Return a pool of the same connections, to close them once this one is collected."""
+        pool = copy.copy(self._entrys)
+        pool.connections, pool._origin = self.connections, None
+        return pool
 
     def switch_to(self, client: Any) -> None:
         """Switch to the entry of a client, unless that is an older one."""

@@ -346,7 +346,7 @@ def test_one_idle_connection_stays(server: LocalServer, monkeypatch: pytest.Monk
     fresh = crowded.get_connection()
     known = line(fresh)
     crowded.release(fresh)
-    monkeypatch.setattr(pool_module.Connections.sweep, "due", 0.0)
+    monkeypatch.setattr(pool_module.Connections, "sweep_at", 0.0)
     other.release(other.get_connection())  # whose release it is does not matter
     assert [counts(pool) for pool in (crowded, quiet, other)] == [[1, 0], [1, 0], [1, 0]]
     assert line(crowded.get_connection()) is known
