@@ -653,7 +653,7 @@ def _followed(clients: Clients, client: Any, find: Any, pool_class: Any, client_
     holder = client
     if hasattr(client, "connection_pool"):
         holder = pool_class(find, client)
-        clients.follower = weakref.ref(holder)
+        clients.keep(holder)
         client = client_class.from_pool(holder)
     weakref.finalize(holder, clients.close).atexit = False
     return client

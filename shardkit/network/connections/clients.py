@@ -34,6 +34,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -115,8 +116,6 @@ class _Endpoints(dict["Number", Endpoint]):
         self.version = weakref.ref(component)
         self.raw = raw
         self.clients: dict[Number, Any] = {}
-        self.outdated: weakref.WeakKeyDictionary[Component, _Endpoints]  # of earlier versions
-        self.outdated = weakref.WeakKeyDictionary()
         # By what entries share; None if clients with raw replies are as the others.
         self.accesses: dict[object, Access | None] = {}
         self.build_lock = threading.RLock()
@@ -275,14 +274,10 @@ class Clients:
             require_open(self)
             table, displaced = self._current(held, component, raw)
         _leave(displaced)
-        if table.component is component:
-            return table
-        with self._lock:  # the caller's is older than the last change
-            outdated = table.outdated.get(component)
-            if outdated is None:
-                outdated = table.outdated[component] = _Endpoints(self, held, component, raw)
-                outdated.component = None
-            return outdated
+        if table.component is not component:  # the caller's is older than the last change
+            table = _Endpoints(self, held, component, raw)
+            table.component = None
+        return table
 
     def changed(self, component: Component) -> None:
         """Drain the clients of earlier versions of a component, in all threads and loops."""
@@ -294,7 +289,7 @@ class Clients:
             with suppress(RuntimeError):  # it is closed
                 held.loop.call_soon_threadsafe(self._changed_in, held, component)
         follower = self.follower()
-        if follower is not None:
+        if follower is not None and follower.run is run_steps:
             follower.follow()
         self._abandon_closed_loops()
 
@@ -323,6 +318,13 @@ class Clients:
                 with suppress(RuntimeError):  # it is closed
                     held.loop.call_soon_threadsafe(_close_in_loop, held, closables)
 
+    def keep(self, private_pool: Any) -> None:
+        """Have a private pool follow changes, and closed with the clients."""
+        self.follower = weakref.ref(private_pool)
+        held = self._blocking if private_pool.run is run_steps else self._of_loop()
+        self._keeper = private_pool.keeper()
+        held.built.update((private_pool, self._keeper))
+
     async def aclose(self) -> None:
         """Close the running loop's clients."""
         loop = asyncio.get_running_loop()
@@ -338,21 +340,15 @@ class Clients:
 
     def shown(self) -> list[str]:
         """Return a line for each way to connect: some of its shards, and its connections."""
-        tables = list(self._blocking.tables.values())
-        for of_loop in list(self._of_loops):
-            tables += of_loop.tables.values()
+        tables = [each.tables.items() for each in (self._blocking, *self._of_loops)]
         lines: dict[int, tuple[list[str], str]] = {}
-        for table in tables:
-            component = table.version()
-            if component is None:
-                continue
+        for (component, _), table in list(chain.from_iterable(tables)):
             used = [(n, _closable(client)) for n, client in list(table.clients.items())]
             used += [(n, endpoint.owner) for n, endpoint in list(table.items())]
             for number, closable in used:
                 owner = getattr(closable, "way", closable)
                 names, _ = lines.setdefault(id(owner), ([], _shown(closable)))
-                name = _name_of(component.name, number)
-                if name not in names:
+                if (name := _name_of(component, number)) not in names:
                     names.append(name)
         return [
             f"{', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''} {shown}"
@@ -389,10 +385,9 @@ class Clients:
                     with self._lock:
                         held.built.add(pool)
                 client = client_over(endpoint.access.client, pool)
-            reads = isinstance(number, ReplicaOf)
-            find = _Successors(self, component.layout, endpoint.shard, raw, held.awaiting, reads)
+            reads, shard = isinstance(number, ReplicaOf), endpoint.shard
+            find = _Successors(weakref.ref(self), component, shard, raw, held.awaiting, reads)
             if self.topology() is not None and hasattr(client, "place"):
-                find.component = copy.copy(component)  # tables are kept as long as the original
                 client.place = find
             elif self.topology() is not None and hasattr(client, "successor"):
                 client.successor = find.successor
@@ -582,8 +577,7 @@ class Clients:
         table = held.tables[key] = _Endpoints(self, held, component, raw)
         if old is None or earlier is None:
             return table, []
-        table.outdated, old.outdated = old.outdated, table.outdated
-        table.outdated[earlier], old.component = old, None
+        old.component = None
         displaced = []
         for kept, items in ((table.clients, old.clients), (table, old)):
             for number, item in items.items():
@@ -611,6 +605,8 @@ class Clients:
         with self._lock:
             displaced = self._displaced(held, component)
         _leave(displaced)
+        if (follower := self.follower()) is not None:
+            follower.following = held.loop.create_task(follower.follow())
 
     def _abandon_closed_loops(self) -> None:
         """Close the clients of loops that were closed without shutting down their generators."""
@@ -738,50 +734,46 @@ def require_unsplit(layout: Layout, component: Component, number: int | None) ->
         )
 
 
+@dataclass(eq=False)
 class _Successors:
     """Finds the clients that take the place of a shard's client, or that read in its place.
 
     After a split, a command goes to the shard where its keys are. ``component`` is that for which
-    a cluster's client was built.
+    the client was built.
     """
 
+    _clients: weakref.ref[Clients]  # the client may outlive its kit
     component: Component
+    _shard: Shard
+    _raw: bool | None
+    _awaits: bool
+    _reads: bool
 
-    def __init__(
-        self,
-        clients: Clients,
-        layout: Layout,
-        shard: Shard,
-        raw: bool | None,
-        awaiting: bool,
-        reads: bool,
-    ) -> None:
-        self._clients = weakref.ref(clients)  # the client may outlive its kit
-        self._layout = layout  # of the component that the client was built for
-        self._shard = shard
-        self._raw = raw
-        self._get = "aget" if awaiting else "get"
-        self.run: Callable[..., Any] = arun_steps if awaiting else run_steps
-        self._reads = reads
+    def run(self, steps: Steps[Any]) -> Any:
+        """Run steps as the client does."""
+        return arun_steps(steps) if self._awaits else run_steps(steps)
+
+    def _get(self, component: Component, number: Number, raw: bool | None) -> Any:
+        clients = _require_alive(self._clients)[0]
+        return (clients.aget if self._awaits else clients.get)(component, number, raw)
 
     def reader(self, args: Sequence[Any]) -> Any:
         """Return the client that reads the shard while a move holds it; None if none does."""
         if alive := _alive(self._clients):
-            clients, topology = alive
             with suppress(ShardKitError):
-                component = topology.last_known(self._shard.component)
+                component = alive[1].last_known(self._shard.component)
                 which = reader_of(component, self.number(component, args))
                 if isinstance(which, ReplicaOf):
-                    return getattr(clients, self._get)(component, which, False)
+                    return self._get(component, which, False)
         return None
 
     @run_by_face
     def successor(self, args: Sequence[Any]) -> Steps[Any]:
         """Return the client for a command after reading its component again."""
         component: Component = yield self.reread
-        clients, number = _require_alive(self._clients)[0], self.number(component, args)
+        number = self.number(component, args)
         which = reader_of(component, number) if self._reads else number
-        return getattr(clients, self._get)(component, which, self._raw)
+        return self._get(component, which, self._raw)
 
     def left(self) -> Component | None:
         """Return the component if a split has moved it out of its cluster, or holds it."""
@@ -797,14 +789,12 @@ class _Successors:
     def reread(self) -> Any:
         """Read the component again; of an awaiting client, a coroutine."""
         topology = _require_alive(self._clients)[1]
-        read = topology.areread if self._get == "aget" else topology.reread
-        return read(self._shard.component)
+        return (topology.areread if self._awaits else topology.reread)(self._shard.component)
 
     def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
         """Return where commands for the shards of a cluster's component go that has left it."""
         clients = _require_alive(self._clients)[0]
-        found = clients.aendpoints if self._get == "aget" else clients.endpoints
-        return found(component, raw)
+        return (clients.aendpoints if self._awaits else clients.endpoints)(component, raw)
 
     def number(self, component: Component, args: Sequence[Any]) -> int | None:
         """Return the number of the shard where a command belongs by now.
@@ -815,7 +805,7 @@ class _Successors:
         shard = self._shard
         if shard.number is None and component.entry is not None:
             return None
-        if component.layout == self._layout:
+        if component.layout == self.component.layout:
             return shard.number
         keys = [key_bytes(args[n]) for n in key_positions(args)]
         numbers = {component.number_of(component.key_routes.of(key)) for key in keys}

@@ -47,7 +47,7 @@ from shardkit.network.connections.redis_private import (
     transport_of,
     wants_reconnect,
 )
-from shardkit.network.connections.replies import CLOSED, READ_BYTES, Receiver
+from shardkit.network.connections.replies import CLOSED, READ_BYTES, SCALARS, Receiver
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
@@ -209,9 +209,14 @@ class Closable(ConnectionState):
             self._note_blocking()
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
-        read = super().read_response  # type: ignore[misc]
+        read, reply = super().read_response, self._at_hand(*args, **kwargs)  # type: ignore[misc]
         try:
-            if timeout is NOT_GIVEN:
+            if reply is not INCOMPLETE:
+                if isinstance(reply, ConnectionError | InvalidResponse):
+                    self.disconnect()
+                if isinstance(reply, Exception):
+                    raise reply
+            elif timeout is NOT_GIVEN:
                 reply = read(*args, **kwargs)
             else:
                 set_timeout(self, timeout)
@@ -226,13 +231,14 @@ class Closable(ConnectionState):
             run_steps(self.refused(error))
             raise
         finally:
-            self._blocking_for = None
+            self._blocking_for, self.peeked = None, False
         self.due = max(0, self.due - 1)
         return reply
 
     def can_read(self, timeout: float | None = 0) -> Any:
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
         deadline = current.get() if timeout != 0 else None
+        self.peeked = True
         if deadline is None:
             return super().can_read(timeout)  # type: ignore[misc]
         found = super().can_read(deadline.shorten(timeout))  # type: ignore[misc]
@@ -344,7 +350,10 @@ class _FastReplies(Closable):
             if not received:
                 raise ConnectionError(CLOSED)
             headers = reply_parser.headers
-            headers.feed(received, len(received))
+            if count == 1 and received[0] in SCALARS:
+                reply_parser.reader.feed(received)  # what follows is not parsed
+            else:
+                headers.feed(received, len(received))
             replies: list[Any] = []
             receiver = None
             while len(replies) < count:
@@ -503,9 +512,15 @@ class AsyncClosable(ConnectionState):
         if self.protocol != 2:
             self._note_blocking()
         read, blocks = super().read_response, self._blocking_for  # type: ignore[misc]
+        reply = self._at_hand(*args, **kwargs)
         extends = kwargs.get("timeout") is None and self.extend_blocking_timeout
         try:
-            if blocks is None and current.get() is None:
+            if reply is not INCOMPLETE:
+                if isinstance(reply, ConnectionError | InvalidResponse):
+                    await self.disconnect(nowait=True)
+                if isinstance(reply, Exception):
+                    raise reply
+            elif blocks is None and current.get() is None:
                 reply = await read(*args, **kwargs)
             else:
                 extended: Any = nullcontext()

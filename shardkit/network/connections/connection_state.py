@@ -14,10 +14,10 @@ from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
-import hiredis
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,
+    InvalidResponse,
     ReadOnlyError,
     ResponseError,
     TimeoutError,
@@ -37,6 +37,7 @@ from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE
 from shardkit.network.connections.framing import CONFIRMED, PLAIN, SelectedDatabase, refusals
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
+    INCOMPLETE,
     PREVIOUS_MASTER,
     MasterChangingError,
     Reconnects,
@@ -66,7 +67,6 @@ class ServerReplacedError(ConnectionError):
 
 
 EXCHANGE_TIMEOUT = 60.0
-_AT_ONCE = 16  # commands of an opening whose replies are read at once
 
 
 class ConnectionState(SelectedDatabase, Reconnects):
@@ -74,7 +74,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
 
     direct = False  # whether commands may bypass redis-py's code
     closed = False  # its kit is closed; it does not connect again
-    follower: Callable[[], Any] = staticmethod(lambda: None)  # the private pool that lent it
+    follower: Callable[[], Any] = staticmethod(lambda: None)  # the private pool that made it
     # What this connection becomes when its user's thread next connects it: another address, and
     # perhaps another class.
     moved_to: Any = None
@@ -106,7 +106,8 @@ class ConnectionState(SelectedDatabase, Reconnects):
     exchange_timeout: float | None = EXCHANGE_TIMEOUT  # seconds for all replies
     max_reply_bytes: int = MAX_REPLY_BYTES  # of all replies
     extend_blocking_timeout = True  # for blocking commands, by the time that they may block
-    reply_parser: ReplyParser  # of what it receives, once it is connected
+    reply_parser: ReplyParser = None  # type: ignore[assignment]  # once connected, not in memory
+    peeked = False  # whether redis-py's code (before 8) may have taken the next reply
     _limited_parser: type[Any] | None = None
     _blocking_for: float | None = None  # the seconds for which a command that was sent may block
     # Of redis-py's connections.
@@ -300,9 +301,21 @@ class ConnectionState(SelectedDatabase, Reconnects):
 
     def _note_blocking(self) -> None:
         """Note whether the next reply, which pushes may precede, is of a command that may block."""
-        parser: Any = getattr(self, "reply_parser", None)  # not in memory, nor unconnected
-        if parser is not None:
+        if (parser := self.reply_parser) is not None:  # not in memory
             parser.may_block = self.for_block or self._blocking_for is not None
+
+    def _at_hand(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
+        """Return the next reply if it was received with others, without redis-py's code.
+
+        It may be an error, of the server or of the reply; INCOMPLETE if there is none.
+        """
+        parser = self.reply_parser
+        if parser is None or self.protocol != 2 or self.peeked:
+            return INCOMPLETE
+        try:
+            return parser.gets_raw() if disable_decoding else parser.gets_decoded()
+        except (InvalidResponse, TypeError) as error:  # the latter of hiredis
+            return InvalidResponse(f"the server sent what is no reply: {error}")
 
     def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
         reply = self._ready.popleft()
@@ -327,16 +340,6 @@ class ConnectionState(SelectedDatabase, Reconnects):
         """Send commands and return the replies, in which errors are values."""
         self.asking = True
         try:
-            if len(commands) >= _AT_ONCE and int(self.protocol) == 2:
-                pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
-                packed = PackedCommands.doing(ANYWHERE, pieces, 1)
-                yield partial(self.send_packed_command, packed, check_health=False)
-                self.reply_parser.reader.feed(b"*%d\r\n" % len(commands))  # they come as one list
-                together: list[Any] = yield self._read_raw
-                for reply in together:
-                    if isinstance(reply, ConnectionError):  # LOADING, NOAUTH
-                        raise reply
-                return together
             packed = self.pack_commands(commands)
             packed.effects = ANYWHERE  # these are ours
             yield partial(self.send_packed_command, packed, check_health=False)
@@ -362,7 +365,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
             raise ConnectionError(PREVIOUS_MASTER) from error
         pool = self.follower()
         if pool is not None and lost_its_role(error):
-            yield partial(pool.leave, self, error)
+            yield partial(pool.leave_server, self, error)
 
     @run_by_face
     def connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
@@ -398,13 +401,13 @@ class ConnectionState(SelectedDatabase, Reconnects):
         self.connecting = True
         started = time.monotonic()
         try:
-            become_moved(self)
-            yield partial(self._connect_in_time, *args, **kwargs)
-            while self.moved_to is not None or self.closed:
-                yield partial(self.disconnect, True)  # at once
-                require_open(self)
+            while True:
                 become_moved(self)
                 yield partial(self._connect_in_time, *args, **kwargs)
+                if self.moved_to is None and not self.closed:
+                    break
+                yield partial(self.disconnect, True)  # at once
+                require_open(self)
             self.own = self.ends = self.ends or has_connect_callbacks(self)  # it has subscribed
         except LOST as error:
             reraise_handlers(error)

@@ -7,6 +7,7 @@ import ssl
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
@@ -94,28 +95,32 @@ class RegistersScripts:
             return registered
 
 
-class ClusterClient(RegistersScripts, redis.RedisCluster):
-    """redis-py's cluster client, which can drain, and stays closed with its kit."""
+class Drains:
+    """What clients of clusters of both faces share."""
 
     policy = NO_POLICY
-    closed = False
-    node_pool: Any  # the class of its nodes' pools, whose attributes are those of all
-
-    @property
-    def below(self) -> list[Any]:
-        """The pools of its nodes, which redis-py does not close with it."""
-        nodes = self.get_nodes()  # type: ignore[no-untyped-call]
-        return [self.get_redis_connection(node).connection_pool for node in nodes]
+    closed = draining = False
+    below: Any  # the pools of its nodes, which redis-py does not close with it
 
     def drain(self) -> None:
         """Close idle connections, and others when they are released."""
-        self.node_pool.draining = True
+        self.draining = True
         for pool in self.below:
             pool.drain()
 
+
+class ClusterClient(Drains, RegistersScripts, redis.RedisCluster):
+    """redis-py's cluster client, which can drain, and stays closed with its kit."""
+
+    @property
+    def below(self) -> list[Any]:
+        """The pools of its nodes."""
+        nodes = self.get_nodes()  # type: ignore[no-untyped-call]
+        return [self.get_redis_connection(node).connection_pool for node in nodes]
+
     def close_for_good(self) -> None:
         """Close every connection, and open no other."""
-        self.closed = self.node_pool.closed = self.node_pool.draining = True
+        self.closed = self.draining = True
         self.close()
         for pool in self.below:
             pool.close_for_good()
@@ -131,7 +136,7 @@ class ClusterClient(RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
+class AsyncClusterClient(Drains, RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, and then replaces their
@@ -139,8 +144,6 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
     also drain, and stays closed with its kit.
     """
 
-    policy = NO_POLICY
-    closed = draining = False
     make_pool: Callable[[dict[str, Any]], Any]  # for a node; a connector sets it
 
     @property
@@ -149,12 +152,6 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
         return pools_of_nodes(self)
 
     connections = ()  # of its own, beside those
-
-    def drain(self) -> None:
-        """Close idle connections, and others when they are released."""
-        self.draining = True
-        for pool in self.below:
-            pool.drain()
 
     async def close_for_good(self) -> None:
         """Close every connection, and open no other."""
@@ -181,6 +178,7 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
         """Do nothing: a drained client has no connections, and nodes warn of open ones."""
 
 
+@dataclass(eq=False)
 class Connector:
     """Builds redis-py clients for entries: of the given classes, or subclasses of redis-py's.
 
@@ -190,17 +188,10 @@ class Connector:
     breaks = True  # whether servers have circuit breakers unless their entries disable them
     shares = True  # whether databases of a server share connections, which open each before use
 
-    def __init__(
-        self,
-        blocking_class: type[redis.Redis] = redis.Redis,
-        awaiting_class: type[aioredis.Redis] = aioredis.Redis,
-        cluster_class: type[ClusterClient] = ClusterClient,
-        awaiting_cluster_class: type[AsyncClusterClient] = AsyncClusterClient,
-    ) -> None:
-        self._blocking_class = blocking_class
-        self._awaiting_class = awaiting_class
-        self._cluster_class = cluster_class
-        self._awaiting_cluster_class = awaiting_cluster_class
+    blocking_class: type[redis.Redis] = redis.Redis
+    awaiting_class: type[aioredis.Redis] = aioredis.Redis
+    cluster_class: type[ClusterClient] = ClusterClient
+    awaiting_cluster_class: type[AsyncClusterClient] = AsyncClusterClient
 
     def node_classes(self, fields: Mapping[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
         """Return the classes of a cluster's connections and pools, and of awaiting connections."""
@@ -216,8 +207,8 @@ class Connector:
         """
         common = _common(fields, Retry)
         if fields.get("cluster"):
-            return _cluster(self._cluster_class, fields, common, *self.node_classes(fields)[:2])
-        blocking = self._blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
+            return _cluster(self.cluster_class, fields, common, *self.node_classes(fields)[:2])
+        blocking = self.blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
         check_replies(blocking)
         return blocking
 
@@ -225,12 +216,11 @@ class Connector:
         """Return an awaiting client; connects when it is first used."""
         common = _common(fields, AsyncRetry)
         if fields.get("cluster"):
-            return _acluster(
-                self._awaiting_cluster_class, fields, common, self.node_classes(fields)[2]
-            )
+            kind = self.awaiting_cluster_class
+            return _acluster(kind, fields, common, self.node_classes(fields)[2])
         pool = _pool(fields, common, _AWAITING)
         pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
-        awaiting = self._awaiting_class(connection_pool=pool)
+        awaiting = self.awaiting_class(connection_pool=pool)
         check_replies(awaiting)
         return awaiting
 
@@ -338,8 +328,9 @@ def _cluster(
     class NodePool(pool):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            _of_node(self, fields, options, database)
+            _of_node(self, fields, options, database, lambda: owner and owner())
 
+    owner: weakref.ref[Any] | None = None
     failure: Exception | None = None
     for host, port in [*seeds, *_known_nodes(seeds)]:
         try:
@@ -356,7 +347,7 @@ def _cluster(
         except RedisClusterException as error:
             failure = failure or refusal_in(error) or error
         else:
-            client.node_pool = NodePool
+            owner = weakref.ref(client)
             return _prepared(client, fields, seeds)
     assert failure is not None
     raise failure
@@ -382,10 +373,7 @@ def _acluster(
 
     def make_pool(given: dict[str, Any]) -> AsyncPool:
         pool = AsyncPool(connection, **given)
-        pool.connections.lent = weakref.WeakSet()  # redis-py 6 does not release after an error
-        _of_node(pool, fields, {**options, "retry": AsyncRetry(NoBackoff(), 0)}, database)
-        if (owner := owning()) is not None:
-            pool.closed, pool.draining = owner.closed, owner.draining
+        _of_node(pool, fields, {**options, "retry": AsyncRetry(NoBackoff(), 0)}, database, owning)
         return pool
 
     client.make_pool = make_pool
@@ -394,9 +382,13 @@ def _acluster(
 
 
 def _of_node(
-    pool: Any, fields: Mapping[str, Any], options: Mapping[str, Any], database: ClientDatabase
+    pool: Any,
+    fields: Mapping[str, Any],
+    options: Mapping[str, Any],
+    database: ClientDatabase,
+    owning: Callable[[], Any],
 ) -> None:
-    """Give the pool of a cluster's node what belongs to its entry.
+    """Give the pool of a cluster's node what belongs to its entry, and to its client.
 
     redis-py's clients drop some options without a word.
     """
@@ -405,6 +397,8 @@ def _of_node(
     where.pop("max_connections", None)
     pool.database, pool.credentials = database, fields.get("credentials") or source_in(fields)
     _bound(pool, {"policy": policy.of_node(where["host"], where["port"])})
+    if (owner := owning()) is not None:
+        pool.closed, pool.draining = owner.closed, owner.draining
 
 
 Address: TypeAlias = tuple[str, int]
@@ -452,8 +446,7 @@ def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
     if "blocking_pool" in fields:
         pool.wait_seconds = fields["blocking_pool"].get("timeout", BLOCKING_POOL_TIMEOUT)
     pool.policy = fields.get("policy", NO_POLICY)
-    if pool.policy.breaker is not None:
-        pool.policy.breaker.pools.add(pool)
+    pool.register()
 
 
 def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC
 from functools import lru_cache
 from importlib import import_module
@@ -254,13 +255,13 @@ class RenewedLogin(CredentialProvider):
         return _PAUSES[attempt - 1] if attempt <= len(_PAUSES) else None
 
 
+@dataclass(eq=False)
 class EntryCredentials(CredentialProvider):
     """The user and password of the current entry, or of its field ``part`` (``sentinel``)."""
 
-    def __init__(self, current: Callable[[], Entry], where: str, part: str = "") -> None:
-        self._current = current
-        self._where = where
-        self._part = part
+    current: Callable[[], Entry]
+    where: str
+    part: str = ""
 
     def get_credentials(self) -> Any:
         """Return the user, if one is named, and the password.
@@ -277,8 +278,8 @@ class EntryCredentials(CredentialProvider):
         return login_in(fields) if source is None else await source.get_credentials_async()
 
     def _fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = self._current().resolved(self._where)
-        return fields[self._part] if self._part else fields
+        fields: dict[str, Any] = self.current().resolved(self.where)
+        return fields[self.part] if self.part else fields
 
 
 def credentials_of(

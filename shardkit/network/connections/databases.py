@@ -32,6 +32,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -75,45 +76,27 @@ def connection_name(what: str) -> str:
     return f"shardkit:{what}@{_host()}/{os.getpid()}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClientDatabase:
-    """A database of a server, as the clients of one shard and one version of its entry use it.
+    """A database of a server, as the clients of one shard and one version of its entry use it."""
 
-    Args:
-        number: its number.
-        shard: the shard that it is, for messages.
-        label: returns the component and the epoch of its entries: ``unique/17``.
-        witness: asks whether the config server was restored from an old snapshot.
-        has_moved: returns whether the entries point elsewhere by now; without it, fences are not
-            looked for.
-        reads: whether nothing is written by these clients, while a move holds the shard.
-    """
+    number: int = 0
+    shard: object = ""  # for messages
+    label: Callable[[], str] = str  # returns the component and the epoch of its entries: unique/17
+    _: KW_ONLY
+    witness: Any = None  # asks whether the config server was restored from an old snapshot
+    # Returns whether the entries point elsewhere by now; without it, there are no fences.
+    has_moved: Callable[[], bool] | None = None
+    reads: bool = False  # whether nothing is written by these clients, while a move holds the shard
+    # Whether the entry has changed: connections that have opened it are closed on release.
+    left: bool = False
+    login: Any = None  # the credentials of new connections from then on
+    has_fence: bool = False  # whether it may be closed while its shards move
+    select: bytes = b""
 
-    __slots__ = (
-        *("_has_moved", "has_fence", "label", "left", "login", "number", "reads", "select"),
-        *("shard", "witness"),
-    )
-
-    def __init__(
-        self,
-        number: int = 0,
-        shard: object = "",
-        label: Callable[[], str] = str,
-        *,
-        witness: Any = None,
-        has_moved: Callable[[], bool] | None = None,
-        reads: bool = False,
-    ) -> None:
-        self.number = number
-        self.shard = shard
-        self.label = label
-        self.witness = witness
-        self.reads = reads
-        self.select: bytes = hiredis.pack_command(("SELECT", number))  # type: ignore[arg-type]
-        # Whether the entry has changed: connections that have opened it are closed on release.
-        self.left = False
-        self.login: Any = None  # the credentials of new connections from then on
-        self._has_moved = has_moved
-        self.has_fence = has_moved is not None  # whether it may be closed while its shards move
+    def __post_init__(self) -> None:
+        self.select = hiredis.pack_command(("SELECT", self.number))  # type: ignore[arg-type]
+        self.has_fence = self.has_moved is not None
 
     def questions(self) -> list[tuple[str, ...]]:
         """Return what is asked in the database itself."""
@@ -136,11 +119,11 @@ class ClientDatabase:
         Raises:
             DatabaseMovedError: the entries point elsewhere; or the fence has stayed too long.
         """
-        assert self._has_moved is not None
+        assert self.has_moved is not None
         end = time.monotonic() + FENCE_WAIT
         waiting = WAITING + name.removeprefix("shardkit:").removeprefix("reading/")
         while True:
-            if self._has_moved():
+            if self.has_moved():
                 error = DatabaseMovedError("the shard has moved to another server")
                 error.elsewhere = True
                 raise error

@@ -40,27 +40,21 @@ class Access:
             self.lane = self.way.lanes.setdefault(self.policy.deadline, object())
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Endpoint:
     """Where the commands for one shard go."""
 
-    __slots__ = ("_policy", "_pool", "access", "address", "database", "lane", "shard")
+    shard: Shard
+    address: str
+    access: Access
+    database: ClientDatabase | None  # of the server; None for a cluster
+    _pool: Any = None
+    _policy: CallPolicy | None = None
+    lane: Hashable = None  # endpoints of one lane may share an exchange
 
-    def __init__(
-        self,
-        shard: Shard,
-        address: str,
-        access: Access,
-        database: ClientDatabase | None,  # of the server; None for a cluster
-        pool: Any = None,
-    ) -> None:
-        self.shard = shard
-        self.address = address
-        self.access = access
-        self.database = database
-        self._pool = pool
-        self._policy: CallPolicy | None = None
-        # Endpoints of one lane may share an exchange.
-        self.lane: Hashable = None if database is None else access.lane
+    def __post_init__(self) -> None:
+        if self.database is not None:
+            self.lane = self.access.lane
 
     @property
     def policy(self) -> CallPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,15 +84,9 @@ class CallPolicy:
             return self
         known = self._nodes.get((host, port))
         if known is None:
-            known = CallPolicy(
-                self.shard,
-                f"{host}:{port}",
-                self.deadline,
-                self.node(host, port),
-                self.retries,
-                self.backoff,
-                self.max_waiting,
-            )
+            known = copy.copy(self)
+            known.address, known.breaker = f"{host}:{port}", self.node(host, port)
+            known.replaceable, known.near, known.node = False, (), None
             self._nodes[host, port] = known
         return known
 
@@ -144,12 +139,10 @@ _FINAL = (BreakerOpenError, ClosedError, DatabaseMovedError, DeadlineExceeded, O
 
 def _backoff(asked: Mapping[str, Any]) -> Any:
     name = asked.get("backoff", "ExponentialWithJitterBackoff")
-    times = {"base": asked.get("base", BASE), "cap": asked.get("cap", CAP)}
-    if name == "NoBackoff":
-        return backoff.NoBackoff()
-    if name == "ConstantBackoff":
-        return backoff.ConstantBackoff(times["base"])
-    return getattr(backoff, name)(**times)
+    times: tuple[Any, ...] = (asked.get("base", BASE),) if name == "ConstantBackoff" else ()
+    if name not in ("NoBackoff", "ConstantBackoff"):
+        times = asked.get("cap", CAP), asked.get("base", BASE)
+    return getattr(backoff, name)(*times)
 
 
 NO_POLICY = CallPolicy()

@@ -30,7 +30,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, MutableSet
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -72,22 +72,18 @@ watchers: list[Callable[[CallPolicy, float, float], object]] = []
 user waited for it and used it."""
 
 
-class _Sweep:
-    due = 0.0
-
-
 class Connections:
     """The connections of a way to connect, for threads.
 
     Attributes:
         idle: those that lie idle, the one to be lent next at the end.
-        lent: the others; weakly, as an exception from outside may prevent a release.
+        in_use: weak references to the others, as an exception from outside may prevent a release.
         waiting: weak references to the callers that wait for one, the longest waiting first. Each
             gets a released connection, or word that there is room, and hands on what it gets too
             late.
     """
 
-    sweep = _Sweep()  # of all blocking pools
+    sweep_at = 0.0  # when the idle ones of all blocking pools are looked through next
 
     def __init__(self) -> None:
         self.after_fork()
@@ -96,25 +92,34 @@ class Connections:
 
     def after_fork(self) -> None:
         """Forget the parent's connections and lock, which its threads may have held."""
-        for connection in list(getattr(self, "lent", ())):  # whose users may still be there
+        for connection in self.lent if hasattr(self, "in_use") else ():  # in use by the parent, too
             connection.leave_to_parent()
         self.guard: Any = threading.RLock()  # of the collections; one thread may take it twice
         self.idle: list[Any] = []
-        self.lent: MutableSet[Any] = weakref.WeakSet()
+        self.in_use: set[weakref.ref[Any]] = set()
         self.waiting: deque[Any] = deque()
+
+    @property
+    def lent(self) -> list[Any]:
+        """Those in use."""
+        return [connection for ref in self.in_use.copy() if (connection := ref()) is not None]
 
     def __iter__(self) -> Iterator[Any]:
         return iter([*self.idle, *self.lent])
 
     def counts(self) -> tuple[int, int]:
         """Return how many connections are idle, and how many lent."""
-        return len(self.idle), len(self.lent)
+        return len(self.idle), len(self.in_use)
+
+    def lend(self, connection: Any) -> None:
+        """Note that a connection is in use."""
+        self.in_use.add(weakref.ref(connection, self.in_use.discard))
 
     def release(self, connection: Any, ends: bool) -> bool:
         """Accept a lent connection back, closed if it ``ends``; return whether it was lent."""
         with self.guard:
             try:
-                self.lent.remove(connection)
+                self.in_use.remove(weakref.ref(connection))
             except KeyError:
                 return False
             if connection.handed_out:
@@ -136,14 +141,14 @@ class Connections:
             self.close(connection)
         if unusable:
             self.drop_idle()
-        if now > self.sweep.due:
+        if now > self.sweep_at:
             self.tidy(now)
         return True
 
     def drop(self, connection: Any) -> None:
         """Close a lent connection, and forget it."""
         with self.guard:
-            self.lent.discard(connection)
+            self.in_use.discard(weakref.ref(connection))
             self._give(None)
         self.close(connection)
 
@@ -188,7 +193,7 @@ class Connections:
 
         So a pool does not keep a connection for each of many former threads. It needs no thread.
         """
-        self.sweep.due, left = now + SWEEP_SECONDS, MOST_PER_SWEEP
+        Connections.sweep_at, left = now + SWEEP_SECONDS, MOST_PER_SWEEP
         with suppress(RuntimeError):  # another thread is making a pool; the next sweep does it
             for each in list(_of_threads):
                 left -= each.trim(now - IDLE_SECONDS, left)
@@ -204,7 +209,7 @@ class Connections:
             ticket = self.waiting.popleft()()
             if ticket is not None and not ticket.done():
                 if connection is not None:
-                    self.lent.add(connection)
+                    self.lend(connection)
                 ticket.set_result(connection)
                 return True
         return False
@@ -216,7 +221,7 @@ class Connections:
         """
         ticket = Future[Any]()
         with self.guard:
-            if self.idle or len(self.lent) < limit:
+            if self.idle or len(self.in_use) < limit:
                 return None
             self.waiting.append(weakref.ref(ticket))
         try:
@@ -242,12 +247,10 @@ class Connections:
 class AsyncConnections(Connections):
     """The connections of a way to connect, for the tasks of an event loop."""
 
-    sweep = _Sweep()  # always due
+    sweep_at = 0.0  # always
 
     def __init__(self) -> None:
-        # Nothing comes between the steps of a task, nor prevents a release.
         self.after_fork()
-        self.lent = set()
 
     def tidy(self, now: float) -> None:
         """Close a long-idle connection."""
@@ -261,7 +264,7 @@ class AsyncConnections(Connections):
 
     async def wait(self, limit: int, seconds: float) -> Any:
         """Wait for a connection; see the threads'."""
-        if self.idle or len(self.lent) < limit:
+        if self.idle or len(self.in_use) < limit:
             return None
         ticket = asyncio.get_running_loop().create_future()
         self.waiting.append(weakref.ref(ticket))
@@ -340,10 +343,14 @@ class _Common:
             shared.connection_kwargs["db"] = database.number
             shared.draining = database.left
         shared._given = shared.connection_class, dict(shared.connection_kwargs)
-        _live_pools.add(shared)
-        if shared.policy.breaker is not None:
-            shared.policy.breaker.pools.add(shared)
+        shared.register()
         return shared
+
+    def register(self) -> None:
+        """Have it listed among the pools of this process and of its server's breaker."""
+        _live_pools.add(self)
+        if self.policy.breaker is not None:
+            self.policy.breaker.pools.add(self)
 
     @property
     def way(self) -> Any:
@@ -385,19 +392,23 @@ class _Common:
             connection.db = 0  # of no user's in particular
         return connection
 
-    def _take_usable(self) -> Any:
-        """Lend an idle connection that can be used at once, in any database; None if none can."""
+    def _take_usable(self, connection: Any = None) -> Any:
+        """Lend an idle connection that can be used at once, in any database; None if none can.
+
+        Or a given ``connection``, which is lent already, if that can be used.
+        """
         breaker, connections = self.policy.breaker, self.connections
-        if self.draining or (breaker is not None and breaker.opened):
+        if connection is None and (self.draining or (breaker is not None and breaker.opened)):
             return None
-        while connections.idle:
-            connection = None
+        while connection is not None or connections.idle:
             try:
-                with connections.guard:
-                    if not connections.idle:
-                        return None
-                    connection = connections.idle.pop()
-                    connections.lent.add(connection)
+                if connection is None:
+                    with connections.guard:
+                        if not connections.idle:
+                            return None
+                        connection = connections.idle.pop()
+                        # As `lend` does, without a further call.
+                        connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:
@@ -408,9 +419,10 @@ class _Common:
                     connections.drop(connection)
                 if not isinstance(error, RedisError | OSError):
                     raise
-                reraise_handlers(error)
-                continue  # the server closed it
-            connections.drop(connection)
+                reraise_handlers(error)  # otherwise the server closed it
+            else:
+                connections.drop(connection)
+            connection = None
         return None
 
     def _acquired(self, connection: Any, connects: bool = True) -> Steps[Any]:
@@ -421,19 +433,9 @@ class _Common:
                 connection = self._lend()
             if connection is None:
                 seconds = self._left_to_wait(began)
-                connection = yield partial(self.connections.wait, self.max_connections, seconds)
-                if connection is None:
+                given = yield partial(self.connections.wait, self.max_connections, seconds)
+                if given is None or (connection := self._take_usable(given)) is None:
                     continue
-                try:
-                    usable = connection.is_reusable()
-                except Exception as error:  # the server closed it
-                    reraise_handlers(error)
-                    usable = False
-                if not usable:
-                    self._drop(connection)
-                    connection = None
-                    continue
-                connection.database, connection.policy = self.database, self.policy
             if connects:
                 if not connection.is_connected:
                     yield from self._or_dropped(connection, connection.connect)
@@ -454,7 +456,7 @@ class _Common:
         connection = self._take_usable()
         if connection is None:
             require_open(self)
-            waiting = len(self.connections.lent) + self.pending()
+            waiting = self.connections.counts()[1] + self.pending()
             if waiting >= self.policy.max_waiting:
                 raise overloaded(waiting, self.policy.max_waiting)
             connection = self._lend_new()
@@ -474,7 +476,7 @@ class _Common:
                 return None
             connection = self.make_connection()
             connection.closed = self.closed  # in the meantime
-            connections.lent.add(connection)
+            connections.lend(connection)
             return connection
 
     def _or_dropped(self, connection: Any, call: Callable[[], Any]) -> Steps[None]:
@@ -688,11 +690,12 @@ class Pool(_Common, redis.ConnectionPool):
         """
         connection, sent, complete = None, False, False
         try:
-            if deadline is None:
-                connection = self.acquire()
-            else:
-                with within(deadline):
-                    connection = self.acquire()
+            usable = self._take_usable()
+            if usable is None or usable.health_check_interval or usable.login_expires:
+                with within(deadline or current.get()):
+                    usable = run_steps(self._acquired(usable))
+            connection = usable
+            if deadline is not None:
                 deadline.require_left()
             sent = True
             found: tuple[list[Any], bool] = connection.round_trip(data, raw, deadline, count, does)
@@ -706,7 +709,8 @@ class Pool(_Common, redis.ConnectionPool):
             if connection is not None:
                 if not complete:
                     connection.disconnect()
-                self.release(connection)
+                if not self.connections.release(connection, self.draining):
+                    self.release_nowait(connection)  # of those that it has shared before
         return found
 
     def connect(self, connection: Any) -> None:

@@ -32,6 +32,7 @@ from shardkit.operations.deadlines import Deadline
 _AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # hiredis reads RESP3's at any time
 _SIGNS = b"".join(_AGGREGATES)
 _LIST = ord("*")
+SCALARS = b"$+:-"  # first bytes of replies without elements
 _SHORT = 4096  # bytes in which it takes less time to look for all signs at once
 _SMALLEST = 8  # bytes of an element, in a list if not in the reply
 _LONG = {

@@ -27,30 +27,24 @@ from shardkit.routing.placement import slot_of
 
 SERVICE = "{config}"
 _SLOT = slot_of(SERVICE)
-_PLAIN, _TAGGED = PLAIN.encode(), TAGGED.encode()
 _LEFT = (MovedError, ClusterDownError)
 
 
-def tagged(value: Any) -> Any:
-    """Return an argument of a command as it is sent."""
-    if isinstance(value, str):
-        return TAGGED + value.removeprefix(PLAIN) if value.startswith(PLAIN) else value
+def _renamed(value: Any, old: Any, new: Any) -> Any:
+    """Return a value whose keys begin with another prefix, in lists and maps, too."""
+    if isinstance(value, list):
+        return [_renamed(each, old, new) for each in value]
+    if isinstance(value, dict):
+        return {_renamed(k, old, new): _renamed(v, old, new) for k, v in value.items()}
     if isinstance(value, bytes):
-        return _TAGGED + value.removeprefix(_PLAIN) if value.startswith(_PLAIN) else value
-    return value
+        old, new = old.encode(), new.encode()
+    elif not isinstance(value, str):
+        return value
+    return new + value.removeprefix(old) if value.startswith(old) else value
 
 
-def plain(reply: Any) -> Any:
-    """Return a reply as its reader expects it."""
-    if isinstance(reply, list):
-        return list(map(plain, reply))
-    if isinstance(reply, dict):
-        return {plain(key): plain(value) for key, value in reply.items()}
-    if isinstance(reply, bytes):
-        return _PLAIN + reply.removeprefix(_TAGGED) if reply.startswith(_TAGGED) else reply
-    if isinstance(reply, str):
-        return PLAIN + reply.removeprefix(TAGGED) if reply.startswith(TAGGED) else reply
-    return reply
+tagged = partial(_renamed, old=PLAIN, new=TAGGED)  # an argument of a command as it is sent
+plain = partial(_renamed, old=TAGGED, new=PLAIN)  # a reply as its reader expects it
 
 
 class SlotOwner(Sentinels):

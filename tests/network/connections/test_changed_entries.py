@@ -168,12 +168,11 @@ async def test_late_callers_are_safe(here: LocalServer, there: LocalServer, get:
     get(first, 0)
     there_first = get(second, 0)
     newest = get(third, 0)
-    assert get(second, 0) is there_first  # its holder goes on with it
     assert get(first, 0) is newest  # they say the same
     late = get(second, 1)  # built only now, two versions later
-    assert late is get(second, 1)
     assert get(third, 0) is newest
-    assert await of(late.ping())
+    for client in (there_first, get(second, 0), late):
+        assert await of(client.ping())
     assert await eventually(lambda: clients_of(there) == 0)
 
 

@@ -346,7 +346,7 @@ def test_one_idle_connection_stays(server: LocalServer, monkeypatch: pytest.Monk
     fresh = crowded.get_connection()
     known = line(fresh)
     crowded.release(fresh)
-    monkeypatch.setattr(pool_module.Connections.sweep, "due", 0.0)
+    monkeypatch.setattr(pool_module.Connections, "sweep_at", 0.0)
     other.release(other.get_connection())  # whose release it is does not matter
     assert [counts(pool) for pool in (crowded, quiet, other)] == [[1, 0], [1, 0], [1, 0]]
     assert line(crowded.get_connection()) is known
@@ -512,7 +512,7 @@ async def test_what_connects_while_its_pool_is_disconnected_takes_no_room(face: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pool = face.pool(port=silent.getsockname()[1], socket_timeout=0.5)
         connecting = taking(face, pool)
-        assert await eventually(lambda: counts(face.owners[0]) == [0, 1])
+        assert await eventually(lambda: counts(pool) == [0, 1])
         await of(pool.disconnect())
         with pytest.raises(redis.RedisError) as lost:
             await connecting
@@ -571,13 +571,12 @@ def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.Mo
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = pool.get_connection()
     known = line(held)
-    kits = face.owners[0] if face.kind == "private" else pool
 
     def lend_none() -> None:
         monkeypatch.undo()
         pool.release(held)
 
-    monkeypatch.setattr(kits, "_lend_new", lend_none)
+    monkeypatch.setattr(pool, "_lend_new", lend_none)
     assert line(pool.get_connection()) is known
 
 
