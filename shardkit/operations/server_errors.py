@@ -145,6 +145,13 @@ def failed_command(error: BaseException) -> tuple[int, str]:
     return (int(annotated[1]), annotated[2]) if annotated else (0, str(error))
 
 
+def server_in(error: BaseException) -> str:
+    """Return the address of the server that failed, and a space; empty if it is not known."""
+    connecting = re.search(r"connecting to (\S+:\d+)", str(error))
+    server = getattr(error, "server", connecting[1] if connecting else "")
+    return f"{server} " if server else ""
+
+
 def meaning(error: BaseException) -> Meaning | None:
     """Return what a server's error means, and the remedy; None for one that speaks for itself."""
     _, text = failed_command(error)

@@ -363,7 +363,9 @@ class Lease:
             pipe.execute_command(*command)
             try:
                 pipe.execute()
-            except redis.WatchError:
+            except redis.WatchError as error:
+                if isinstance(lost := error.__context__, redis.RedisError):
+                    raise lost from None
                 raise self._ended() from None
 
     def write(self, move: Move) -> None:
@@ -414,7 +416,8 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
         with changes.renewing(held.renew, held.released):
             yield held
     finally:
-        held.release()
+        with suppress(redis.RedisError):  # it ends by itself otherwise
+            held.release()
 
 
 def is_kept(config: redis.Redis, move: Move) -> bool:

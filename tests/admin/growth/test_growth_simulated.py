@@ -235,7 +235,7 @@ class KeptSplit(SplitData):
         start_split(config, "data", shards=3, hold=HOLD, kill=True, keep=True)
 
     def leave(self, client: Client) -> None:
-        """Ask for the way back, too: of three that do, two may be killed, and it is kept for ever."""
+        """Ask for the way back, too: of three that do, two may be killed."""
         self.resume(client)
         super().leave(client)
 
