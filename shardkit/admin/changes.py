@@ -29,7 +29,7 @@ from redis.exceptions import RedisError, WatchError
 from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.errors import ConfigServerError, GrowthError
+from shardkit.errors import ConfigServerError, GrowthError, ShardKitError
 from shardkit.kit.config_client import config_client
 from shardkit.network.server_queries import ServerErrors
 from shardkit.network.survey import reason
@@ -257,9 +257,9 @@ def explaining(what: Callable[[], str], then: Callable[[], str]) -> Iterator[Non
         raise ConfigServerError(text, remedy) from error
     except ServerErrors as error:
         server, known = server_in(error), meaning(error)
+        text = f"{server and f'{server}cannot be used: '}{known.text if known else reason(error)}"
         raise GrowthError(
-            f"{what()}: {server and f'{server}cannot be used: '}"
-            f"{known.text if known else reason(error)}",
+            f"{what()}: {error if isinstance(error, ShardKitError) else text}",
             f"{known.remedy if known else 'correct that'}, and then {then()}",
         ) from error
 

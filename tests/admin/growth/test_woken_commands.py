@@ -210,8 +210,10 @@ class Case:
         self.persist()
         with self.stopped(number) as (process, output):
             *_, step = self.noted(output)
-            servers = (self.fleet.config_server, *self.fleet.servers)
-            [server] = [each for each in servers if str(each.port) == step.split()[0]]
+            every = (self.fleet.config_server, *self.fleet.servers)
+            servers = {str(each.port): each for each in every}
+            if (server := servers.get(step.split()[0])) is None:
+                return  # the command's own
             fault(server)
             os.kill(process.pid, signal.SIGCONT)
             process.join(60 * PATIENCE)
