@@ -57,7 +57,7 @@ from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.survey import CONFIG_KEYS, data_keys, query_entries, reads_later
 from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.operation import pages
-from shardkit.operations.server_errors import failed_command, meaning, server_in
+from shardkit.operations.server_errors import behind_watch, failed_command, meaning, server_in
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
 PAUSE = 5.0  # seconds after which servers accept writes again by themselves
@@ -541,8 +541,9 @@ def restore(
                                 pipe.set(_MARK, mark, ex=_MARKED)
                             copied = _copy(origin_client, target, shard, under, report)
                         except (RedisError, OSError) as error:
-                            server = server_in(error).replace(" ", ": ")
-                            text = f"{shard} cannot be restored: {server}{error}"
+                            lost = behind_watch(error)
+                            server = server_in(lost).replace(" ", ": ")
+                            text = f"{shard} cannot be restored: {server}{lost}"
                             raise ConfigError(text, f"correct that, {_AGAIN_THEN}") from None
                         for count, what in (
                             (each.keys.get(str(number), 0) - there, "expired since"),
@@ -746,8 +747,8 @@ def _under(
                 yield pipe
                 pipe.execute()
         except redis.WatchError as error:
-            if isinstance(lost := error.__context__, RedisError):
-                raise lost from None
+            if behind_watch(error) is not error:
+                raise
             has_mark = False
         if not has_mark:
             raise ConfigError(

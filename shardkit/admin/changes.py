@@ -31,9 +31,10 @@ from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError, GrowthError, ShardKitError
 from shardkit.kit.config_client import config_client
+from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.network.survey import reason
-from shardkit.operations.server_errors import meaning, server_in
+from shardkit.operations.server_errors import behind_watch, meaning, server_in
 
 CHANGES_KEY = "config:changes"
 FORMAT = 3  # 1 and 2 were those of moves alone
@@ -256,11 +257,13 @@ def explaining(what: Callable[[], str], then: Callable[[], str]) -> Iterator[Non
         text, remedy = f"{what()}: {error.message}", f"{error.remedy}, and then {then()}"
         raise ConfigServerError(text, remedy) from error
     except ServerErrors as error:
-        server, known = server_in(error), meaning(error)
-        text = f"{server and f'{server}cannot be used: '}{known.text if known else reason(error)}"
+        lost = behind_watch(error)
+        server, known = server_in(lost), meaning(lost)
+        text = f"{server and f'{server}cannot be used: '}{known.text if known else reason(lost)}"
+        first = f"{known.remedy if known else 'correct that'}, and then "
         raise GrowthError(
             f"{what()}: {error if isinstance(error, ShardKitError) else text}",
-            f"{known.remedy if known else 'correct that'}, and then {then()}",
+            then() if isinstance(error, DatabaseMovedError) else f"{first}{then()}",
         ) from error
 
 

@@ -20,7 +20,9 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisError,
     ResponseError,
+    WatchError,
 )
 from redis.sentinel import MasterNotFoundError
 
@@ -143,6 +145,12 @@ def failed_command(error: BaseException) -> tuple[int, str]:
     """
     annotated = re.match(r"(?s)Command # (\d+) \(.*\) of pipeline caused error: (.*)", str(error))
     return (int(annotated[1]), annotated[2]) if annotated else (0, str(error))
+
+
+def behind_watch(error: BaseException) -> BaseException:
+    """Return the lost connection that redis-py reports as a change of a watched key, if it is."""
+    lost = error.__context__
+    return lost if isinstance(error, WatchError) and isinstance(lost, RedisError) else error
 
 
 def server_in(error: BaseException) -> str:

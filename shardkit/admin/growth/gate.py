@@ -64,6 +64,7 @@ from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.resp import Arguments
+from shardkit.operations.server_errors import behind_watch
 from shardkit.routing.placement import SLOTS
 
 Writes: TypeAlias = Mapping[Place, Commands]
@@ -384,8 +385,8 @@ def set_if_marked(client: Any, value: bytes, number: str) -> bool:
         try:
             pipe.execute()
         except WatchError as error:
-            if isinstance(lost := error.__context__, RedisError):
-                raise lost from None
+            if behind_watch(error) is not error:
+                raise
             return False
         return True
 

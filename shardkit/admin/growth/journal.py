@@ -47,6 +47,7 @@ from shardkit.errors import (
     ShardKitError,
 )
 from shardkit.operations.arguments import annotations_of, kind_of
+from shardkit.operations.server_errors import behind_watch
 
 _LEASE_KEY = "config:growth:lease"
 _RENEW = """
@@ -364,8 +365,8 @@ class Lease:
             try:
                 pipe.execute()
             except redis.WatchError as error:
-                if isinstance(lost := error.__context__, redis.RedisError):
-                    raise lost from None
+                if behind_watch(error) is not error:
+                    raise
                 raise self._ended() from None
 
     def write(self, move: Move) -> None:
