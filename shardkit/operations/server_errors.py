@@ -147,13 +147,13 @@ def failed_command(error: BaseException) -> tuple[int, str]:
     return (int(annotated[1]), annotated[2]) if annotated else (0, str(error))
 
 
-def behind_watch(error: BaseException) -> BaseException:
+def behind_watch(error: Exception) -> Exception:
     """Return the lost connection that redis-py reports as a change of a watched key, if it is."""
     lost = error.__context__
     return lost if isinstance(error, WatchError) and isinstance(lost, RedisError) else error
 
 
-def server_in(error: BaseException) -> str:
+def server_in(error: Exception) -> str:
     """Return the address of the server that failed, and a space; empty if it is not known."""
     connecting = re.search(r"connecting to (\S+:\d+)", str(error))
     server = getattr(error, "server", connecting[1] if connecting else "")
