@@ -29,7 +29,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
-from shardkit.admin.changes import RESTLESS, open_changes, working_on
+from shardkit.admin.changes import RESTLESS, explaining, open_changes, working_on
 from shardkit.admin.growth.exchange import OWN_KEYS, Slices
 from shardkit.admin.growth.gate import move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
@@ -57,7 +57,7 @@ from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.survey import CONFIG_KEYS, data_keys, query_entries, reads_later
 from shardkit.operations.arguments import Seconds, check_seconds
 from shardkit.operations.operation import pages
-from shardkit.operations.server_errors import failed_command, meaning
+from shardkit.operations.server_errors import behind_watch, failed_command, meaning, server_in
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
 PAUSE = 5.0  # seconds after which servers accept writes again by themselves
@@ -508,9 +508,12 @@ def restore(
     manifest = verify(directory)
     origin = ShardMap.load(directory / MAP)
     targets = _targets(manifest, origin, shard_map, to_origin, timeout)
-    with working_on(
-        shard_map.config_server, "restore", directory.name, shard_map.components.values()
-    ) as still:
+    with (
+        explaining(lambda: f"{directory} is not yet restored", lambda: "restore it again"),
+        working_on(
+            shard_map.config_server, "restore", directory.name, shard_map.components.values()
+        ) as still,
+    ):
         name = hashlib.sha256("".join(each.sha256 for each in manifest.servers).encode())
         _require_empty(targets, name.hexdigest(), timeout)
         mark = f"{name.hexdigest()} {secrets.token_hex(8)}".encode()  # of this attempt
@@ -538,7 +541,9 @@ def restore(
                                 pipe.set(_MARK, mark, ex=_MARKED)
                             copied = _copy(origin_client, target, shard, under, report)
                         except (RedisError, OSError) as error:
-                            text = f"{shard} cannot be restored: {error}"
+                            lost = behind_watch(error)
+                            server = server_in(lost).replace(" ", ": ")
+                            text = f"{shard} cannot be restored: {server}{lost}"
                             raise ConfigError(text, f"correct that, {_AGAIN_THEN}") from None
                         for count, what in (
                             (each.keys.get(str(number), 0) - there, "expired since"),
@@ -741,7 +746,9 @@ def _under(
             if has_mark:
                 yield pipe
                 pipe.execute()
-        except redis.WatchError:
+        except redis.WatchError as error:
+            if behind_watch(error) is not error:
+                raise
             has_mark = False
         if not has_mark:
             raise ConfigError(

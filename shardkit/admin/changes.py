@@ -29,8 +29,12 @@ from redis.exceptions import RedisError, WatchError
 from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.errors import GrowthError
+from shardkit.errors import ConfigServerError, GrowthError, ShardKitError
 from shardkit.kit.config_client import config_client
+from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.server_queries import ServerErrors
+from shardkit.network.survey import reason
+from shardkit.operations.server_errors import behind_watch, meaning, server_in
 
 CHANGES_KEY = "config:changes"
 FORMAT = 3  # 1 and 2 were those of moves alone
@@ -242,6 +246,25 @@ def renewing(renew: Callable[[], object], ended: threading.Event) -> Iterator[No
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def explaining(what: Callable[[], str], then: Callable[[], str]) -> Iterator[None]:
+    """Have errors of servers say which server failed, ``what`` stopped, and what to do ``then``."""
+    try:
+        yield
+    except ConfigServerError as error:
+        text, remedy = f"{what()}: {error.message}", f"{error.remedy}, and then {then()}"
+        raise ConfigServerError(text, remedy) from error
+    except ServerErrors as error:
+        lost = behind_watch(error)
+        server, known = server_in(lost), meaning(lost)
+        text = f"{server and f'{server}cannot be used: '}{known.text if known else reason(lost)}"
+        first = f"{known.remedy if known else 'correct that'}, and then "
+        raise GrowthError(
+            f"{what()}: {error if isinstance(error, ShardKitError) else text}",
+            then() if isinstance(error, DatabaseMovedError) else f"{first}{then()}",
+        ) from error
 
 
 @contextmanager

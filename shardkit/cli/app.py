@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -249,6 +248,7 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
     from shardkit.config.problem import mask
     from shardkit.errors import ShardErrors, ShardKitError
     from shardkit.network.server_queries import ServerErrors
+    from shardkit.operations.server_errors import server_in
 
     if isinstance(error, click.Abort) and isinstance(error.__context__, EOFError):
         write_error(
@@ -279,11 +279,8 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
         named = f"{mask('', error.filename) or full}: ".removeprefix(": ")
         write_error(f"{named}{error.strerror or error}")
     elif isinstance(error, ServerErrors):
-        server = re.search(r"(?:connecting to|reading from) (\S+:\d+)", str(error))
-        write_error(
-            f"{server[1] if server else 'a server'} cannot be used: {reason(error)}",
-            "see shardkit status",
-        )
+        server = server_in(error) or "a server "
+        write_error(f"{server}cannot be used: {reason(error)}", "see shardkit status")
     elif os.path.dirname(redis.__file__) in traceback.extract_tb(error.__traceback__)[-1].filename:
         write_error(f"a server's reply cannot be used: {error}", "see shardkit status")
     else:

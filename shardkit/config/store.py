@@ -64,7 +64,7 @@ from shardkit.errors import (
 )
 from shardkit.operations.commands import Key
 from shardkit.operations.reply_kinds import are_texts
-from shardkit.operations.server_errors import meaning
+from shardkit.operations.server_errors import meaning, server_in
 from shardkit.operations.steps import run_steps
 from shardkit.routing.placement import DEFAULT
 
@@ -425,10 +425,10 @@ def push(
                         pipe, shard_map, force, prune, has_data, sample, expected, above, record
                     )
                 except WatchError as error:
-                    if isinstance(error.__context__, RedisError):
+                    if isinstance(lost := error.__context__, RedisError):
                         raise ConfigServerError(
-                            "the connection to the config server broke: the push may have been "
-                            "executed or not",
+                            f"the connection to the config server {server_in(lost)}broke: the push "
+                            "may have been executed or not",
                             "compare with: shardkit config diff",
                         ) from error
             time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))
@@ -765,4 +765,6 @@ def _translated_errors() -> Iterator[None]:
         yield
     except RedisError as error:
         text, remedy = meaning(error) or (error, "start it, or use another one")
-        raise ConfigServerError(f"the config server cannot be used: {text}", remedy) from error
+        raise ConfigServerError(
+            f"the config server {server_in(error)}cannot be used: {text}", remedy
+        ) from error

@@ -20,7 +20,9 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisError,
     ResponseError,
+    WatchError,
 )
 from redis.sentinel import MasterNotFoundError
 
@@ -143,6 +145,19 @@ def failed_command(error: BaseException) -> tuple[int, str]:
     """
     annotated = re.match(r"(?s)Command # (\d+) \(.*\) of pipeline caused error: (.*)", str(error))
     return (int(annotated[1]), annotated[2]) if annotated else (0, str(error))
+
+
+def behind_watch(error: Exception) -> Exception:
+    """Return the lost connection that redis-py reports as a change of a watched key, if it is."""
+    lost = error.__context__
+    return lost if isinstance(error, WatchError) and isinstance(lost, RedisError) else error
+
+
+def server_in(error: Exception) -> str:
+    """Return the address of the server that failed, and a space; empty if it is not known."""
+    connecting = re.search(r"connecting to (\S+:\d+)", str(error))
+    server = getattr(error, "server", connecting[1] if connecting else "")
+    return f"{server} " if server else ""
 
 
 def meaning(error: BaseException) -> Meaning | None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.changes import Change, taking_part
+from shardkit.admin.changes import Change, explaining, taking_part
 from shardkit.admin.growth import relocation, servers
 from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import master_of
@@ -87,7 +87,12 @@ def attach_replica(
         InvalidArgumentError: no entry names the server to follow.
     """
     copy_timeout = check_seconds("attach_replica", "copy_timeout", copy_timeout)
-    with lease(config) as held, ExitStack() as stack:
+    again = f"again: shardkit replicas attach {replica} --to {to}"
+    with (
+        explaining(lambda: f"{replica} is not yet attached to {to}", lambda: again),
+        lease(config) as held,
+        ExitStack() as stack,
+    ):
         components = read_components(config)
         target = ServerAddress.parse(replica)
         known = KnownServers(components.values(), target)
@@ -107,8 +112,7 @@ def attach_replica(
             with held.marking(new):
                 servers.replicate(new, source, login, held.order)
             servers.persist_roles(new)
-        again = f"and again: shardkit replicas attach {target} --to {to}"
-        servers.wait_for_copy(master, new, copy_timeout, again, held.check)
+        servers.wait_for_copy(master, new, copy_timeout, f"and {again}", held.check)
         named = bool(known.entries_on(source))
         epoch = push_changed(
             held,
@@ -184,7 +188,12 @@ def detach_replica(
         GrowthError: it is a master, others follow it, or its master would refuse writes.
         InvalidArgumentError: it follows no server that entries name.
     """
-    with lease(config) as held, ExitStack() as stack:
+    again = f"again: shardkit replicas detach {replica}"
+    with (
+        explaining(lambda: f"{replica} is not yet detached", lambda: again),
+        lease(config) as held,
+        ExitStack() as stack,
+    ):
         components = read_components(config)
         target = ServerAddress.parse(replica)
         known = KnownServers(components.values(), target)

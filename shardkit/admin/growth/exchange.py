@@ -87,11 +87,9 @@ class Line:
             read = getattr(connection, "read_replies", partial(Closable.read_replies, connection))
             read(self._replies, count, True, any(self._due))
         taken, self._replies = self._replies[:count], self._replies[count:]
-        queued = False
         for name, reply in zip(names, taken, strict=True):
-            if not (queued or isinstance(reply, Exception)):
+            if not isinstance(reply, Exception):
                 require_kind(name, reply)
-            queued = name == "MULTI" or (queued and name != "EXEC")
         return taken
 
     def ask(self, *batches: Commands) -> list[Any]:
@@ -133,14 +131,18 @@ def ask_all(asked: Sequence[tuple[Any, Sequence[Commands]]]) -> list[list[Any]]:
         return [accepted(line.replies()) for line in lines]
 
 
-def ask_each(clients: Clients, command: Callable[[Any], Arguments]) -> list[Any]:
+def ask_each(clients: Clients, command: Callable[[Place], Arguments]) -> dict[Place, Any]:
     """Send a command to each database, in one exchange with each server; return the replies."""
-    asked = []
-    for own in by_server(clients).values():
+    asked: list[tuple[Any, list[Commands]]] = []
+    places: list[Place] = []
+    for server, own in by_server(clients).items():
         home, first = next(iter(own.items()))
-        commands = [each for n, client in own.items() for each in (("SELECT", n), command(client))]
+        there = [Place(server, number) for number in own]
+        commands = [each for at in there for each in (("SELECT", at.database), command(at))]
         asked.append((first, [[*commands, ("SELECT", home)]]))
-    return [reply for replies in ask_all(asked) for reply in replies[1::2]]
+        places += there
+    answers = [reply for replies in ask_all(asked) for reply in replies[1::2]]
+    return dict(zip(places, answers, strict=True))
 
 
 def accepted(replies: list[Any]) -> list[Any]:

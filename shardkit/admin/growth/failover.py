@@ -41,7 +41,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 from redis.utils import str_if_bytes
 
-from shardkit.admin.changes import Change, taking_part
+from shardkit.admin.changes import Change, explaining, taking_part
 from shardkit.admin.growth import servers
 from shardkit.admin.growth.exchange import mark_of
 from shardkit.admin.growth.journal import Lease, lease, push_relocation, wait_until_read
@@ -112,7 +112,15 @@ def fail_over(
     """
     hold = check_seconds("fail_over", "hold", hold)
     change = Change(kind="failover", name=name, databases=["*/*"])
-    with lease(config) as leased, taking_part(config, change), ExitStack() as stack:
+    with (
+        explaining(
+            lambda: f"the failover of {name} has stopped",
+            lambda: f"again: shardkit failover {name}",
+        ),
+        lease(config) as leased,
+        taking_part(config, change),
+        ExitStack() as stack,
+    ):
         components = read_components(config)
         if (managed := managed_by(components, name)) is not None:
             node, entry, where = managed

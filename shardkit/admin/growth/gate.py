@@ -55,7 +55,6 @@ from shardkit.admin.growth.exchange import (
     at_once,
     by_server,
     connections_to,
-    one_connection,
     only_reads,
 )
 from shardkit.admin.growth.journal import Lease, Move, essence, wait_until_read
@@ -63,15 +62,14 @@ from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import LoginOf, connected_to, persist_roles
 from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.resp import Arguments
+from shardkit.operations.server_errors import behind_watch
 from shardkit.routing.placement import SLOTS
 
-Fences: TypeAlias = Mapping[Place, bytes | None]
-Writes: TypeAlias = Mapping[Place, Sequence[Commands]]
-"""Batches of commands."""
+Writes: TypeAlias = Mapping[Place, Commands]
 
 FORMAT = 1
-# Several keys of a master of a cluster are in no transaction. So a script checks and writes.
 _UNDER = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {0, ''} end
 local n, at = 0, 2
@@ -86,7 +84,7 @@ return {-1, ''}"""
 
 
 class WriteRefusedError(ResponseError):
-    """A server refuses a command of a transaction, for a ``key`` at a ``place``."""
+    """A server refuses a command of a script, for a ``key`` at a ``place``."""
 
     def __init__(self, text: str, place: Place, command: Arguments) -> None:
         super().__init__(text)
@@ -144,49 +142,50 @@ def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) ->
     fence would close a database in use.
     """
 
-    def mark(fences: Fences) -> Writes:
-        require_lease()
-        return {place: [[("SET", fence_key(clients[place]), value)]] for place in fences}
+    def mark(client: Any) -> None:
+        while True:
+            with client.pipeline(transaction=True) as pipe, suppress(WatchError):
+                pipe.watch(fence_key(client))
+                require_lease()
+                pipe.multi()
+                pipe.set(fence_key(client), value)
+                pipe.execute()
+                return
 
-    _insist(clients, mark)
+    each_of(mark, clients)
 
 
 def close_for(clients: Clients, value: bytes, seconds: float) -> None:
     """Close databases for some seconds."""
     until = ("NX", "PX", max(1, round(1000 * seconds)))
-    if None in ask_each(clients, lambda client: ("SET", fence_key(client), value, *until)):
+    answers = ask_each(clients, lambda at: ("SET", fence_key(clients[at]), value, *until))
+    if None in answers.values():
         raise GrowthError(
             f"the database is already closed: {FENCE_KEY} is set",
             "wait until it expires, or: shardkit changes repair",
         )
 
 
-def fences_of(clients: Clients) -> list[bytes | None]:
-    """Return the fences of databases, by server."""
-    return ask_each(clients, lambda client: ("GET", fence_key(client)))
+def fences_of(clients: Clients) -> dict[Place, bytes | None]:
+    """Return the fences of databases."""
+    return ask_each(clients, lambda at: ("GET", fence_key(clients[at])))
 
 
 def make_permanent(clients: Clients, value: bytes) -> bool:
-    """Close databases for good, if all are still closed by this attempt."""
-
-    def persist(fences: Fences) -> Writes:
-        if any(fence != value for fence in fences.values()):
-            return {}
-        keys = {place: fence_key(client) for place, client in clients.items()}
-        return {place: [[("PERSIST", key), ("GET", key)]] for place, key in keys.items()}
-
-    answers = _transact(clients, persist) or ()
-    return bool(answers) and all(fence == value for fence in answers[1::2])
+    """Close databases for good that are still closed by this attempt; return whether all are."""
+    writes = {at: (value, [("PERSIST", fence_key(client))]) for at, client in clients.items()}
+    return all(_under(clients, writes).values())
 
 
 def change(clients: Clients, move: str, value: bytes) -> None:
     """Replace the fences of a move; databases without one stay open."""
-
-    def replace(fences: Fences) -> Writes:
-        own = (place for place, fence in fences.items() if move_of(fence) == move)
-        return {place: [[("SET", fence_key(clients[place]), value)]] for place in own}
-
-    _insist(clients, replace)
+    while own := {
+        place: (fence, [("SET", fence_key(clients[place]), value)])
+        for place, fence in fences_of(clients).items()
+        if fence is not None and move_of(fence) == move
+    }:
+        if all(_under(clients, own).values()):
+            return
 
 
 def is_permanent(client: Any, move: str) -> bool:
@@ -205,24 +204,19 @@ def lift(
     A fence that cannot be read has overwritten that of the move. Databases that an earlier move had
     closed get the ``former`` fence again.
     """
-    first: dict[Place, bytes | None] = {}
+    own = {
+        place: fence
+        for place, fence in fences_of(clients).items()
+        if fence is not None
+        and (fence == value if value is not None else move_of(fence) in (move, ""))
+    }
 
-    def delete(fences: Fences) -> Writes:
-        found = first or fences
-        own = [
-            place
-            for place, fence in fences.items()
-            if fence == found[place]  # else it is another attempt's now
-            and (fence == value if value is not None else move_of(fence) in (move, ""))
-        ]
-        first.update(found)
-        keys = {place: fence_key(clients[place]) for place in own}
-        return {
-            at: [[("SET", key, former[str(at)]) if str(at) in former else ("DEL", key)]]
-            for at, key in keys.items()
-        }
+    def opens(at: Place) -> Arguments:
+        key = fence_key(clients[at])
+        return ("SET", key, former[str(at)]) if str(at) in former else ("DEL", key)
 
-    _insist(clients, delete)
+    # A fence that has changed since is another attempt's.
+    _under(clients, {at: (fence, [opens(at)]) for at, fence in own.items()})
 
 
 def lift_unless_permanent(client: Any, move: str) -> bool:
@@ -243,142 +237,67 @@ def lift_unless_permanent(client: Any, move: str) -> bool:
 
 
 def write_under(clients: Clients, value: bytes, writes: Writes) -> None:
-    """Write to databases, in one transaction for each server, if all have this attempt's fence.
+    """Write to databases, with one script each, if they have this attempt's fence.
 
     Raises:
         GrowthError: one has not; another process has taken over.
         WriteRefusedError: a server refuses one of the commands.
     """
-    masters = {place for place, client in clients.items() if hasattr(client, "mark")}
-    for place in masters:
-        commands = [each for batch in writes[place] for each in batch]
-        if not commands:
-            continue
-        client = clients[place]
-        sent = [part for args in commands for part in (len(args), *args)]
-        failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
-        if failed > 0:
-            raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1])
-        if failed == 0:
-            raise taken_over()
-    if masters:
-        return
-
-    def require(fences: Fences) -> Writes:
-        if any(fence != value for fence in fences.values()):
-            raise taken_over()
-        return writes
-
-    if _transact(clients, require) is None:
+    if not all(_under(clients, {at: (value, sent) for at, sent in writes.items()}).values()):
         raise taken_over()
 
 
-def _insist(clients: Clients, decide: Callable[[Fences], Writes]) -> None:
-    """Repeat `_transact` until no fence has changed in between."""
-    while _transact(clients, decide) is None:
-        pass
+def _under(clients: Clients, writes: Mapping[Place, tuple[bytes, Commands]]) -> dict[Place, bool]:
+    """Execute commands in databases whose fences have some values; return where they had.
 
-
-def _transact(clients: Clients, decide: Callable[[Fences], Writes]) -> list[Any] | None:
-    """Execute what a function makes of the fences of databases, in a transaction for each server.
-
-    Return the replies; or None if a fence has changed in between, and nothing was executed on that
-    server. Cost: two exchanges with each server, with all of them at once.
+    Cost: an exchange with each server, with all of them at once.
     """
-    with ExitStack() as stack:
-        lines: list[tuple[Line, list[Place]]] = []
-        for server, own in by_server(clients).items():
-            line = stack.enter_context(one_connection(next(iter(own.values()))))
-            lines.append((line, [Place(server, number) for number in own]))
-            commands: list[Arguments] = []
-            for number, client in own.items():
-                key = fence_key(client)
-                commands += [("SELECT", number), ("WATCH", key), ("GET", key)]
-            line.post(commands)
-        fences: dict[Place, bytes | None] = {}
-        for line, places in lines:
-            fences |= zip(places, accepted(line.replies())[2::3], strict=True)
-        writes = decide(fences)
-        sent: list[list[tuple[Place, Commands]]] = []
-        for line, places in lines:
-            batches = [
-                (place, batch)
-                for place in places
-                if place in writes
-                for batch in ([("SELECT", place.database)], *writes[place])
-            ]
-            sent.append(batches)
-            home = [("SELECT", places[0].database)]
-            if batches:
-                line.post([("MULTI",)], *(batch for _, batch in batches), [("EXEC",)], home)
-            else:
-                line.post([("UNWATCH",)], home)
-        done = [
-            _executed(batches, line.replies()[:-1]) if batches else []
-            for batches, (line, _) in zip(sent, lines, strict=True)
-        ]
-    return None if None in done else [answer for own in done for answer in own or ()]
+    replies = ask_each(
+        {place: clients[place] for place in writes}, lambda at: _script(clients[at], *writes[at])
+    )
+    return {place: _done(place, writes[place][1], reply) for place, reply in replies.items()}
 
 
-def _executed(sent: Sequence[tuple[Place, Commands]], replies: Sequence[Any]) -> list[Any] | None:
-    """Return the answers to a transaction, but for SELECT; None if it was aborted."""
-    *queued, done = replies
-    if done is None:
-        return None
-    answers = []
-    results = iter(done if isinstance(done, list) else queued[1:])
-    for place, batch in sent:
-        for args, answer in zip(batch, results, strict=False):
-            if isinstance(answer, Exception):
-                raise WriteRefusedError(str(answer), place, args)
-            if args[0] != "SELECT":
-                answers.append(answer)
-    if isinstance(done, Exception):
-        raise done
-    return answers
+def _script(client: Any, value: bytes, commands: Commands) -> Arguments:
+    sent = [part for args in commands for part in (len(args), *args)]
+    return ("EVAL", _UNDER, 1, fence_key(client), value, *sent)
+
+
+def _done(place: Place, commands: Commands, reply: Any) -> bool:
+    failed, text = reply
+    if failed > 0:
+        refused = str(parse_error(text.decode(errors="replace")))
+        raise WriteRefusedError(refused, place, commands[failed - 1])
+    return bool(failed)
 
 
 class GuardedWrites:
-    """Writes to a database, each a transaction under the fence of this attempt.
+    """Writes to a database, each by a script under the fence of this attempt.
 
     The reply to one is read when the next one is due, or at the end: as `write_under` then.
     """
 
     def __init__(self, place: Place, client: Any, value: bytes) -> None:
-        self._place, self._value = place, value
+        self._place, self._client, self._value = place, client, value
         self._line = Line(client)
-        self._watch: Commands = [("WATCH", fence_key(client)), ("GET", fence_key(client))]
-        self._sent: list[tuple[Place, Commands]] = []
-        self._ended = False
-        self._line.post(self._watch)
+        self._sent: Commands = ()
 
-    def write(self, batches: Sequence[Commands]) -> None:
+    def write(self, commands: Commands) -> None:
         """Send commands."""
         self.settle()
-        self._sent = [(self._place, batch) for batch in batches]
-        self._line.post([("MULTI",)], *batches, [("EXEC",)], self._watch)
+        self._sent = commands
+        self._line.post([_script(self._client, self._value, commands)])
 
     def settle(self) -> None:
         """Read the reply to the last write, if that has not been done."""
-        if not self._line.is_due:
-            return
-        *replies, _, fence = self._line.replies()
-        if replies and _executed(self._sent, replies) is None:
-            raise taken_over()
-        if isinstance(fence, Exception):
-            raise fence
-        if fence != self._value:
-            raise taken_over()
-
-    def end(self) -> None:
-        """Read the last reply."""
-        self.settle()
-        self._line.ask([("UNWATCH",)])
-        self._ended = True
+        if self._line.is_due:
+            [reply] = accepted(self._line.replies())
+            if not _done(self._place, self._sent, reply):
+                raise taken_over()
 
     def close(self) -> None:
-        """Give the connection back, or close it if the writes have not ended."""
-        self._line.close(self._ended)
+        """Give the connection back, or close it if a reply is due."""
+        self._line.close()
 
 
 def taken_over() -> GrowthError:
@@ -465,7 +384,9 @@ def set_if_marked(client: Any, value: bytes, number: str) -> bool:
         pipe.config_set(_SETTING, number)
         try:
             pipe.execute()
-        except WatchError:
+        except WatchError as error:
+            if behind_watch(error) is not error:
+                raise
             return False
         return True
 

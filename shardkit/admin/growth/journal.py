@@ -47,6 +47,7 @@ from shardkit.errors import (
     ShardKitError,
 )
 from shardkit.operations.arguments import annotations_of, kind_of
+from shardkit.operations.server_errors import behind_watch
 
 _LEASE_KEY = "config:growth:lease"
 _RENEW = """
@@ -363,7 +364,9 @@ class Lease:
             pipe.execute_command(*command)
             try:
                 pipe.execute()
-            except redis.WatchError:
+            except redis.WatchError as error:
+                if behind_watch(error) is not error:
+                    raise
                 raise self._ended() from None
 
     def write(self, move: Move) -> None:
@@ -414,7 +417,8 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
         with changes.renewing(held.renew, held.released):
             yield held
     finally:
-        held.release()
+        with suppress(redis.RedisError):  # it ends by itself otherwise
+            held.release()
 
 
 def is_kept(config: redis.Redis, move: Move) -> bool:

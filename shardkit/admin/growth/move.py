@@ -8,15 +8,15 @@ replication (`ServerMover`), shards key by key (`shard_move`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, Unpack
 
 from redis.exceptions import RedisError, ResponseError
 
-from shardkit.admin.changes import way_on
+from shardkit.admin.changes import explaining, way_on
 from shardkit.admin.growth import journal, servers
 from shardkit.admin.growth.exchange import wait_until_left
 from shardkit.admin.growth.failover import HOLD, repoint
@@ -31,9 +31,7 @@ from shardkit.admin.growth.shard_move import ShardMover, reversed_move
 from shardkit.config.component import Component
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, ShardKitError
-from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.arguments import Seconds, check_seconds
-from shardkit.operations.server_errors import failed_command, meaning
 
 
 class ServerMover(Mover):
@@ -674,23 +672,20 @@ def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Mo
     return journal.current(journal.read_all(config, unreadable))
 
 
-@contextmanager
-def _naming(move: Move) -> Iterator[None]:
+def _naming(move: Move) -> AbstractContextManager[None]:
     """Have errors of servers name the move, and what it came to."""
-    try:
-        yield
-    except ServerErrors as error:
-        known = meaning(error)
-        raise GrowthError(
+
+    def then() -> str:
+        lost = f". If {move.target} is gone for good: shardkit changes end {move.name} --lost"
+        return way_on(move) + ("" if move.phase in ("begun", "attached") else lost)
+
+    return explaining(
+        lambda: (
             f"the move of {move.name} from {move.source} to {move.target} stopped in phase "
-            f"{move.phase}: {known.text if known else failed_command(error)[1]}",
-            f"{known.remedy if known else 'correct that'}, and then {way_on(move)}"
-            + (
-                ""
-                if move.phase in ("begun", "attached")
-                else f". If {move.target} is gone for good: shardkit changes end {move.name} --lost"
-            ),
-        ) from error
+            f"{move.phase}"
+        ),
+        then,
+    )
 
 
 def _run(

@@ -355,7 +355,7 @@ class DatabaseCopy:
                 self._copy(number, told(source), self._share)
             for guarded in self._guarded.values():
                 with self._refusals():
-                    guarded.end()
+                    guarded.settle()
         self._writers, self._guarded, self.tell = None, {}, lambda: None
         self._write_rest()
         for _ in range(_PASSES * len(self._late) // _PAGE + 1):
@@ -500,7 +500,7 @@ class DatabaseCopy:
         try:
             for batch in pieces(source, self._targets[target], key, kind, size):
                 with exchange.at_work(self._share), self._refusals():
-                    self._send({target: [batch]})
+                    self._send({target: batch})
                 self.bytes += sum(
                     len(part) for each in batch for part in each[2:] if isinstance(part, bytes)
                 )
@@ -509,7 +509,7 @@ class DatabaseCopy:
             if left > 0:
                 ends = ("PEXPIRE", key, max(1, left - round(1000 * (time.monotonic() - at))))
             with self._refusals():
-                self._send({target: [[ends]]})
+                self._send({target: [ends]})
         except ResponseError as error:
             if not str(error).upper().startswith(("WRONGTYPE", "ERR NO SUCH KEY", "NO SUCH KEY")):
                 raise  # else it has just changed its type, or is gone
@@ -568,13 +568,12 @@ class DatabaseCopy:
                 self._guarded[target].settle()
         reads = {target: self._read.pop(target) for target in targets}
         now = time.monotonic()
-        writes: dict[Place, Sequence[Commands]] = {}
+        writes: dict[Place, Commands] = {}
         for place, waiting in reads.items():
-            restored: list[Arguments] = []
-            gone: list[Arguments] = []
+            commands: list[Arguments] = []
             for key, (number, left, packed, at, _) in waiting.keys.items():
                 if packed is None or left == -2:
-                    gone.append(("UNLINK", key))
+                    commands.append(("UNLINK", key))
                     self._untold.pop((number, key), None)
                     continue
                 if packed[0] in _MODULES:
@@ -582,8 +581,8 @@ class DatabaseCopy:
                 elif packed[0] not in _TOLD:
                     self._untold.setdefault((number, key), _mark([]))  # as if without groups
                 left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
-                restored.append(("RESTORE", key, left, packed, "REPLACE"))
-            writes[place] = [restored, gone]
+                commands.append(("RESTORE", key, left, packed, "REPLACE"))
+            writes[place] = commands
         with self._refusals():
             self._send(writes)
         for each in reads.values():
@@ -607,11 +606,11 @@ class DatabaseCopy:
 
     def _send(self, writes: Writes) -> None:
         [target, *others] = writes
-        client = self._targets[target]
-        if self._writers is None or others or hasattr(client, "mark"):
-            gate.write_under({each: self._targets[each] for each in writes}, self.value, writes)
+        if self._writers is None or others:
+            gate.write_under(self._targets, self.value, writes)
             return
         if target not in self._guarded:
+            client = self._targets[target]
             guarded = self._guarded[target] = GuardedWrites(target, client, self.value)
             self._writers.callback(guarded.close)
         self._guarded[target].write(writes[target])

@@ -169,7 +169,7 @@ class ShardMover(Mover):
             if move.phase == "fenced" and self._is_open_elsewhere():
                 self._go_home("begun")
             # If the sources lost their data, the targets are still closed.
-            closed = self._is_decided() or move.id in map(gate.move_of, gate.fences_of(self._new))
+            closed = self._is_decided() or self._has_fence(self._new)
             if move.phase == "fenced" and not closed:
                 raise GrowthError(
                     f"{move.name} ({move.source}) is not closed by this move, although its record "
@@ -248,6 +248,10 @@ class ShardMover(Mover):
         """Whether a mover has decided, and was killed before it could note that."""
         return not self._old_gate.is_cluster and self._old_gate.is_closed(self._old)
 
+    def _has_fence(self, clients: Clients) -> bool:
+        """Whether some databases have a fence of this move."""
+        return self._move.id in map(gate.move_of, gate.fences_of(clients).values())
+
     def _is_decided(self) -> bool:
         return bool(self._old) and self._old_gate.is_closed(self._old)
 
@@ -291,7 +295,7 @@ class ShardMover(Mover):
     def _follow_databases(self) -> None:
         """Have the record and entries follow what the databases tell, if they are older."""
         move = self._move
-        if move.id not in map(gate.move_of, gate.fences_of(self._old)) or not self._is_decided():
+        if not (self._has_fence(self._old) and self._is_decided()):
             return
         phase, why = self._seen(self._old, self._new)
         if phase in ("pushed", "done") and phase != move.phase:
@@ -315,7 +319,7 @@ class ShardMover(Mover):
             self._new,
             self._attempt,
             {
-                at: [[("SET", gate.proof_key(client), self._move.id)]]
+                at: [("SET", gate.proof_key(client), self._move.id)]
                 for at, client in self._new.items()
             },
         )
@@ -589,7 +593,7 @@ class ShardMover(Mover):
 
     def _require_target(self) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
-        if set(gate.fences_of(self._new)) != {self._attempt}:
+        if set(gate.fences_of(self._new).values()) != {self._attempt}:
             raise gate.taken_over()
 
     def _finish(self, compared: ServerComparison) -> None:
@@ -652,7 +656,7 @@ class ShardMover(Mover):
                 for page in exchange.pages(client)
                 for key in self._maybe_written(place, page)
             }
-            if all(gate.move_of(mark) == self._move.id for mark in gate.fences_of(self._new)):
+            if {*map(gate.move_of, gate.fences_of(self._new).values())} == {self._move.id}:
                 return captures, written
         return None, set()
 
@@ -732,7 +736,7 @@ class ShardMover(Mover):
                 else:
                     keys = [key for key in page if (place, key) not in stale]
                 if keys:
-                    gate.write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
+                    gate.write_under({place: client}, value, {place: [("UNLINK", *keys)]})
 
         if not self._old_gate.is_cluster:
             self._require_takeover()
@@ -901,9 +905,7 @@ class ShardMover(Mover):
             # `shardkit changes repair` sees to the others when they are back. Without a source, the
             # targets keep what may be the only copy.
             self._old, self._new = _answering(old), _answering(new)
-            taken = len(self._old) == len(old) and move.id in map(
-                gate.move_of, gate.fences_of(self._new)
-            )
+            taken = len(self._old) == len(old) and self._has_fence(self._new)
             if (
                 move.phase != "begun"
                 or (self._old and self._has_decided())
@@ -929,7 +931,7 @@ class ShardMover(Mover):
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
             self._old, self._new = old, new
             here, there = _answering(old), _answering(new)
-            closing = move.id in map(gate.move_of, (*gate.fences_of(here), *gate.fences_of(there)))
+            closing = self._has_fence(here) or self._has_fence(there)
             if lost and len(here) == len(old) and self._lost():
                 self._go_home("aborted")
             elif closing:
@@ -982,6 +984,4 @@ def empty(clients: Clients, value: bytes) -> None:
     """Empty targets except for their fences, if these are those of this attempt."""
     flush = ("FLUSHDB", "ASYNC")
     keys = {place: gate.fence_key(client) for place, client in clients.items()}
-    gate.write_under(
-        clients, value, {at: [[flush, ("SET", key, value)]] for at, key in keys.items()}
-    )
+    gate.write_under(clients, value, {at: [flush, ("SET", key, value)] for at, key in keys.items()})

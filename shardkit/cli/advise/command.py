@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import shardkit
-from shardkit.admin.changes import working_on
+from shardkit.admin.changes import explaining, working_on
 from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion, StructureForm, Timed, decode_all, form_of
 from shardkit.admin.doctor.scan import Database, databases_with
@@ -455,6 +455,10 @@ def convert_command(
 
     asking: list[threading.Thread] = []
     with (
+        explaining(
+            lambda: f"{conversion.keys}: not all of it is in {conversion.name}",
+            lambda: "convert again: what is equal is only read",
+        ),
         opened(where) as topology,
         _databases([] if on else [source or component], on, where) as (read, databases),
         working_on(

@@ -41,6 +41,7 @@ from shardkit.network.connections.redis_private import (
     PREVIOUS_MASTER,
     MasterChangingError,
     Reconnects,
+    address_of,
     has_connect_callbacks,
     lost_its_role,
     move_connection,
@@ -502,6 +503,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
         if isinstance(error, Exception):
             unsent = isinstance(error, DeadlineExceeded) and not error.waited
             error.maybe_executed = not (self.connecting or self.asking or unsent)  # type: ignore[attr-defined]
+            error.server = address_of(self)  # type: ignore[attr-defined]
         waits = self.for_block or self._blocking_for is not None
         if (
             self.policy.breaker is not None

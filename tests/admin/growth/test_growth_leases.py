@@ -22,7 +22,7 @@ from growth_helpers import (
 from redis.client import Pipeline
 
 import shardkit
-from shardkit.admin import changes
+from shardkit.admin import changes, growth
 from shardkit.admin.growth import (
     Move,
     abort_move,
@@ -282,3 +282,28 @@ def test_a_verification_keeps_a_new_move(fleet: Fleet, monkeypatch: pytest.Monke
     fleet.config.set("config:growth:lease", "somebody")
     assert verify_move(fleet.config, fleet.name(0)).phase == "done", "it finds what it finds"
     assert fleet.config.hgetall("config:changes") == written
+
+
+@pytest.mark.parametrize("is_config", [False, True], ids=["new server", "config server"])
+def test_the_server_that_dies_during_an_order_is_named(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_config: bool
+) -> None:
+    small(fleet)
+    failed = fleet.config_server if is_config else fleet.servers[1]
+    order = Lease.order
+
+    def dies(lease: Lease, client: Any, *command: Any) -> None:
+        def check(*args: Any) -> None:  # between WATCH and EXEC
+            failed.kill()
+            monkeypatch.undo()
+            if is_config:
+                lease.check()
+
+        monkeypatch.setattr(Lease, "check", check)
+        order(lease, client, *command)
+
+    monkeypatch.setattr(Lease, "order", dies)
+    said = f"^{fleet.name(1)} is not yet attached to users:0: {failed.address} cannot be used: "
+    said += f"(?s:.*), and then again: shardkit replicas attach {fleet.name(1)} --to users:0"
+    with pytest.raises(GrowthError, match=said):
+        growth.attach_replica(fleet.config, fleet.name(1), "users:0")

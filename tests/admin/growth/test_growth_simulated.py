@@ -197,7 +197,7 @@ class SplitData(MovedShard):
             with suppress(Exception):  # an outage
                 router["soon"].set("soon", n, px=300)
             time.sleep(client.choose(self.pauses))
-        client.kit.close()
+        self.leave(client)
 
     def read(self, client: Client) -> None:
         router = client.kit.key_sharded("data")
@@ -210,6 +210,10 @@ class SplitData(MovedShard):
 
             self.call(client, "get", get, key=key)
             time.sleep(client.choose(self.pauses) / 2)
+        self.leave(client)
+
+    def leave(self, client: Client) -> None:
+        """Do what a client does at its end."""
         client.kit.close()
 
     def call(
@@ -229,6 +233,11 @@ class KeptSplit(SplitData):
 
     def start(self, config: Any) -> None:
         start_split(config, "data", shards=3, hold=HOLD, kill=True, keep=True)
+
+    def leave(self, client: Client) -> None:
+        """Ask for the way back, too: of three that do, two may be killed."""
+        self.resume(client)
+        super().leave(client)
 
     def resume(self, client: Client) -> None:
         config = config_of(client)
@@ -394,7 +403,7 @@ MUTATIONS += [
     for of, known in ((ReadLate, 19), (SplitData, 458))
 ]
 MUTATIONS += [
-    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 1056),
+    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 2765),
     Mutation(
         *("who has waited finds the shard of its key", SplitData, clients._Successors, "number"),
         *(lambda self, component, args: self._shard.number, 46),

@@ -1,4 +1,4 @@
-"""Commands that are killed, or stopped and woken when another operator has acted, at any exchange.
+"""Commands at any exchange: killed, woken when another operator has acted, or without a server.
 
 Each runs in a process of its own. ``CASES=all`` tries every exchange, the tests a few, by a seed
 that is printed.
@@ -32,6 +32,7 @@ from shardkit.admin.changes import CHANGES_KEY, now_of, open_changes, text_of
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.growth import attach_replica, moves
 from shardkit.cli.app import app
+from shardkit.local import LocalServer
 from shardkit.network.connections.connection import TcpConnection
 from shardkit.structures.layouts import replan
 
@@ -68,7 +69,7 @@ def run(words: Sequence[str], output: Path, number: int, fate: int) -> None:
                     if threading.current_thread() is threading.main_thread() and step not in steps:
                         steps.append(step)
                         writes = b"HSET" in bytes(f"{args}", "ascii", "replace")
-                        print(file + " writes" * writes, file=note, flush=True)
+                        print(connection.port, file + " writes" * writes, file=note, flush=True)
                         if len(steps) == number:
                             os.kill(os.getpid(), fate)
                 return send(connection, *args, **options)
@@ -157,10 +158,14 @@ class Case:
         self.setup()
         with self.process(0, 0) as (process, output):
             process.join(60 * PATIENCE)
-        self.files = files = Path(f"{output}.steps").read_text().splitlines()
+        self.files = files = self.noted(output)
         recorded = [name.endswith("admin/changes.py") for name in files]
         first = next(n for n, at in enumerate(recorded) if at and not recorded[n + 1])
         return list(range(first + 2, len(files) + 1))
+
+    def noted(self, output: Path) -> list[str]:
+        """The steps that a command has taken: the port of each, and the file."""
+        return Path(f"{output}.steps").read_text().splitlines()
 
     def expire(self, pid: int) -> None:
         """Have what a process holds end now; it would in ten seconds."""
@@ -180,23 +185,69 @@ class Case:
         self.repair()
         self.check(woken=False)
 
-    def woken(self, number: int) -> None:
+    @contextmanager
+    def stopped(self, number: int) -> Iterator[tuple[Any, Path]]:
+        """Run the command, which is stopped before its n-th exchange, and woken afterwards."""
         self.setup()
         with self.process(number, signal.SIGSTOP) as (process, output):
             state = Path(f"/proc/{process.pid}/stat")
             with suppress(FileNotFoundError, ProcessLookupError):  # it has fewer steps today
                 stopped = lambda: state.read_text().rpartition(")")[2].split()[0] in "TZ"  # noqa: E731
                 assert eventually(stopped, 60)
+            yield process, output
+
+    def woken(self, number: int) -> None:
+        with self.stopped(number) as (process, output):
             self.expire(process.pid)
             self.act()
         assert "Traceback" not in output.read_text()
         self.check(woken=True)
 
+    # ---- servers
+
+    def without_server(self, number: int, fault: Callable[[LocalServer], object]) -> None:
+        """Have the server of the n-th exchange fail until the command has ended."""
+        self.persist()
+        with self.stopped(number) as (process, output):
+            *_, step = self.noted(output)
+            every = (self.fleet.config_server, *self.fleet.servers)
+            servers = {str(each.port): each for each in every}
+            if (server := servers.get(step.split()[0])) is None:
+                return  # the command's own
+            fault(server)
+            os.kill(process.pid, signal.SIGCONT)
+            process.join(60 * PATIENCE)
+            said = f"{output.read_text()}, code {process.exitcode}, {step}"
+            print(said)
+            if server.running:
+                server.resume()
+            else:
+                server.restart()
+        assert "Traceback" not in said
+        assert process.exitcode == 0 or (process.exitcode == 1 and f":{server.port}" in said), said
+        self.expire(process.pid)
+        self.repair()
+        self.check(woken=False)
+
+    def persist(self) -> None:
+        """Have servers keep their data when they are killed."""
+        for server in (self.fleet.config_server, *self.fleet.servers):
+            with server.client() as client:
+                client.config_set("appendfsync", "always")
+                client.config_set("appendonly", "yes")
+                client.config_rewrite()
+
+                def is_saving(client: Any = client) -> bool:
+                    info = client.info("persistence")
+                    return bool(info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"])
+
+                assert eventually(lambda: not is_saving(), 30)
+
 
 class Attach(Case):
     @property
     def words(self) -> list[str]:  # type: ignore[override]
-        return ["replicas", "attach", self.new, "--to", "users:0"]
+        return ["replicas", "attach", self.new, "--to", "users:0", "--copy-timeout", "6"]
 
     def act(self) -> None:
         """Attach it to another server."""
@@ -355,7 +406,12 @@ class Replan(Case):
         assert found == ({*range(50, 500), *range(1000, 1100)} if woken else {*range(500)})
 
 
-FATES: dict[str, Callable[[Case, int], None]] = {"killed": Case.killed, "woken": Case.woken}
+FATES: dict[str, Callable[[Case, int], None]] = {
+    "killed": Case.killed,
+    "woken": Case.woken,
+    "server killed": lambda case, number: case.without_server(number, LocalServer.kill),
+    "server hung": lambda case, number: case.without_server(number, LocalServer.pause),
+}
 
 
 @pytest.mark.timeout((1200 if ALL else 120) * PATIENCE)
@@ -373,6 +429,7 @@ def test_a_command_that_is_killed_or_wakes_at_any_step_loses_nothing_and_is_ende
     print(f"seed {seed}")
     tried = case(fleet, tmp_path)
     steps = tried.steps()
-    for number in steps if ALL else sorted(random.Random(seed).sample(steps, 2)):
+    count = 1 if "server" in fate else 2
+    for number in steps if ALL else sorted(random.Random(seed).sample(steps, count)):
         print(f"step {number}")
         FATES[fate](tried, number)
