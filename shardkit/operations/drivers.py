@@ -137,7 +137,7 @@ class BlockingDriver(_StepRunner):
                     while True:  # until StopIteration
                         step = _answer(steps, step, self._run_step(step))
             if isinstance(failure, _LOCATED):
-                self.run(_located(failure))
+                self.run(_located(failure, self.link))
             if call is not None:
                 finished(call, failure)
             if failure is not error:
@@ -164,7 +164,7 @@ class BlockingDriver(_StepRunner):
         except Exception as error:
             failure = _explained(error, steps, (sent, replies), past)
             if isinstance(failure, _LOCATED):
-                self.run(_located(failure))
+                self.run(_located(failure, self.link))
             if failure is not error:
                 raise failure from error
             raise
@@ -189,7 +189,7 @@ class BlockingDriver(_StepRunner):
                         self._take_turns(lock_step)
                 raise
             for error in lock_step.unlocated():
-                self.run(_located(error))
+                self.run(_located(error, self.link))
             return lock_step.values()
 
     def _take_turns(self, lock_step: _LockStep) -> None:
@@ -249,7 +249,7 @@ class AwaitingDriver(_StepRunner):
             if (step := _interrupt(steps, error)) is not None:
                 await shielded(self._run_on(steps, step))
             if isinstance(failure, _LOCATED):
-                await self.run(_located(failure))
+                await self.run(_located(failure, self.link))
             if call is not None:
                 finished(call, failure)
             if failure is not error:
@@ -277,7 +277,7 @@ class AwaitingDriver(_StepRunner):
         except Exception as error:
             failure = _explained(error, steps, (sent, replies), past)
             if isinstance(failure, _LOCATED):
-                await self.run(_located(failure))
+                await self.run(_located(failure, self.link))
             if failure is not error:
                 raise failure from error
             raise
@@ -297,7 +297,7 @@ class AwaitingDriver(_StepRunner):
                     await shielded(self._take_turns(lock_step))
                 raise
             for error in lock_step.unlocated():
-                await self.run(_located(error))
+                await self.run(_located(error, self.link))
             return lock_step.values()
 
     async def _take_turns(self, lock_step: _LockStep) -> None:
@@ -358,13 +358,11 @@ def _explained(error: BaseException, steps: Any, *exchanges: Any) -> BaseExcepti
     return (ended and misread(error, filter(None, exchanges))) or error
 
 
-def _located(error: DamagedDataError | UnexpectedReply) -> Operation[None]:
+def _located(error: DamagedDataError | UnexpectedReply, link: Any) -> Operation[None]:
     """Add the key that must be searched for, and the shard, to an error."""
     if isinstance(error, UnexpectedReply):
         [(shard, _)] = yield Locate([(error.place, error.key)])
-        details = {"shard": str(shard), "command": error.command, "error": error.error}
-        message = f"{shard}: {error.message}"
-        error.__init__(message, error.remedy, key=error.key, maybe_executed=True, **details)  # type: ignore[misc]
+        error.locate(shard, link.address_of(shard))
         return
     if error.search is not None and (damaged := (yield from error.search())) is not None:
         place, key = damaged

@@ -8,12 +8,16 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from errno import EOVERFLOW
 from itertools import chain
 from typing import Any, TypeGuard
+
+from redis.exceptions import RedisError
 
 from shardkit.errors import ShardFailure, ShardKitError, UnexpectedReply
 from shardkit.operations.commands import Batch, Command, PlainCommands, Reply, Transaction
 
+NOT_REDIS = "see by `shardkit status` what answers there, and report it if that is Redis or Valkey"
 # What reading a reply of another kind raises.
 READING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error
 
@@ -116,13 +120,11 @@ def _each(batch: Batch, replies: Sequence[Reply]) -> Iterator[tuple[Command | Tr
 
 
 def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> UnexpectedReply | None:
-    """Return what is wrong if our own steps raised an error over a reply; None if all are right.
+    """Return what is wrong if an error was raised over a reply; None if all are right.
 
     Where that cannot be told, as of scripts, the reply that is least like the others is to blame.
     """
-    if isinstance(error, ShardKitError) or not (
-        isinstance(error, READING_ERRORS) and _is_ours(error)
-    ):
+    if not is_over_reply(error):
         return None
     pairs = chain.from_iterable(
         _each(batch, replies)
@@ -137,7 +139,7 @@ def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> Unexp
     _, request, reply = min(wrong, key=lambda each: shapes[_shape(each[2])])
     unexpected = UnexpectedReply(
         f"the reply to {request.name} cannot be used ({type(error).__name__}): {reply!r:.60}",
-        "see by `shardkit status` what answers there, and report it if that is Redis or Valkey",
+        NOT_REDIS,
         command=request.name,
         key=request.key if isinstance(request.key, bytes) else str(request.key),
         error=error,
@@ -147,13 +149,19 @@ def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> Unexp
     return unexpected
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Return whether our own code raised an error, or what it called of Python's own."""
+def is_over_reply(error: BaseException) -> TypeGuard[Exception]:
+    """Return whether our own code or redis-py's, or what that called, failed to read a reply."""
+    is_time = isinstance(error, OSError) and error.errno == EOVERFLOW  # that is too large
+    if isinstance(error, ShardKitError | RedisError) or not (
+        isinstance(error, READING_ERRORS) or is_time
+    ):
+        return False
     packages = (
         str(frame.f_globals.get("__name__", "")).partition(".")[0]
         for frame, _ in traceback.walk_tb(error.__traceback__)
     )
-    return [each for each in packages if each not in sys.stdlib_module_names][-1:] == ["shardkit"]
+    others = [each for each in packages if each not in sys.stdlib_module_names]
+    return others[-1:] in (["redis"], ["shardkit"])
 
 
 def _shape(reply: Any) -> object:

@@ -121,6 +121,10 @@ class Link(Dispatcher):
             found[name] = yield partial(self._component, self._topology, name)
         return locate(request, found)
 
+    def address_of(self, shard: Shard) -> str:
+        """Return the address of a shard that was located."""
+        return self._topology.last_known(shard.component).entry_of(shard).address
+
     @run_by_face
     def subscribe(self, request: Subscribe) -> Steps[str]:
         """Return the channel on which the server of a key wakes waiters; empty if there is none.

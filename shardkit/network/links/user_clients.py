@@ -25,7 +25,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from traceback import walk_tb
-from typing import Any
+from typing import Any, NoReturn
 
 import redis
 import redis.asyncio as aioredis
@@ -39,13 +39,13 @@ from redis.exceptions import (
     WatchError,
 )
 
-from shardkit.errors import RoutingError
+from shardkit.errors import RoutingError, few
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, WHOLE, effects, known
-from shardkit.network.connections.policy import policy_of
+from shardkit.network.connections.policy import CallPolicy, policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
@@ -59,9 +59,11 @@ from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import reraise_handlers
+from shardkit.operations.reply_kinds import is_over_reply
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, reads_only
 
+_READERS = "parse_response", "_execute_transaction"  # redis-py's, which call its callbacks
 _OWN = ALONE | STATE | WATCHES | WHOLE  # effects of commands that do not use shared connections
 
 
@@ -143,10 +145,7 @@ class _KitClient(RegistersScripts):
         try:
             return callback(reply, **options)
         except Exception as error:
-            unusable = _unusable(error, name)
-            if unusable is None:
-                raise
-            raise self.connection_pool.policy.named(unusable) from error
+            raise_unusable(error, self.connection_pool.policy, name)
 
     @run_by_face
     def _again(self: Any, args: Any, options: Any, last: Exception) -> Steps[Any]:
@@ -182,20 +181,33 @@ def _naming_errors(client: Any) -> Iterator[None]:
         raise policy_of(client).named(error) from error.__cause__
 
 
-def _unusable(error: BaseException, name: Any) -> InvalidResponse | None:
-    """Return the error of a reply that redis-py cannot read; None for an error of another kind."""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    module = str(frame.f_globals.get("__name__"))
-    if (module != __name__ and not module.startswith("redis.")) or isinstance(error, RedisError):
-        return None
-    if not isinstance(
-        error, ArithmeticError | AttributeError | LookupError | TypeError | ValueError
-    ):
-        return None
-    return InvalidResponse(f"the reply to {name} cannot be used ({type(error).__name__})")
+def raise_unusable(error: BaseException, policy: CallPolicy, name: Any) -> NoReturn:
+    """Raise the error of a server whose reply redis-py cannot read; an error of another kind."""
+    if not is_over_reply(error):
+        raise error
+    text = f"the reply to {name} cannot be used ({type(error).__name__})"
+    raise policy.named(InvalidResponse(text)) from error
 
 
-class _piped(watched):  # noqa: N801 - a context manager
+class reading(watched):  # noqa: N801 - a context manager
+    """Send the events of commands that redis-py's own code sends, and name its errors."""
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            frames = walk_tb(error.__traceback__) if error and is_over_reply(error) else ()
+            if error and any(frame.f_code.co_name in _READERS for frame, _ in frames):
+                names = [args[0] for args in self._commands] or ["EXEC"]
+                raise_unusable(error, self._policy, few(list(dict.fromkeys(map(str, names))), ", "))
+        except BaseException as behind:
+            error = behind
+            raise
+        finally:
+            super().__exit__(kind, error, traceback)
+
+
+class _piped(reading):  # noqa: N801 - a context manager
     """Send the events of a pipeline's exchange, and name its errors."""
 
     __slots__ = ("_executes",)
@@ -212,9 +224,6 @@ class _piped(watched):  # noqa: N801 - a context manager
                 reraise_handlers(error)
                 if self._executes and getattr(error.__context__, "maybe_executed", False):
                     raise error.__context__ from None  # type: ignore[misc]
-            unusable = _unusable(error, "a command of a pipeline") if error else None
-            if unusable is not None:
-                raise unusable from error
         except BaseException as behind:
             error = behind
             raise
@@ -292,7 +301,7 @@ class DirectClient(_KitClient, redis.Redis):
         return self._value(args[0], options, reply, refused, told)
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+        with allowed(self.connection_pool, args), reading(policy_of(self), (args,)):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
@@ -367,7 +376,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         return await value if inspect.isawaitable(value) else value
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+        with allowed(self.connection_pool, args), reading(policy_of(self), (args,)):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
