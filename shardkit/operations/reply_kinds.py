@@ -86,7 +86,7 @@ KINDS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),
     **dict.fromkeys(PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
-    **dict.fromkeys(("STRLEN", "EXISTS"), _is_count),
+    **dict.fromkeys(("STRLEN", "EXISTS", "UNLINK"), _is_count),
     "MEMORY USAGE": lambda reply: reply is None or _is_count(reply),
 }
 # Of these, the kind is all that a command promises, with the number of texts.
@@ -98,7 +98,9 @@ def _is_right(request: Command | Transaction, reply: Reply) -> bool | None:
     """Return whether a reply is what a command promises; None if that cannot be told."""
     if isinstance(reply, ShardFailure):
         return True
-    if isinstance(request, Transaction) or request.script is not None:
+    if isinstance(request, Transaction):  # `_each` divides the others
+        return False
+    if request.script is not None:
         return None
     name = str(request.args[0]).upper()
     if _COUNTS.fullmatch(name):
@@ -117,6 +119,13 @@ def _each(batch: Batch, replies: Sequence[Reply]) -> Iterator[tuple[Command | Tr
             yield from _each(commands, reply)
         else:
             yield request, reply
+
+
+def require_right(batch: Sequence[Command | Transaction], replies: Sequence[Reply]) -> None:
+    """Raise TypeError, in steps, for a reply that is surely not what its command promises."""
+    for request, reply in _each(batch, replies):
+        if _is_right(request, reply) is False:
+            raise TypeError(f"{type(reply).__name__} for {request.name}")
 
 
 def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> UnexpectedReply | None:
