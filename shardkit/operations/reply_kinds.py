@@ -17,7 +17,6 @@ from redis.exceptions import RedisError
 from shardkit.errors import ShardFailure, ShardKitError, UnexpectedReply
 from shardkit.operations.commands import Batch, Command, PlainCommands, Reply, Transaction
 
-NOT_REDIS = "see by `shardkit status` what answers there, and report it if that is Redis or Valkey"
 # What reading a reply of another kind raises.
 READING_ERRORS = ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error
 
@@ -148,7 +147,7 @@ def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> Unexp
     _, request, reply = min(wrong, key=lambda each: shapes[_shape(each[2])])
     unexpected = UnexpectedReply(
         f"the reply to {request.name} cannot be used ({type(error).__name__}): {reply!r:.60}",
-        NOT_REDIS,
+        "see by `shardkit status` what answers there, and report it if that is Redis or Valkey",
         command=request.name,
         key=request.key if isinstance(request.key, bytes) else str(request.key),
         error=error,

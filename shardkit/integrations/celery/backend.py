@@ -51,7 +51,7 @@ class ShardKitBackend(KeyValueStoreBackend):
 
     def _run(self, *batch: Command) -> list[Any]:
         def steps() -> Operation[list[Any]]:
-            replies = yield list(batch)
+            replies: list[Any] = yield list(batch)
             require_right(batch, replies)
             return replies
 
@@ -171,7 +171,7 @@ class ShardKitBackend(KeyValueStoreBackend):
         )
 
 
-def _parts_of(call: Command) -> Operation[dict[bytes, bytes] | None]:
+def _parts_of(call: Command) -> Operation[dict[Any, Any] | None]:
     """Return the parts of a chord if the last one has been stored."""
     [flat] = yield [call]
     if flat is None:

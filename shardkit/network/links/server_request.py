@@ -23,7 +23,6 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     ConnectionError,
-    InvalidResponse,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -40,7 +39,6 @@ from shardkit.errors import (
     RoutingError,
     ShardFailure,
     ShardUnavailable,
-    UnexpectedReply,
     few,
     shortened,
 )
@@ -97,7 +95,6 @@ from shardkit.operations.commands import (
     Transaction,
 )
 from shardkit.operations.deadlines import Deadline, earliest
-from shardkit.operations.reply_kinds import NOT_REDIS
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.command_keys import key_positions, reads_only
 from shardkit.routing.keys import key_bytes
@@ -534,11 +531,6 @@ class Attempt:
         if len(replies) == len(requests):
             yield from zip(self.positions, requests, replies, strict=True)
             return
-        packed = [isinstance(r, Transaction) and len(r.commands) + 1 for r in requests]
-        if sum(packed) + (1 + self.asking) * len(requests) != len(replies):
-            error = InvalidResponse("it has too few or too many parts")
-            yield from ((n, r, error) for n, r in zip(self.positions, requests, strict=True))
-            return
         for position, request in zip(self.positions, requests, strict=True):
             start += int(self.asking)
             if isinstance(request, Transaction):
@@ -563,13 +555,6 @@ class Attempt:
         text, remedy = meaning(error) or (str(error), "")
         details = _details(request, shard=str(self.shard), address=self.address, error=error)
         where = f"{self.shard} ({self.address})"
-        if isinstance(error, InvalidResponse):
-            return UnexpectedReply(
-                f"{where}: the reply to {request.name} cannot be used: {error}",
-                NOT_REDIS,
-                maybe_executed=True,
-                **details,
-            )
         if not isinstance(error, ResponseError):
             # The server is up but cannot serve this client (it loads, or wants authentication).
             return ShardUnavailable(
