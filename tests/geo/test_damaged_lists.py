@@ -26,7 +26,6 @@ def test_a_look_up_names_the_list_or_the_page(
     face.run(ip.import_from(RANGES))
     assert face.run(ip.find(IN_PAGE_2)) == CITIES[1]
     client = holder(kit, "one", "x")
-    keys = sorted(key.decode() for key in client.scan_iter("*:4:0100*"))
     listing = min((key.decode() for key in client.scan_iter("*:4:0100*")), key=len)
     if page_is_lost:
         damaged = f"{listing}:2"
