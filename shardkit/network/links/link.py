@@ -687,7 +687,7 @@ class Exchange:
 
     def _set_timeout(self, seconds: float | None) -> None:
         if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
-            with suppress(OSError):  # it is closed; its next use fails
+            with tolerated(OSError):  # it is closed; its next use fails
                 self.connection.set_timeout(seconds)
             self.timeout_changed = True
 
