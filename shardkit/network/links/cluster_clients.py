@@ -24,6 +24,7 @@ from redis.cluster import ClusterPipeline, PipelineCommand
 from redis.exceptions import (
     ConnectionError,
     CrossSlotTransactionError,
+    InvalidResponse,
     MovedError,
     RedisClusterException,
     RedisError,
@@ -441,6 +442,9 @@ class _Pipeline:
             [replies] = (
                 replies if isinstance(replies[0], list) else [list(replies) * len(collected)]
             )
+        if len(replies) != len(collected):
+            wrong = InvalidResponse("the reply to EXEC cannot be used: not one for each command")
+            raise self.client.policy.named(wrong)
         values, encoder = [], self.client.encoder
         raw = encoder.decode_responses and any(NEVER_DECODE in each for _, each in collected)
         for n, ((args, options), reply) in enumerate(zip(collected, replies, strict=True), 1):

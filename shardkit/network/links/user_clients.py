@@ -63,7 +63,8 @@ from shardkit.operations.reply_kinds import is_over_reply
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, reads_only
 
-_READERS = "parse_response", "_execute_transaction"  # redis-py's, which call its callbacks
+# redis-py's, which read replies and join those of a cluster's nodes.
+_READERS = "parse_response", "_execute_transaction", "parse_scan_result", "<lambda>"
 _OWN = ALONE | STATE | WATCHES | WHOLE  # effects of commands that do not use shared connections
 
 
