@@ -296,7 +296,13 @@ class UnexpectedReply(ShardFailure, InvalidResponse):
     ``error`` is what reading the reply raised. The command may have been executed.
     """
 
-    place: Any = None  # where the command was sent to, for the driver, which looks up the shard
+    place: Any = None  # where the command was sent to, until `locate`
+
+    def locate(self, shard: object, address: str) -> None:
+        """Name the shard and the server."""
+        self.shard, self.address = str(shard), address
+        self.message = f"{shard} ({address}): {self.message}"
+        self.args = (self.message, self.remedy)
 
 
 class CommandRefused(ShardFailure, ResponseError):

@@ -39,6 +39,8 @@ class Relay:
 
     def _serve(self, own: socket.socket) -> None:
         with suppress(OSError), own, socket.create_connection(("127.0.0.1", self._to)) as other:
+            for end in (own, other):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             commands, replies = hiredis.Reader(), hiredis.Reader()
             while data := own.recv(65536):
                 commands.feed(data)

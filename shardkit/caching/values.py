@@ -143,7 +143,7 @@ class CachedValues(Structure[Face]):
             reads = (self._at(tag, "GET", tag, idempotent=True) for tag in tags)
             hit = self._hit((yield [*self._reads(key), *reads]), early)
             if hit is not None:
-                return hit
+                return _with_value(hit)
         caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
         use: tuple[Argument, ...] = ("anew",) if anew else ("any",)
         try:
@@ -156,7 +156,7 @@ class CachedValues(Structure[Face]):
                     return CacheRead(b"", ComputingLease(self, key, caller, versions), 0)
                 if reply[0] == b"hit":
                     if reply[2] == versions:
-                        return CacheRead(reply[1], None, reply[3] / 1000)
+                        return _with_value(CacheRead(reply[1], None, reply[3] / 1000))
                     use = ("of", versions)
                     continue
                 if any(lease.computes(self, key) for lease in _computing.get()):
@@ -251,6 +251,12 @@ class PlainValues(CachedValues[Face]):
         lease = lease_beside(key)
         call = lua_call(self.component, name, (lease, f"{lease}:waiters", key), args)
         return call._replace(key=key, idempotent=True)
+
+
+def _with_value(hit: CacheRead) -> CacheRead:
+    if not isinstance(hit.value, bytes):
+        raise TypeError(f"a value is a {type(hit.value).__name__}")
+    return hit
 
 
 def lease_beside(key: str) -> str:

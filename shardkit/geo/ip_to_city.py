@@ -26,7 +26,7 @@ from shardkit.geo.block_store import (
     LocalCities,
     Progress,
 )
-from shardkit.geo.blocks import IPV4_LEVELS, IPV6_LEVELS, NO_CITY, WHOLE, Level, search
+from shardkit.geo.blocks import IPV4_LEVELS, IPV6_LEVELS, NO_CITY, WHOLE, Level, entries, search
 from shardkit.geo.readers import IPV4, Address, City, ImportInput, Item, SkippedLine, address_number
 from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (
@@ -351,9 +351,19 @@ class IpToCity(Structure[Face]):
                             if next_page is not None and page != WHOLE:
                                 raise LookupError("a list of pages in a page")
                         except (StructureError, LookupError, ValueError) as error:
-                            key = self._store.block_key(number, level.number, bucket, page)
+                            key, what = (
+                                self._store.block_key(number, level.number, bucket, page),
+                                str(error),
+                            )
+                            if content is None:  # or the list that names the page is damaged
+                                of = self._store.block_key(number, level.number, bucket)
+                                [listed] = yield [Command(self.component, of, ("GET", of))]
+                                try:
+                                    entries(level, listed or b"")
+                                except StructureError as unreadable:
+                                    key, what = of, str(unreadable)
                             raise damage(
-                                self.component, key, str(error), "a block of ranges", IMPORT_AGAIN
+                                self.component, key, what, "a block of ranges", IMPORT_AGAIN
                             ) from None
                         if next_page is not None:
                             paged.setdefault((level, bucket, next_page), []).append((n, offset))

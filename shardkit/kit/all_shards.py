@@ -14,8 +14,9 @@ from redis.commands import AsyncCoreCommands, CoreCommands
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
-from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
+from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.events import observed
+from shardkit.kit.bulk import read, unusable
 from shardkit.kit.merges import OF_ALL, ManyServers, OfAll, why_not
 from shardkit.network.connections.redis_private import NEVER_DECODE, learn_slots, nodes_of_slot
 from shardkit.network.links.cluster_clients import as_command
@@ -122,18 +123,19 @@ class _ForAllShards(ManyServers):
         tables = plane.clients.callbacks(component, numbers, awaiting)
         placed: dict[Shard, list[Any]] = {}
         values = []
-        for target, reply in zip(targets, replies, strict=True):
+        for target, request, reply in zip(targets, batch, replies, strict=True):
             callback: Callable[..., Any] | None = tables[target.shard.number].get(args[0])
-            if callback is not None and not isinstance(reply, ShardFailure):
-                reply = callback(reply, **options)
-            values.append(reply)
+            values.append(read(component, request, reply, callback, **options))
             for shard in target.shards:
-                placed.setdefault(shard, []).append(reply)
+                placed.setdefault(shard, []).append(values[-1])
         if merge.partial:
-            values = [reply for shard in component.all_shards() for reply in placed[shard]]
-        elif replies.failed:
-            raise_failures(replies, own=False)
-        return merge.merged(values)
+            return [reply for shard in component.all_shards() for reply in placed[shard]]
+        raise_failures(Replies(values), own=False)
+        try:
+            return merge.merged(values)
+        except Exception as error:
+            failure = unusable(error, component, batch, replies)
+            raise_failures(Replies([failure]), own=False)
 
     def scan_iter(self, *args: Any, **options: Any) -> Any:
         """Iterate over the keys of all shards; see `BlockingRouter.scan_iter`."""

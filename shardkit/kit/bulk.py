@@ -11,9 +11,20 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from shardkit.config.component import Component
-from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
-from shardkit.operations.commands import Argument, Columns, Key, Replies, Reply, raise_failures
+from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, UnexpectedReply
+from shardkit.network.links.grouping import place
+from shardkit.operations.commands import (
+    Argument,
+    Columns,
+    Command,
+    Key,
+    Replies,
+    Reply,
+    Transaction,
+    raise_failures,
+)
 from shardkit.operations.operation import pages
+from shardkit.operations.reply_kinds import misread
 from shardkit.routing.command_keys import command_name, has_plain_form
 
 # At most this many keys are in flight at a time, so that requests stay bounded.
@@ -61,7 +72,11 @@ def total(component: Component, name: str, keys: Iterable[Key]) -> Steps[int]:
         replies = yield Columns(component.name, name, page, idempotent=idempotent, coalesced=True)
         if replies.failed:
             raise_failures(replies, own=False)
-        count += sum(replies)
+        try:
+            count += sum(replies)
+        except Exception as error:
+            failure = unusable(error, component, Columns(component.name, name, page), replies)
+            raise_failures(Replies([failure]), own=False)
     return count
 
 
@@ -88,8 +103,11 @@ def each(
         replies = yield batch
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)
-        callbacks = Callbacks(numbers, callbacks_of(component, set(numbers)))
-        values += converted([name] * len(page), replies, callbacks)
+        callbacks = Callbacks(component, batch, numbers, callbacks_of(component, set(numbers)))
+        page_values = converted([name] * len(page), replies, callbacks)
+        if raise_on_error and isinstance(page_values, Replies):
+            raise_failures(page_values, own=False)
+        values += page_values
     return values
 
 
@@ -103,6 +121,8 @@ def _pages(values: Iterable[T]) -> Iterable[Sequence[T]]:
 class Callbacks(NamedTuple):
     """The callbacks by which the clients of some keys' shards convert replies."""
 
+    component: Component
+    requests: Sequence[Command | Transaction]
     numbers: Sequence[int | None]  # of each key's shard
     tables: Mapping[int | None, Any]  # the callbacks by command name, of each shard
 
@@ -124,8 +144,54 @@ def numbers_of(component: Component, keys: Sequence[Key]) -> Sequence[int | None
     return numbers if component.shards else [None] * len(keys)
 
 
+def unusable(
+    error: Exception,
+    component: Component,
+    requests: Sequence[Command | Transaction],
+    replies: Sequence[Reply],
+) -> UnexpectedReply:
+    """Return the failure of the reply over which redis-py or a merge failed, or raise the error."""
+    failure = misread(error, [(requests, replies)])
+    if failure is None:
+        raise error
+    shard = place(failure.place, failure.key, {component.name: component})
+    failure.locate(shard, component.entry_of(shard).address)
+    return failure
+
+
+def read(
+    component: Component,
+    request: Command | Transaction,
+    reply: Reply,
+    callback: Callback | None,
+    **options: Any,
+) -> Any:
+    """Return a reply as redis-py converts it; a failure as it is, or of one that it cannot use."""
+    if callback is None or isinstance(reply, ShardFailure):
+        return reply
+    try:
+        return callback(reply, **options)
+    except Exception as error:
+        return unusable(error, component, [request], [reply])
+
+
 def converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbacks) -> list[Any]:
-    """Return replies as redis-py converts them, failures as they are."""
+    """Return replies as redis-py converts them, failures as they are.
+
+    They are `Replies` if redis-py cannot use some.
+    """
+    try:
+        return _converted(names, replies, callbacks)
+    except Exception:
+        component, requests, numbers, tables = callbacks
+        rows = zip(requests, numbers, names, replies, strict=True)
+        return Replies(
+            read(component, request, reply, tables[number].get(name))
+            for request, number, name, reply in rows
+        )
+
+
+def _converted(names: Sequence[str], replies: Sequence[Reply], callbacks: Callbacks) -> list[Any]:
     common = callbacks.common(set(names))
     callback_of_reply: Iterable[Callback | None]
     if common is None:  # a shard's client has a callback of its own

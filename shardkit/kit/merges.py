@@ -68,9 +68,9 @@ def _of_streams(args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
     names = [key_bytes(key) for key in args[-2 * count : -count]]
     ordered: list[tuple[int, Any]] = []
     for mine, reply in zip(keys, replies, strict=True):
-        left = iter(mine)  # a stream that is given twice may be answered twice
+        left = list(mine)  # a stream that is given twice may be answered twice
         for pair in reply.items() if isinstance(reply, dict) else reply or ():
-            n = next(n for n in left if names[n] == key_bytes(pair[0]))
+            n = left.pop([names[n] for n in left].index(key_bytes(pair[0])))
             ordered.append((n, pair))
     pairs = [pair for _, pair in sorted(ordered, key=itemgetter(0))]
     return dict(pairs) if isinstance(full[0], dict) else pairs

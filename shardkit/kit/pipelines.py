@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Self
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.events import observed
-from shardkit.kit.bulk import Callbacks, converted, numbers_of
+from shardkit.kit.bulk import Callbacks, converted, numbers_of, read, unusable
 from shardkit.kit.lookup import CallSite, Plane
 from shardkit.kit.merges import SPLIT, ManyServers, split_of
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
@@ -303,23 +303,30 @@ class _Prepared:
         replies = self._merged() if self._parts else self._replies
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)
-        numbers = self._numbers
-        tables = clients.callbacks(self._component, set(numbers), awaiting)
-        callbacks = Callbacks(numbers, tables)
+        numbers, component = self._numbers, self._component
+        tables = clients.callbacks(component, set(numbers), awaiting)
+        values: list[Any]
         if not self._parts:
-            return converted(list(map(_NAME, self._rows)), replies, callbacks)
-        left = iter(numbers)
-        values = []
-        for n, (command, reply) in enumerate(zip(self._commands, replies, strict=True)):
-            args, options = _collected(command)
-            parts = self._parts.get(n)
-            here = [next(left) for _ in parts or range(parts is None)]
-            if here and not isinstance(reply, ShardFailure):
-                callback = callbacks.tables[here[0]].get(args[0])
-                if callback is not None:
-                    accepted = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
-                    reply = callback(reply, **accepted)
-            values.append(reply)
+            requests = PlainCommands(component.name, self._keys, self._rows)
+            callbacks = Callbacks(component, requests, numbers, tables)
+            values = converted(list(map(_NAME, self._rows)), replies, callbacks)
+        else:
+            left = iter(numbers)
+            values = Replies()
+            for n, (command, reply) in enumerate(zip(self._commands, replies, strict=True)):
+                args, options = _collected(command)
+                parts = self._parts.get(n)
+                here = [next(left) for _ in parts or range(parts is None)]
+                if here:
+                    callback = tables[here[0]].get(args[0])
+                    options = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
+                    request = (
+                        parts[0].command if parts else as_command(component.name, args[1], args)
+                    )
+                    reply = read(component, request, reply, callback, **options)
+                values.append(reply)
+        if raise_on_error and isinstance(values, Replies):
+            raise_failures(values, own=False)
         return values
 
     def _merged(self) -> Replies:
@@ -334,9 +341,20 @@ class _Prepared:
             if not self._sent_parts:
                 for part in parts:
                     part.reply = next(left)
-            merged.append(_merged(args, parts) if parts else options[EMPTY_RESPONSE])
+            merged.append(self._merge(args, parts) if parts else options[EMPTY_RESPONSE])
         merged.failed = any(isinstance(reply, ShardFailure) for reply in merged)
         return merged
+
+    def _merge(self, args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
+        """Merge the replies to a command's shares. A failure is the reply of the whole command."""
+        replies = [part.reply for part in parts]
+        failed = next((reply for reply in replies if isinstance(reply, ShardFailure)), None)
+        if len(parts) == 1 or failed is not None:
+            return failed or replies[0]
+        try:
+            return SPLIT[command_name(args)].merged(args, [part.keys for part in parts], replies)
+        except Exception as error:
+            return unusable(error, self._component, [part.command for part in parts], replies)
 
 
 def _split_one(n: int, command: tuple[Any, ...], component: Component) -> list[_ShardCommand]:
@@ -391,18 +409,6 @@ def _split(
         )
         for (shard, _), mine in homes.items()
     ]
-
-
-def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
-    """Merge the replies to a command's shares. One failure is the reply of the whole command."""
-    if len(parts) == 1:
-        return parts[0].reply
-    failed = next((part.reply for part in parts if isinstance(part.reply, ShardFailure)), None)
-    if failed is not None:
-        return failed
-    return SPLIT[command_name(args)].merged(
-        args, [part.keys for part in parts], [part.reply for part in parts]
-    )
 
 
 _NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})

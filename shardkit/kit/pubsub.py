@@ -35,7 +35,7 @@ from shardkit.network.connections.listening import FAILURES, PATIENCE, Listening
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.operations.commands import Key, Shard
 from shardkit.operations.forks import renewed_in_children
-from shardkit.operations.interruptions import start_thread
+from shardkit.operations.interruptions import reraise_handlers, start_thread, tolerated
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import list_or_args
@@ -304,7 +304,7 @@ class _Events:
             if topic.name in names or not names:
                 for server, feed in self._feeds.items():
                     if topic in self._places[server].topics:
-                        with suppress(*FAILURES):  # its next reading finds out
+                        with tolerated(*FAILURES):  # its next reading finds out
                             feed.drop(self._words(server, topic))
                 del self._topics[topic]
                 self._confirm(topic, "unsubscribe")
@@ -318,6 +318,7 @@ class _Events:
         try:
             places = self._locate(component)
         except FAILURES as error:
+            reraise_handlers(error)
             self._unknown = error
             return
         wanted, known = _homes(places), _homes(former)
@@ -429,6 +430,7 @@ class _Events:
                     self._take(reply, server)
                 feed.beat()
             except FAILURES as error:
+                reraise_handlers(error)
                 self._lose(server)
                 if isinstance(error, CommandRefused):
                     raise
@@ -454,7 +456,8 @@ class _Events:
     def _add(self, server: Hashable) -> None:
         try:
             self._feeds[server].add(self._words(server))
-        except FAILURES:
+        except FAILURES as error:
+            reraise_handlers(error)
             self._lose(server)
 
     def _lose(self, server: Hashable) -> None:

@@ -32,6 +32,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypeGuard, TypeVar, Union
 
 from shardkit.callbacks import makes
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.interruptions import reraise_handlers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -329,7 +330,8 @@ def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], No
 def _accepts(kind: Kind, value: object) -> bool:
     try:
         return kind.accepts(value)
-    except Exception:  # of the value's own methods
+    except Exception as error:  # of the value's own methods
+        reraise_handlers(error)
         return False
 
 

@@ -84,7 +84,7 @@ class _StepRunner:
         if (step := _interrupt(steps, error)) is not None:
             yield partial(self._undo, _rest(steps, step))
         if isinstance(failure, _LOCATED):
-            yield partial(self.run, _located(failure))
+            yield partial(self.run, _located(failure, self.link))
         if event is not None:
             finished(event, failure)
         if failure is not error:
@@ -177,7 +177,7 @@ class BlockingDriver(_StepRunner):
                     self._undo(lock_step.turns())
                 raise
             for error in lock_step.unlocated():
-                self.run(_located(error))
+                self.run(_located(error, self.link))
             return lock_step.values()
 
     def _undo(self, steps: Generator[Any, Any, None]) -> None:
@@ -253,7 +253,7 @@ class AwaitingDriver(_StepRunner):
                     await self._undo(lock_step.turns())
                 raise
             for error in lock_step.unlocated():
-                await self.run(_located(error))
+                await self.run(_located(error, self.link))
             return lock_step.values()
 
     async def _undo(self, steps: Generator[Any, Any, None]) -> None:
@@ -309,13 +309,11 @@ def _explained(error: BaseException, steps: Any, *exchanges: Any) -> BaseExcepti
     return (ended and misread(error, filter(None, exchanges))) or error
 
 
-def _located(error: DamagedDataError | UnexpectedReply) -> Operation[None]:
+def _located(error: DamagedDataError | UnexpectedReply, link: Any) -> Operation[None]:
     """Add the key that must be searched for, and the shard, to an error."""
     if isinstance(error, UnexpectedReply):
         [(shard, _)] = yield Locate([(error.place, error.key)])
-        details = {"shard": str(shard), "command": error.command, "error": error.error}
-        message = f"{shard}: {error.message}"
-        error.__init__(message, error.remedy, key=error.key, maybe_executed=True, **details)  # type: ignore[misc]
+        error.locate(shard, link.address_of(shard))
         return
     if error.search is not None and (damaged := (yield from error.search())) is not None:
         place, key = damaged

@@ -8,8 +8,11 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from errno import EOVERFLOW
 from itertools import chain
 from typing import Any, TypeGuard
+
+from redis.exceptions import RedisError
 
 from shardkit.errors import ShardFailure, ShardKitError, UnexpectedReply
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Transaction
@@ -82,7 +85,7 @@ KINDS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("ROLE", "SLOWLOG GET", "SMEMBERS", "XRANGE", "COMMAND", "MODULE"), _is_list),
     **dict.fromkeys(PAGES, _is_page),
     **dict.fromkeys(("DBSIZE", "PTTL", "TTL", "HLEN", "LLEN", "SCARD", "ZCARD"), _is_count),
-    **dict.fromkeys(("STRLEN", "EXISTS"), _is_count),
+    **dict.fromkeys(("STRLEN", "EXISTS", "UNLINK"), _is_count),
     "MEMORY USAGE": lambda reply: reply is None or _is_count(reply),
 }
 # Of these, the kind is all that a command promises, with the number of texts.
@@ -94,7 +97,9 @@ def _is_right(request: Command | Transaction, reply: Reply) -> bool | None:
     """Return whether a reply is what a command promises; None if that cannot be told."""
     if isinstance(reply, ShardFailure):
         return True
-    if isinstance(request, Transaction) or request.script is not None:
+    if isinstance(request, Transaction):  # `_each` divides the others
+        return False
+    if request.script is not None:
         return None
     name = str(request.args[0]).upper()
     if _COUNTS.fullmatch(name):
@@ -115,14 +120,19 @@ def _each(batch: Batch, replies: Sequence[Reply]) -> Iterator[tuple[Command | Tr
             yield request, reply
 
 
+def require_right(batch: Sequence[Command | Transaction], replies: Sequence[Reply]) -> None:
+    """Raise TypeError, in steps, for a reply that is surely not what its command promises."""
+    for request, reply in _each(batch, replies):
+        if _is_right(request, reply) is False:
+            raise TypeError(f"{type(reply).__name__} for {request.name}")
+
+
 def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> UnexpectedReply | None:
-    """Return what is wrong if our own steps raised an error over a reply; None if all are right.
+    """Return what is wrong if an error was raised over a reply; None if all are right.
 
     Where that cannot be told, as of scripts, the reply that is least like the others is to blame.
     """
-    if isinstance(error, ShardKitError) or not (
-        isinstance(error, READING_ERRORS) and _is_ours(error)
-    ):
+    if not is_over_reply(error):
         return None
     pairs = chain.from_iterable(
         _each(batch, replies)
@@ -147,13 +157,19 @@ def misread(error: BaseException, exchanges: Iterable[tuple[Any, Any]]) -> Unexp
     return unexpected
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Return whether our own code raised an error, or what it called of Python's own."""
+def is_over_reply(error: BaseException) -> TypeGuard[Exception]:
+    """Return whether our own code or redis-py's, or what that called, failed to read a reply."""
+    is_time = isinstance(error, OSError) and error.errno == EOVERFLOW  # that is too large
+    if isinstance(error, ShardKitError | RedisError) or not (
+        isinstance(error, READING_ERRORS) or is_time
+    ):
+        return False
     packages = (
         str(frame.f_globals.get("__name__", "")).partition(".")[0]
         for frame, _ in traceback.walk_tb(error.__traceback__)
     )
-    return [each for each in packages if each not in sys.stdlib_module_names][-1:] == ["shardkit"]
+    others = [each for each in packages if each not in sys.stdlib_module_names]
+    return others[-1:] in (["redis"], ["shardkit"])
 
 
 def _shape(reply: Any) -> object:

@@ -660,14 +660,16 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
                     wrong[start, word] = None
                 elif words.setdefault(id_, word) != word:
                     wrong[start, word] = wrong[words[id_][:3], words[id_]] = None
-                free = max(free, min(id_, _MOST_WORDS) + 1)
+                if id_ <= _MOST_WORDS:
+                    free = max(free, id_ + 1)
         values = [key for key in keys if key not in lexicon]
         all_entries = yield from contents(part.to, "HASH", values, [])
         for key, entries in zip(values, all_entries, strict=True):
             bucket = key.rpartition(b":")[2]
             for index, _ in entries:
                 if bucket.isdigit() and len(bucket) < 7 and index.isdigit() and len(index) < 4:
-                    free = max(free, min(128 * int(bucket) + int(index), _MOST_WORDS) + 1)
+                    id_ = 128 * int(bucket) + int(index)
+                    free = max(free, id_ + 1) if id_ <= _MOST_WORDS else free
     known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
     return _Lexicon(known, list(starts), list(wrong), free, free - 1 - len(known))
 

@@ -24,6 +24,7 @@ from shardkit.operations.arguments import without_secrets
 from shardkit.operations.commands import Argument, Command, Key
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
+from shardkit.operations.reply_kinds import are_texts, require_right
 
 logger = logging.getLogger("shardkit.integrations")
 
@@ -50,7 +51,9 @@ class ShardKitBackend(KeyValueStoreBackend):
 
     def _run(self, *batch: Command) -> list[Any]:
         def steps() -> Operation[list[Any]]:
-            return (yield list(batch))  # type: ignore[no-any-return]
+            replies: list[Any] = yield list(batch)
+            require_right(batch, replies)
+            return replies
 
         return self._opened[0].driver.run(steps())
 
@@ -119,11 +122,11 @@ class ShardKitBackend(KeyValueStoreBackend):
         index = float("inf") if request.group_index is None else request.group_index
         part = self.encode([state, self.encode_result(result, state)])
         args = (f"{index}:{request.id}", part, self.chord_expires or 0)
-        [flat] = self._run(lua_call(self._opened[1], SCRIPT, [key], args, idempotent=True))
-        if flat is None:
+        call = lua_call(self._opened[1], SCRIPT, [key], args, idempotent=True)
+        stored = self._opened[0].driver.run(_parts_of(call))
+        if stored is None:
             return
         callback = maybe_signature(request.chord, app=app)
-        stored = dict(zip(flat[::2], flat[1::2], strict=True))
         try:
             callback.delay(self._results_of(request.group, stored))
         except Exception as error:
@@ -166,3 +169,13 @@ class ShardKitBackend(KeyValueStoreBackend):
         return super().__reduce__(
             args, {**(kwargs or {}), "expires": self.expires, "url": self.url}
         )
+
+
+def _parts_of(call: Command) -> Operation[dict[Any, Any] | None]:
+    """Return the parts of a chord if the last one has been stored."""
+    [flat] = yield [call]
+    if flat is None:
+        return None
+    if not are_texts(flat):
+        raise TypeError(type(flat).__name__)
+    return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -30,6 +30,7 @@ from shardkit.caching.functions import computation, provide
 from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.integrations.kits import kit_of
+from shardkit.network.connections.reply_kinds import require_kind
 from shardkit.operations.arguments import LONGEST_WAIT, Seconds, check_seconds, shown
 from shardkit.operations.commands import (
     Argument,
@@ -42,6 +43,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
+from shardkit.operations.reply_kinds import require_right
 from shardkit.operations.steps import run_steps
 from shardkit.routing.keys import hash_tag
 from shardkit.structures.base.arguments import LONGEST_EXPIRY
@@ -133,14 +135,15 @@ class ShardKitCache(BaseCache):
         stored = self._key(key, version)
 
         def call(name: str, *args: Argument) -> Any:
-            return self._one(script_call(self._component, script(name), [stored], args), None)
+            request = script_call(self._component, script(name), [stored], args)
+            return self._one(request, None, _incremented)
 
         while True:
             reply = call("integrations/cache_incr", delta)
             if reply is None:
                 raise ValueError(f"Key {key!r} not found")
-            if isinstance(reply, bytes):
-                return int(reply)
+            if isinstance(reply, int):
+                return reply
             [old] = reply
             value = self._load(old)
             if type(value) is not int:
@@ -324,7 +327,9 @@ class ShardKitCache(BaseCache):
                 pipe = client.pipeline(transaction=False)
                 for stored in page:  # one by one, as a cluster has them in many slots
                     pipe.unlink(stored)
-                count += sum(pipe.execute())
+                for reply in pipe.execute():
+                    require_kind("UNLINK", reply)
+                    count += reply
         except (redis.RedisError, ShardKitError) as error:
             self._ignored(error)
             return None
@@ -365,16 +370,18 @@ class ShardKitCache(BaseCache):
                 stored = self._compressor.decompress(stored)
         return self._serializer.loads(stored)
 
-    def _one(self, request: Command | Transaction, missing: Any) -> Any:
-        return self._checked(self._run([request]), [missing])[0]
+    def _one(self, request: Command | Transaction, missing: Any, read: Any = None) -> Any:
+        return self._checked(self._run([request], read), [missing])[0]
 
-    def _run(self, batch: list[Any]) -> list[Any]:
-        """Send a batch; failures are among the replies."""
+    def _run(self, batch: list[Any], read: Callable[[Any], Any] | None = None) -> list[Any]:
+        """Send a batch; failures are among the replies, which ``read`` may convert."""
         if not batch:
             return []
 
         def steps() -> Operation[list[Any]]:
-            return (yield Partial(batch))  # type: ignore[no-any-return]
+            replies = yield Partial(batch)
+            require_right(batch, replies)
+            return replies if read is None else list(map(read, replies))
 
         try:
             return kit_of(self._topology).driver.run(steps())
@@ -404,6 +411,14 @@ class ShardKitCache(BaseCache):
                 "cache-error-ignored", component=self._component, cause=str(error)
             )
             logger.error("cache %s: ignored: %s", self._component, error, extra=about)
+
+
+def _incremented(reply: Any) -> Any:
+    """Return the new integer; the stored value in a list if the server cannot add to it."""
+    if isinstance(reply, list):
+        [old] = reply
+        return [memoryview(old).tobytes()]
+    return reply if reply is None or isinstance(reply, ShardFailure) else int(reply)
 
 
 def _awaited(name: str) -> Any:

@@ -133,7 +133,7 @@ def unframed(form: int, replies: Sequence[Any]) -> Sequence[Any] | None:
     """Return the replies to commands; None if nothing was executed that changes anything.
 
     Raises:
-        ConnectionError: they were executed in another database.
+        ConnectionError: they were executed in another database, or EXEC's reply cannot be used.
     """
     if form == CONFIRMED:
         return None
@@ -147,10 +147,14 @@ def unframed(form: int, replies: Sequence[Any]) -> Sequence[Any] | None:
             raise astray(selected)
         return replies[2:-1] if form == WRAPPED else [multi, *replies[2:]]
     if type(executed) is list:
+        if len(executed) != len(replies) - 2:
+            raise _lost("EXEC answered with too few or too many replies. Its commands may have run")
         if isinstance(executed[0], Exception):
             raise astray(executed[0])
         return executed[1:] if form == WRAPPED else [multi, *replies[2:-1], executed[1:]]
     if form == WRAPPED or isinstance(selected, Exception):
+        if not any(isinstance(reply, Exception) for reply in replies):
+            raise _lost("EXEC answered without replies. Its commands may have run")
         return None
     return [multi, *replies[2:]]  # the user's own mistake
 
@@ -161,7 +165,8 @@ def has_selected(form: int, replies: Sequence[Any]) -> bool:
     It is not if EXEC was aborted, even by a command of a user's own transaction.
     """
     if form in (WRAPPED, INSERTED) and not isinstance(replies[0], Exception):
-        return type(replies[-1]) is list and not isinstance(replies[-1][0], Exception)
+        executed = replies[-1]
+        return type(executed) is list and not isinstance((executed or [None])[0], Exception)
     return not isinstance(replies[form != SELECTED], Exception)
 
 
@@ -173,9 +178,13 @@ def refusals(error: Exception, count: int) -> list[Exception]:
 
 def astray(error: Exception) -> ConnectionError:
     """Return the error of commands that were executed in another database."""
-    found = ConnectionError(
+    return _lost(
         f"the right to select a database was taken away: {error}; what was sent for it may have "
         "been executed in another one. Check both, and give the user +select and +multi again"
     )
+
+
+def _lost(text: str) -> ConnectionError:
+    found = ConnectionError(text)
     found.maybe_executed = True  # type: ignore[attr-defined]
     return found

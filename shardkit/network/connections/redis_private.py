@@ -56,6 +56,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.operations.deadlines import current
+from shardkit.operations.reply_kinds import READING_ERRORS
 
 # ---- blocking connections. Written in C, as they are used at every call.
 
@@ -499,6 +500,18 @@ def learn_slots(client: Any) -> Any:
     return client.nodes_manager.initialize()
 
 
+@contextmanager
+def reading_slots() -> Iterator[None]:
+    """Have slots that redis-py cannot read be the error of a node that does not answer."""
+    try:
+        yield
+    except READING_ERRORS as error:
+        raise RedisClusterException(
+            "Redis Cluster cannot be connected: the reply to CLUSTER SLOTS cannot be used "
+            f"({type(error).__name__})"
+        ) from error
+
+
 def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]]) -> None:
     """Have a cluster's client ask other nodes if none answers of those that it knows.
 
@@ -524,9 +537,10 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
 
     def initialize(self: Any, **options: Any) -> None:
         try:
-            kind.initialize(self, **options)
+            with reading_slots():
+                kind.initialize(self, **options)
         except RedisClusterException as error:
-            with asking_others(error):
+            with asking_others(error), reading_slots():
                 kind.initialize(self, **options)
 
     async def ainitialize(
@@ -538,9 +552,10 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
             self.startup_nodes.setdefault(node.name, node)
         try:
             try:
-                await kind.initialize(self, **options)
+                with reading_slots():
+                    await kind.initialize(self, **options)
             except RedisClusterException as error:
-                with asking_others(error):
+                with asking_others(error), reading_slots():
                     await kind.initialize(self, **options)
         except RedisClusterException as error:
             error.__context__ = handled or error.__context__

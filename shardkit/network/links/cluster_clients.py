@@ -24,6 +24,7 @@ from redis.cluster import ClusterPipeline, PipelineCommand
 from redis.exceptions import (
     ConnectionError,
     CrossSlotTransactionError,
+    InvalidResponse,
     MovedError,
     RedisClusterException,
     RedisError,
@@ -34,7 +35,6 @@ from redis.exceptions import (
 
 from shardkit.config.component import Component
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, ShardUnavailable
-from shardkit.events import watched
 from shardkit.network.connections.connection_state import decoded, require_open
 from shardkit.network.connections.connector import (
     AsyncClusterClient,
@@ -55,7 +55,13 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.server_request import MOVING, patience_with, pause_before
-from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
+from shardkit.network.links.user_clients import (
+    DirectClient,
+    MultiplexedClient,
+    allowed,
+    raise_unusable,
+    reading,
+)
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Shard, Transaction
 from shardkit.operations.deadlines import earliest
@@ -192,7 +198,10 @@ class _OnLink:
         for callbacks in (reply_callbacks(self), own):
             if (callback := callbacks.get(args[0])) is not None:
                 kept = {n: v for n, v in options.items() if n not in _NOT_OF_CALLBACKS}
-                reply = callback(reply, **kept)
+                try:
+                    reply = callback(reply, **kept)
+                except Exception as error:
+                    raise_unusable(error, self.policy, args[0])
         return reply
 
     def error(self, failure: ShardFailure) -> Exception:
@@ -209,7 +218,7 @@ class _OnLink:
     def watching(self, *commands: Sequence[Any]) -> Iterator[None]:
         """Have redis-py's own code keep to deadlines, emit events and raise the usual errors."""
         args = tuple(commands[0]) if len(commands) == 1 else ()
-        with allowed(self, args), watched(self.policy, commands):
+        with allowed(self, args), reading(self.policy, commands):
             try:
                 yield
             except Exception as error:  # closing a kit makes redis-py raise several kinds
@@ -426,6 +435,9 @@ class _Pipeline:
             [replies] = (
                 replies if isinstance(replies[0], list) else [list(replies) * len(collected)]
             )
+        if len(replies) != len(collected):
+            wrong = InvalidResponse("the reply to EXEC cannot be used: not one for each command")
+            raise self.client.policy.named(wrong)
         values, encoder = [], self.client.encoder
         raw = encoder.decode_responses and any(NEVER_DECODE in each for _, each in collected)
         for n, ((args, options), reply) in enumerate(zip(collected, replies, strict=True), 1):

@@ -121,6 +121,10 @@ class Link(Dispatcher):
             found[name] = yield partial(self.component, self._topology, name)
         return locate(request, found)
 
+    def address_of(self, shard: Shard) -> str:
+        """Return the address of a shard that was located."""
+        return self._topology.last_known(shard.component).entry_of(shard).address
+
     @run_by_face
     def subscribe(self, request: Subscribe) -> Steps[str]:
         """Return the channel on which the server of a key wakes waiters; empty if there is none.
@@ -666,7 +670,7 @@ class Exchange:
 
     def _set_timeout(self, seconds: float | None) -> None:
         if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
-            with suppress(OSError):  # it is closed; its next use fails
+            with tolerated(OSError):  # it is closed; its next use fails
                 self.connection.set_timeout(seconds)
             self.timeout_changed = True
 

@@ -327,9 +327,7 @@ JoinedRun: TypeAlias = int
 
 
 def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
-    """Return the replies to the batch, given the replies to what was sent."""
-    if set(map(type, replies)) == {list} and min(runs) > 0:  # MGET's or HMGET's
-        return list(chain.from_iterable(replies))
+    """Return the replies to the batch, given those to what was sent; none if they cannot be."""
     out: list[Reply] = []
     left = iter(replies)
     for size in runs:
@@ -338,6 +336,8 @@ def split(replies: Sequence[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
             continue
         reply = next(left)
         if isinstance(reply, list):  # MGET's or HMGET's
+            if len(reply) != size:
+                return []
             out.extend(reply)
         elif isinstance(reply, int):  # a count
             out.append(reply)

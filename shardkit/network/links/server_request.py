@@ -456,10 +456,14 @@ class Attempt:
                 for form, end in zip(self.forms, ends, strict=True):
                     if form == SELECTED:  # for certain: they have no error, see `outcomes`
                         found += replies[start + 1 : end]
-                    elif form == WRAPPED and type(executed := replies[end - 1]) is list:
+                    elif (
+                        form == WRAPPED
+                        and type(executed := replies[end - 1]) is list
+                        and len(executed) == end - start - 2
+                    ):
                         found += executed[1:]
-                    else:
-                        found += unframed(form, replies[start:end]) or ()
+                    else:  # `by_shard` says whose
+                        return []
                     start = end
                 replies = found
         return split(replies, list(chain.from_iterable(self.runs))) if self.runs else replies

@@ -26,7 +26,7 @@ from functools import partial
 from itertools import count
 from operator import call
 from traceback import walk_tb
-from typing import Any
+from typing import Any, NoReturn
 
 import redis
 import redis.asyncio as aioredis
@@ -40,13 +40,13 @@ from redis.exceptions import (
     WatchError,
 )
 
-from shardkit.errors import RoutingError
+from shardkit.errors import RoutingError, few
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import ALONE, STATE, WATCHES, WHOLE, effects, known
-from shardkit.network.connections.policy import policy_of
+from shardkit.network.connections.policy import CallPolicy, policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
@@ -60,9 +60,12 @@ from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import reraise_handlers
+from shardkit.operations.reply_kinds import is_over_reply
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, reads_only
 
+# redis-py's, which read replies and join those of a cluster's nodes.
+_READERS = "parse_response", "_execute_transaction", "parse_scan_result", "<lambda>"
 _OWN = ALONE | STATE | WATCHES | WHOLE  # effects of commands that do not use shared connections
 
 
@@ -137,10 +140,7 @@ class _KitClient(RegistersScripts):
         try:
             return callback(reply, **options)
         except Exception as error:
-            unusable = _unusable(error, name)
-            if unusable is None:
-                raise
-            raise self.connection_pool.policy.named(unusable) from error
+            raise_unusable(error, self.connection_pool.policy, name)
 
     def _instead(self: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
         """Return what executes a command in place of this client: a reader while the shard moves.
@@ -157,7 +157,7 @@ class _KitClient(RegistersScripts):
 
     @run_by_face
     def _as_redis_py(self: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Steps[Any]:
-        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+        with allowed(self.connection_pool, args), reading(policy_of(self), (args,)):
             return (yield partial(super().execute_command, *args, **options))  # type: ignore[misc]
 
     def _once_more(self: Any, args: Any, error: Exception) -> Callable[..., Any] | None:
@@ -200,20 +200,33 @@ def _naming_errors(client: Any) -> Iterator[None]:
         raise policy_of(client).named(error) from error.__cause__
 
 
-def _unusable(error: BaseException, name: Any) -> InvalidResponse | None:
-    """Return the error of a reply that redis-py cannot read; None for an error of another kind."""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    module = str(frame.f_globals.get("__name__"))
-    if (module != __name__ and not module.startswith("redis.")) or isinstance(error, RedisError):
-        return None
-    if not isinstance(
-        error, ArithmeticError | AttributeError | LookupError | TypeError | ValueError
-    ):
-        return None
-    return InvalidResponse(f"the reply to {name} cannot be used ({type(error).__name__})")
+def raise_unusable(error: BaseException, policy: CallPolicy, name: Any) -> NoReturn:
+    """Raise the error of a server whose reply redis-py cannot read; an error of another kind."""
+    if not is_over_reply(error):
+        raise error
+    text = f"the reply to {name} cannot be used ({type(error).__name__})"
+    raise policy.named(InvalidResponse(text)) from error
 
 
-class _piped(watched):  # noqa: N801 - a context manager
+class reading(watched):  # noqa: N801 - a context manager
+    """Send the events of commands that redis-py's own code sends, and name its errors."""
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            frames = walk_tb(error.__traceback__) if error and is_over_reply(error) else ()
+            if error and any(frame.f_code.co_name in _READERS for frame, _ in frames):
+                names = [args[0] for args in self._commands] or ["EXEC"]
+                raise_unusable(error, self._policy, few(list(dict.fromkeys(map(str, names))), ", "))
+        except BaseException as behind:
+            error = behind
+            raise
+        finally:
+            super().__exit__(kind, error, traceback)
+
+
+class _piped(reading):  # noqa: N801 - a context manager
     """Send the events of a pipeline's exchange, and name its errors."""
 
     __slots__ = ("_executes", "_wrote")
@@ -230,9 +243,6 @@ class _piped(watched):  # noqa: N801 - a context manager
                 reraise_handlers(error)
                 if self._executes and getattr(error.__context__, "maybe_executed", False):
                     raise error.__context__ from None  # type: ignore[misc]
-            unusable = _unusable(error, "a command of a pipeline") if error else None
-            if unusable is not None:
-                raise unusable from error
         except BaseException as behind:
             error = behind
             raise

@@ -46,7 +46,7 @@ from shardkit.network.rights import missing_right
 from shardkit.network.server_queries import query_all
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
-from shardkit.operations.interruptions import start_thread
+from shardkit.operations.interruptions import start_thread, tolerated
 
 INTERVAL = 0.5
 UNUSED = 60.0  # seconds without a read, after which replicas are no longer asked
@@ -379,7 +379,7 @@ class Replicas:
     def _ask_nodes(self, state: _ShardState) -> None:
         """Learn which of a cluster's nodes are in the zone of this process, as they say."""
         state.master.asked_at = time.monotonic()
-        with suppress(RedisError, RedisClusterException, ShardKitError, OSError):
+        with tolerated(RedisError, RedisClusterException, ShardKitError, OSError):
             which = ReplicaOf(state.shard.number)
             client: Any = self._clients.get(state.component, which, raw=True)
             nodes = {node.name: node for node in client.get_nodes()}
@@ -512,7 +512,7 @@ def _known_to(sentinels: Sentinels, master: Entry) -> list[tuple[str, int]] | No
     """
     addresses: list[tuple[str, int]] | None = None
     for sentinel in sentinels.clients:
-        with suppress(RedisError, OSError):
+        with tolerated(RedisError, OSError):
             seen = sentinel.sentinel_slaves(master.fields["sentinel"]["service"])
             alive = [each for each in seen if not (each["is_odown"] or each["is_sdown"])]
             addresses = [(each["ip"], each["port"]) for each in alive]

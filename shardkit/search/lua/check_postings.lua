@@ -44,7 +44,7 @@ while true do
   while word < state.words and left > 0 do
     local first, by_place = word - word % 128, {}
     local flat = call('HGETALL', short_key(chunk, word))
-    left = left - 1
+    left = left - 20  -- also of a key that is not there: there may be a hundred thousand
     for k = 1, #flat, 2 do
       local place = tonumber(flat[k])
       if not place or place < 0 or place > 127 or first + place >= state.words then
@@ -53,6 +53,7 @@ while true do
         by_place[place] = flat[k + 1]
       end
     end
+    if #flat == 0 then word = math.min(first + 128, state.words) end
     while word < math.min(first + 128, state.words) and left > 0 do
       local of, key = by_place[word % 128], short_key(chunk, word)
       if of == LONG then

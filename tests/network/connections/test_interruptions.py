@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,9 +18,13 @@ from places import at_place
 
 import shardkit
 from shardkit import ShardKit, ShardMap
+from shardkit.coordination import Barrier, CountdownLatch, Election, Lock, Semaphore
 from shardkit.errors import ShardErrors, ShardFailure
 from shardkit.local import LocalServers
+from shardkit.messaging import Mailboxes
+from shardkit.metrics import Logs
 from shardkit.operations import Command, Operation, Shard
+from shardkit.queues import TaskQueues
 
 WHERE = ("shardkit.network.connections", "shardkit.network.links", "redis", "_weakrefset")
 PLAN = """
@@ -187,16 +192,28 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     use(kit)
 
 
+# Imported before an alarm rings: Python's imports ignore errors of files, such as a TimeoutError.
+IMPORTED = Barrier, CountdownLatch, Election, Lock, Logs, Mailboxes, Semaphore, TaskQueues
 WAITS: dict[str, Callable[[ShardKit], object]] = {
     "blpop": lambda kit: kit.client("c").blpop(["none"], timeout=20),
     "take": lambda kit: kit.queues(component="c").take("none", timeout=20),
     "lock": lambda kit: kit.lock("held", component="c").acquire(blocking_timeout=20),
     "barrier": lambda kit: kit.barrier("b", component="c", parties=2).wait(timeout=20),
     "fetch": lambda kit: kit.mailboxes(component="c").fetch("nobody", timeout=20),
+    "latch": lambda kit: kit.countdown_latch("l", component="c").wait(timeout=20),
+    "follow": lambda kit: next(iter(kit.logs(component="c").follow("none"))),
+    "message": lambda kit: list(subscribed(kit).listen()),
+    "election": lambda kit: kit.election("held", component="c").campaign(blocking_timeout=20),
     "semaphore": lambda kit: kit.semaphore("s", component="c", limit=1).acquire(
         blocking_timeout=20
     ),
 }
+
+
+def subscribed(kit: ShardKit) -> Any:
+    events = kit.key_sharded("c").pubsub(ignore_subscribe_messages=True)
+    events.subscribe("none")
+    return events
 
 
 @pytest.mark.timeout(120, method="thread")
@@ -210,6 +227,8 @@ def test_an_error_of_a_signal_handler_ends_a_wait(
 
     before = signal.signal(signal.SIGALRM, handler)
     lock, semaphore = kit.lock("held", component="c"), kit.semaphore("s", component="c", limit=1)
+    kit.countdown_latch("l", component="c").set(1)
+    kit.election("held", component="c").campaign()
     try:
         with lock, semaphore:
             for _ in range(2):  # while it subscribes, perhaps, and later
@@ -218,6 +237,26 @@ def test_an_error_of_a_signal_handler_ends_a_wait(
                     WAITS[wait](kit)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.timeout(120, method="thread")
+def test_an_error_of_a_signal_handler_ends_a_wait_that_begins(kit: ShardKit) -> None:
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise TimeoutError("of my own")
+
+    def trace(frame: FrameType, event: str, arg: object) -> None:
+        if frame.f_code.co_name == "set_timeout":  # a moment that no timer meets
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        sys.settrace(trace)
+        with pytest.raises(TimeoutError, match=r"^of my own$"):
+            kit.list("none", component="c").blpop(timeout=1)
+    finally:
+        sys.settrace(None)
         signal.signal(signal.SIGALRM, before)
 
 
