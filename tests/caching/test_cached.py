@@ -377,23 +377,6 @@ def test_a_hit_accepts_no_other_arguments_than_the_function(kit: shardkit.ShardK
             load(*args, **kwargs)
 
 
-def test_exceptions_of_one_name_are_told_apart(face: Face, computing: Computing) -> None:
-    other = type("KeyError", (Exception,), {"__module__": "other"})
-    load = cached(face, computing, exceptions=(KeyError, other))
-    computing.error = KeyError("a")
-    for _ in range(2):
-        with pytest.raises(KeyError, match="a"):
-            face.run(load("a"))
-    assert computing.calls == ["a"]
-
-
-def test_the_tag_of_none_can_be_invalidated(face: Face, computing: Computing) -> None:
-    load = cached(face, computing, tags=("of:{name}",))
-    assert face.run(load(None)) == 1
-    face.run(load.invalidate_tag("of:None"))
-    assert face.run(load(None)) == 2
-
-
 async def test_an_object_with_an_async_call_is_awaited(akit: Any) -> None:
     class Load:
         async def __call__(self, name: str) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
-from itertools import count as count_up
 from typing import Any
 
 import pytest
@@ -16,10 +13,9 @@ import redis
 from faces import Exchanges, Face, faced, keys_of
 from geo_helpers import BONN, LIMA, OSLO, ranges
 
-import shardkit
-from shardkit import ServerClock, ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
-from shardkit.geo import City, IpRange, IpToCity, block_store
+from shardkit.geo import City, IpRange, block_store
 from shardkit.geo.ip_to_city import LEAST_GRACE
 from shardkit.geo.readers import Item
 from shardkit.geo.redis_in_action import redis_in_action
@@ -54,23 +50,6 @@ def holder_of(kit: ShardKit, component: str, key: str) -> Any:
     clients = [kit.client(component, n) for n in range(len(found.shards))]
     clients += [kit.client(component)] if found.entry is not None else []
     return next(client for client in clients if client.exists(key))
-
-
-def breaking(items: list[Item], after: int = 1) -> Iterator[Item]:
-    yield from items[:after]
-    raise OSError("the disk is gone")
-
-
-@pytest.mark.parametrize("component", ["one", "many"])
-def test_a_reader_that_fails_leaves_the_old_data(face: Face, kit: ShardKit, component: str) -> None:
-    ip = face.kit.ip_to_city(component=component)
-    number = face.run(ip.import_from(OLD)).generation
-    with pytest.raises(OSError, match="the disk is gone"):
-        face.run(ip.import_from(breaking(NEW)))
-    assert generations(kit, component) == {str(number)}
-    assert face.run(ip.find_many(["1.0.0.1", "5.0.0.1"])) == [BONN, None]
-    face.run(ip.import_from(NEW))
-    assert face.run(ip.find_many(["1.0.0.1", "5.0.0.1"])) == [OSLO, LIMA]
 
 
 @pytest.mark.parametrize(
@@ -204,59 +183,6 @@ def test_data_that_lost_its_last_list_is_not_loaded_as_if_it_were_whole(
     kit.client("one").delete(last)
     with pytest.raises(StructureError, match=r"lists of \d+ blocks.*import again"):
         face.run(ip.local())
-
-
-def test_readers_during_switches_see_one_complete_generation(shard_map: ShardMap) -> None:
-    """Every address is in a city of one generation, whoever switches meanwhile."""
-    count, rounds = 40, 12
-    addresses = [f"{n}.0.0.1" for n in range(count)] + [f"2001:{n:x}::1" for n in range(count)]
-
-    def generation(turn: int) -> list[Item]:
-        place = City(f"City {turn}", "", "")
-        networks = [f"{n}.0.0.0/24" for n in range(count)]
-        networks += [f"2001:{n:x}::/32" for n in range(count)]
-        return [IpRange.of(network, city=place) for network in networks]
-
-    problems: list[object] = []
-    ready, done = threading.Event(), threading.Event()
-
-    def read(ip: IpToCity[Any]) -> None:
-        last = 0
-        while not done.is_set() or not ready.is_set():
-            try:
-                found = ip.find_many(addresses)
-                [name] = {place.city if place else "nothing" for place in found}
-                turn = int(name.removeprefix("City "))
-                copied = ip.local().find_many(addresses)
-                assert len(set(copied)) == 1
-                assert turn >= last
-                last = turn
-            except BaseException as error:
-                problems.append(error)
-                return
-            ready.set()
-
-    # For the one time flies: it asks for the generation with every exchange.
-    hurried = ServerClock(now=partial(next, count_up(1e9)))
-    with (
-        shardkit.connect(shard_map) as kit,
-        shardkit.connect(shard_map, clock=hurried) as hurried_kit,
-    ):
-        writer = kit.ip_to_city(component="many")
-        writer.import_from(generation(0))
-        readers = [
-            threading.Thread(target=read, args=(each.ip_to_city(component="many"),))
-            for each in (kit, hurried_kit)
-        ]
-        for thread in readers:
-            thread.start()
-        ready.wait(20)
-        for turn in range(1, rounds):
-            writer.import_from(generation(turn), grace=LEAST_GRACE)
-        done.set()
-        for thread in readers:
-            thread.join(30)
-    assert problems == []
 
 
 # ---- servers that fail

@@ -118,12 +118,6 @@ def test_pages_by_offset_and_by_cursor_are_the_same(
     assert face.run(jobs.find(["a"], limit=0)).hits == []
 
 
-def test_a_page_far_from_the_first_comes_whole_from_one_part(face: Face) -> None:
-    jobs = face.kit.job_search(component="one", parts=1)
-    face.run(jobs.index_many((f"{n:02}", ["a"]) for n in range(40)))
-    assert ids(face.run(jobs.find(["a"], limit=5, offset=20))) == ["20", "21", "22", "23", "24"]
-
-
 def test_a_cursor_continues_where_the_page_ended_even_if_that_job_was_removed(face: Face) -> None:
     jobs = face.kit.job_search(component="few", parts=4)
     face.run(jobs.index_many((f"{n}", ["a"]) for n in range(10)))
@@ -204,42 +198,6 @@ def test_other_parameters_are_refused(kit: ShardKit) -> None:
 
 
 # ---- where it is
-
-
-def test_a_search_is_one_exchange_and_all_keys_of_a_part_have_its_tag(kit: ShardKit) -> None:
-    jobs = kit.job_search(component="few", parts=4)
-    jobs.index_many((f"{n}", ["a", f"s{n}"]) for n in range(50))
-    steps = jobs.deferred.find(["a", "s1", "s2"])
-    batch = next(steps)
-    assert len(batch) == 4  # type: ignore[arg-type]
-    replies = kit.together(_sent(batch))[0]
-    with pytest.raises(StopIteration) as stopped:
-        steps.send(replies)
-    assert ids(stopped.value.value) == ["1", "2"]
-    for key in keys_of(kit, "few") - {"jobs:meta"}:
-        assert key.startswith(("{jobs:0}:", "{jobs:1}:", "{jobs:2}:", "{jobs:3}:"))
-
-
-def _sent(batch: Any) -> Any:
-    return (yield batch)
-
-
-def test_nothing_is_left_of_jobs_that_were_removed_but_their_words(kit: ShardKit) -> None:
-    jobs = kit.job_search(component="one")
-    jobs.index_many((f"{n}", ["a", "b"][: n % 3]) for n in range(300))
-    assert jobs.remove_many(f"{n}" for n in range(300)) == 300
-    left = {key.removeprefix("{jobs:0}:")[:2] for key in keys_of(kit, "one")} - {"jo"}
-    assert left <= {"st", "l:"} | {"v:", "n:"}  # the state and the lexicon, at most
-
-
-@pytest.mark.parametrize("component", ["one", "few"])
-def test_deleted_jobs_leave_no_keys(kit: ShardKit, component: str) -> None:
-    jobs = kit.job_search(component=component, parts=COMPONENTS[component])
-    jobs.index_many((str(n), ["python", f"skill {n}"]) for n in range(300))
-    assert jobs.delete() == 300
-    assert keys_of(kit, component) == set()
-    assert jobs.index("1", ["sql"]) is True
-    assert jobs.count() == 1
 
 
 def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:

@@ -207,28 +207,6 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: Any) -> 
         steps.send(answer(kit, step))
 
 
-def test_a_lease_is_a_minute_if_nobody_says_another(kit: ShardKit) -> None:
-    server = Time()
-    files: Files[Any] = clocked(kit, now=server).files(component="few")
-    files.create("logs", ["x"])
-    files.publish("logs", io.BytesIO(TEXT), name="a")
-    assert files.take("logs", "x") is not None
-    server.at += 59.9
-    assert files.take("logs", "x") is None
-    server.at += 0.2
-    assert files.take("logs", "x") is not None
-
-
-def test_large_chunks_come_whole_from_all_shards(face: Face) -> None:
-    content = random.Random(3).randbytes(5 * 2**20 + 3)
-    files = face.kit.files(component="many")
-    face.run(files.create("logs", ["x"]))
-    publish(face, files, content)
-    file = face.run(files.take("logs", "x"))
-    assert b"".join(face.list(files.read(file))) == content
-    face.run(files.done(file))
-
-
 @pytest.mark.parametrize("limit", [3, 4, 16, 20])
 def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(kit: Any, limit: int) -> None:
     files = kit.files(component="few")
@@ -344,20 +322,6 @@ def test_a_file_that_nobody_can_read_is_given_up_after_its_attempts(face: Face) 
     file = face.run(files.take("logs", "y"))
     assert face.run(files.fail(file, "not now", retry=False))
     assert [each.name for each in face.run(files.status("logs")).files] == ["damaged.gz", "good"]
-
-
-def test_a_reader_whose_lease_ends_too_often_holds_nobody_up(kit: ShardKit) -> None:
-    clock = Time()
-    files = published(clocked(kit, now=clock), "few", attempts=2)
-    for _ in range(2):
-        assert files.take("logs", "x", lease=10)
-        clock.at += 11
-    assert files.take("logs", "x") is None
-    assert files.status("logs").failed == {("x", "a"): "its lease ended"}
-    files.publish(
-        "logs", io.BytesIO(b"next"), name="b"
-    )  # and whoever comes next removes the chunks
-    assert files.status("logs").held == 4
 
 
 def test_records_and_raw_blocks_are_read_across_chunks(face: Face) -> None:
@@ -614,15 +578,6 @@ def test_a_channel_is_deleted_with_the_chunks_that_a_killed_reader_was_to_remove
     assert chunks_of(kit)
     assert files.delete("logs")
     assert not keys_of(kit, "many")
-
-
-def test_a_channel_whose_key_is_of_another_type_is_named_and_nothing_else(kit: ShardKit) -> None:
-    files = published(kit, "one")
-    client, key = kit.client("one"), files._keys("logs")[2]
-    client.delete(key)
-    client.set(key, "x")
-    [found] = files.check("logs")
-    assert (found.key, found.repair) == (key, "delete(channel), and publish again")
 
 
 def test_readers_learn_of_a_file_whose_publisher_never_comes(face: Face, kit: ShardKit) -> None:

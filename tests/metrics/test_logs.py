@@ -284,15 +284,3 @@ def test_any_message_is_recorded(message: object, expected: str, kit: ShardKit) 
     logs.log("shop", message)
     assert logs.flush()
     assert [entry.message for entry in logs.recent("shop")] == [expected] * 2
-
-
-def test_a_refused_call_records_nothing(kit: ShardKit) -> None:
-    logs, counters = kit.logs(component="one"), kit.counters(component="one")
-    with pytest.raises(InvalidArgumentError, match="severity"):
-        logs.record("shop", "x", severity=[])  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="count"):
-        counters.hit("x", "many")  # type: ignore[arg-type]
-    assert logs.flush()
-    assert counters.flush()
-    assert logs.recent("shop") == []
-    assert list(counters.known()) == []

@@ -11,7 +11,6 @@ from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, ParameterMismatchError
 from shardkit.operations import Page
 from shardkit.search import Analyzer, English, check
-from shardkit.search.documents import join_values, value_term
 from shardkit.search.schema import parameters_of, stored_parameters
 
 STATE = "{s:0}:state"
@@ -239,11 +238,6 @@ def test_a_document_that_says_anothers_number_is_neither_replaced_nor_removed(
 def read(kit: ShardKit, component: str, shards: int) -> dict[str, str] | None:
     [found] = kit.together(stored_parameters(component, "docs", shards))
     return found
-
-
-def test_values_have_the_words_that_earlier_releases_gave_them() -> None:
-    assert value_term(1, b"en") == b"\x011J/hz7y9iAal0UHge"
-    assert value_term(2, join_values([b"en", b"de"])) == b"\x0127WcFHSr5Conm3KlQ"
 
 
 @pytest.mark.parametrize(

@@ -393,20 +393,6 @@ def script_calls(calls: Calls, action: Callable[[], Any]) -> int:
     return calls.count
 
 
-def test_documents_are_written_in_slices_by_their_words_not_by_their_count(
-    face: Face, index: Any, calls: Calls
-) -> None:
-    def documents(words: int) -> list[tuple[str, str]]:
-        return [(f"n{n}", " ".join(f"v{n * i % 977}" for i in range(words))) for n in range(60)]
-
-    short = script_calls(calls, lambda: face.run(index.index_many(documents(5))))
-    long = script_calls(calls, lambda: face.run(index.index_many(documents(200))))
-    assert short == 1
-    assert long >= 60 * 200 / 1_500
-    assert face.run(index.count("v0")) == 60
-    assert face.run(index.count("every")) == COUNT
-
-
 def test_documents_are_removed_and_replaced_in_slices_by_what_their_words_take(
     face: Face, index: Any, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

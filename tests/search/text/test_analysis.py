@@ -138,20 +138,6 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
         Analyzer(stemmer="english")
 
 
-def test_the_fingerprint_tells_parameters_apart() -> None:
-    analyzers = [
-        Analyzer(),
-        Analyzer(English()),
-        Analyzer(Unicode(fold_accents=False)),
-        Analyzer(stop_words=set()),
-        Analyzer(stop_words={"the"}),
-        Analyzer(stemmer="english"),
-    ]
-    assert len({analyzer.fingerprint for analyzer in analyzers}) == len(analyzers)
-    assert len(set(analyzers)) == len(analyzers)
-    assert Analyzer() == Analyzer(Unicode(), set(ENGLISH))
-
-
 def test_long_terms_are_cut() -> None:
     assert PLAIN.terms("x" * 1000) == ["x" * MAX_TERM_LENGTH]
     assert analyze(Prefix("x" * 1000), PLAIN) == Prefix("x" * MAX_TERM_LENGTH)
@@ -222,14 +208,6 @@ YEAR, LANG, ALL = Range("year", 1990.0, 2000.0), Equal("lang", "en"), Everything
 )
 def test_a_query_has_one_normal_form(query: Node, result: Node) -> None:
     assert analyze(query, PLAIN) == result
-
-
-def test_words_of_a_query_are_stemmed_and_beginnings_are_not() -> None:
-    analyzer = Analyzer(stemmer="english")
-    query = all_of(Word("searching"), Phrase(("searched", "houses")), Prefix("searching"))
-    assert analyze(query, analyzer) == all_of(
-        Word("search"), Phrase(("search", "hous")), Prefix("searching")
-    )
 
 
 DAY = 86_400.0
@@ -448,20 +426,6 @@ def test_what_was_asked_for_is_marked_in_the_best_window(
     text: str, asked: str, options: dict[str, Any], shown: str
 ) -> None:
     assert snippet(text, query(asked), ANALYZER, **options) == shown
-
-
-def test_a_phrase_is_found_wherever_it_stands_in_a_long_text() -> None:
-    for filler in range(380, 420):
-        text = "x" * filler + " red green " + "naïve y " * 200
-        found = snippet(text, query('"red green naive"'), ANALYZER, length=40)
-        assert "**red green naïve**" in found
-
-
-def test_stems_are_found_in_all_forms() -> None:
-    analyzer = Analyzer(stemmer="english")
-    assert snippet("He searches. Searched!", query("searching", analyzer), analyzer) == (
-        "He **searches**. **Searched**!"
-    )
 
 
 @pytest.mark.parametrize("length", [19, 10_001, 30.0])

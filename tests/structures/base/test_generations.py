@@ -85,17 +85,6 @@ def test_a_late_write_to_other_parameters_is_refused(
     assert new.ttl() == -1 or ends
 
 
-def test_a_late_write_with_the_same_parameters_counts(kit: ShardKit, kind: Kind) -> None:
-    old = kind.make(kit, 1)
-    kind.write(old, 1)
-    write = late(kit, kind, old)
-    assert kind.make(kit, 1).delete()
-    kind.write(kind.make(kit, 1), 40)
-    write.end()
-    assert kind.read(kind.make(kit, 1)) == {3, 40}
-    assert list(kind.make(kit, 1).check()) == []
-
-
 @pytest.mark.parametrize("then", ["write", "expire", "persist"])
 def test_unsettled_parts_of_an_older_generation_are_removed(
     kit: ShardKit, kind: Kind, then: str

@@ -200,21 +200,6 @@ def test_a_write_to_other_parameters_is_refused(
 
 
 @pytest.mark.long(8)
-def test_parts_made_after_expire_expire_too(world: World, kind: Kind) -> None:
-    kept = kind.make(world.ours, world.component)
-    kind.add(kept, range(5))
-    assert opened_by_another(world, kind).pexpireat(LATER)
-    kind.add(kept, range(1000))
-    assert set(world.keys().values()) == {LATER}
-    kind.add(opened_by_another(world, kind), range(1000, 1500))
-    assert set(world.keys().values()) == {LATER}
-    check(world, kind, set(range(1500)) if kind is not KINDS["list"] else None)
-    assert opened_by_another(world, kind).persist()
-    kind.add(kept, range(1500, 3000))
-    assert set(world.keys().values()) == {-1}
-
-
-@pytest.mark.long(8)
 def test_a_time_to_live_of_nothing_deletes(world: World, kind: Kind) -> None:
     it = kind.make(world.ours, world.component)
     for time in (0, -5):
@@ -226,20 +211,6 @@ def test_a_time_to_live_of_nothing_deletes(world: World, kind: Kind) -> None:
     assert not it.expire(0, xx=True)
     assert it.expireat(1)
     assert world.keys() == {}
-
-
-def test_a_kept_list_pushes_nothing_into_one_with_values_of_another_type(world: World) -> None:
-    numbers = world.ours.list("it", component=world.component, values=int)
-    numbers.rpush(1, 2)
-    words = world.theirs.list("it", component=world.component, values=str)
-    with pytest.raises(ParameterMismatchError, match="values is 'int', not 'str'"):
-        words.rpush("three")
-    numbers.delete()
-    words.rpush("three")
-    for call in (lambda: numbers.rpush(4), lambda: numbers.lindex(0), numbers.lpop):
-        with pytest.raises(ParameterMismatchError, match="values is 'str', not 'int'"):
-            call()
-    assert words.lrange(0, -1) == ["three"]
 
 
 def run_until(kit: ShardKit, steps: Any, name: str) -> None:
@@ -462,21 +433,3 @@ def test_ttl_is_missing_once_the_expiry_being_set_has_passed(world: World, kind:
     while (left := theirs.pttl()) >= 0:
         assert left <= 20
     assert left == theirs.ttl() == -2
-
-
-@pytest.mark.long(3)
-@pytest.mark.parametrize("world", ["few"], indirect=True)
-def test_parameters_outlive_expiring_parts(world: World, kind: Kind) -> None:
-    for at, ours, theirs, more in interruptions(world, kind):
-        client = world.clients[0]
-        seconds, microseconds = client.time()
-        due = 1000 * seconds + microseconds // 1000 + 100
-        more.append(Exchanges(world.ours, ours.deferred.pexpireat(due)).stop_after(at))
-        while client.time() < (due // 1000, due % 1000 * 1000 + 20_000):
-            pass
-        found = world.keys()
-        assert not found or any(key.endswith(":meta") for key in found), (at, found)
-        kind.add(theirs, [3, 60])
-        # The time has been set before the client stopped, or it has not.
-        assert check(world, kind) in ({3, 60}, {*range(40), 60}), at
-    assert at >= 1

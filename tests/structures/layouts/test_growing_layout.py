@@ -69,20 +69,6 @@ def test_writers_that_grow_the_same_groups_lose_nothing(kit: ShardKit) -> None:
     assert sorted(ids.smembers()) == sorted(members)
 
 
-def test_a_reader_that_has_not_seen_the_splits_finds_everything(face: Face, kit: ShardKit) -> None:
-    reader = face.kit.set("ids", component="many", members=int, part_size=32, parts=2)
-    writer = kit.set("ids", component="many", members=int, part_size=32, parts=2)
-    writer.sadd(*range(10))
-    assert face.run(reader.smismember(*range(12))) == [True] * 10 + [False] * 2
-    writer.sadd(*range(3000))
-    assert face.run(reader.sismember(2999)) is True
-    writer.sadd(*range(3000, 6000))
-    assert face.run(reader.smismember(*range(0, 7000, 7))) == [n < 6000 for n in range(0, 7000, 7)]
-    writer.sadd(*range(6000, 9000))
-    assert sorted(face.run(reader.smembers())) == list(range(9000))
-    assert face.run(reader.srem(8999, 9000)) == 1
-
-
 def test_members_come_once_while_parts_split(kit: ShardKit) -> None:
     ids = kit.set("ids", component="few", members=int, part_size=16, parts=1)
     ids.sadd(*range(2000))

@@ -13,10 +13,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import shardkit
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
-from shardkit.local import LocalServer
 from shardkit.operations import Command, Shard, ShardOf
 from shardkit.operations.commands import Key, To
-from shardkit.operations.lua import script
 from shardkit.structures import part_key, range_over
 from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES
 
@@ -98,13 +96,6 @@ def test_it_returns_what_redis_py_returns_of_one_sorted_set(face: Face, kit: Sha
         )
 
 
-def test_more_rows_than_a_call_reads_are_returned(kit: ShardKit) -> None:
-    ranges = kit.score_ranges("f", component="few", shards=4, members=int)
-    fill(kit, ranges.places, [(n, n) for n in range(10_050)])
-    assert ranges.zrangebyscore("-inf", "+inf") == [*range(10_050)]
-    assert ranges.zrangebyscore("-inf", "+inf", 10_001, 5) == [*range(10_001, 10_006)]
-
-
 def test_one_key_is_read_on_every_shard(kit: ShardKit) -> None:
     ranges = kit.score_ranges("profile:7", component="few", shards=4, one_key=True)
     for n in range(4):
@@ -125,29 +116,6 @@ def test_a_page_is_filled_where_one_part_has_it_all(kit: ShardKit) -> None:
     assert [score for _, score in paged(kit, places, 1000)] == sorted(
         [*map(float, range(3000)), *(n + 0.5 for n in range(3000, 3010))]
     )
-
-
-def test_most_pages_take_one_exchange_and_little_more_than_they_hold(kit: ShardKit) -> None:
-    places = parts("many", 16)
-    fill(kit, places, [(n, n) for n in range(8000)])
-    exchanges = rows = 0
-    cursor = None
-    while True:
-        steps: Any = range_over(places, "-inf", "+inf", 1000, cursor)
-        batch = next(steps)
-        try:
-            while True:
-                exchanges += 1
-                replies = kit.driver.link.send(batch)
-                rows += sum(len(reply) // 2 for reply in replies)
-                batch = steps.send(replies)
-        except StopIteration as done:
-            page = done.value
-        if not page:
-            break
-        cursor = page[-1]
-    assert exchanges <= 9 + 4
-    assert rows < 1.8 * 8000
 
 
 scores = st.sampled_from([0.0, 1.0, 1.0, 2.5, -1.0, math.inf, -math.inf, 1e300, 0.1])
@@ -219,29 +187,6 @@ def test_members_removed_and_added_between_pages_leave_no_gap(kit: ShardKit, rev
     assert len(members) == len(set(members))
     assert {b"%04d" % n for n in range(400)} <= set(members)
     assert members == sorted(members, reverse=reverse)
-
-
-def test_a_cursor_among_equal_scores_is_cheap(any_server: LocalServer) -> None:
-    with any_server.client() as client:
-        client.flushall()
-        for first in range(0, 100_000, 10_000):
-            client.zadd("z", {f"{n:06}": 1 for n in range(first, first + 10_000)})
-        client.zrem("z", "050000")
-        client.config_resetstat()
-        found = client.eval(
-            script("structures/sorted_set/score_range").text,
-            1,
-            "z",
-            "-inf",
-            "+inf",
-            2,
-            0,
-            "1",
-            "050000",
-        )
-        assert found == [b"050001", b"1", b"050002", b"1"]
-        calls = sum(int(each["calls"]) for each in client.info("commandstats").values())
-        assert calls < 30
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,21 +56,6 @@ def test_members_have_their_type(
     assert face.run(each.zmscore(list(comes_back))) == [1.0, 1.0, 1.0]
 
 
-def test_parts_and_bounds_are_compact(face: Face, kit: ShardKit, component: str) -> None:
-    each = face.kit.sorted_set("s", component=component, parts=4, bound=50)
-    face.run(each.zadd(scored(5000)))
-    groups = stored(kit, component, "s")
-    assert len(groups) == 4
-    assert all(20 < group["parts"] < 60 for group in groups.values())
-    check_bounds(kit, component, each)
-    found = kit.component(component)
-    clients: list[Any] = [kit.client(component, n) for n in ([*range(len(found.shards))] or [None])]
-    encodings = {
-        client.object("encoding", key) for client in clients for key in client.scan_iter("s:{*}:*")
-    }
-    assert encodings == {b"listpack"}
-
-
 @pytest.mark.parametrize("bound", [1, 5])
 def test_bounds_are_right_after_many_wrote_at_once(kit: ShardKit, bound: int) -> None:
     plan: dict[str, Any] = {"part_size": 8, "parts": 2, "bound": bound}
@@ -120,19 +104,6 @@ def test_a_lost_bound_that_the_state_does_not_know_of_is_named(face: Face, kit: 
     assert face.run(each.rebuild()) == 50
     assert face.run(each.zadd({"new": 1})) == 1
     check_bounds(kit, "one", each)
-
-
-def test_none_to_ten_thousand_members_are_popped_or_shown_at_once(face: Face) -> None:
-    each = face.kit.sorted_set("s", component="one")
-    for name in ("zpopmin", "zpopmax", "top", "bottom"):
-        face.run(each.zadd({"a": 1, "b": 2, "c": 3}))
-        read = getattr(each, name)
-        assert face.run(read(0)) == []
-        assert face.run(each.zcard()) == 3
-        for count in (-1, 10_001):
-            with pytest.raises(InvalidArgumentError, match=f"={count}; give an integer, 0 to 10,"):
-                face.run(read(count))
-        assert len(face.run(read(10_000))) == 3
 
 
 def test_a_plain_zset_is_copied(face: Face, kit: ShardKit) -> None:
@@ -335,19 +306,6 @@ def filled(kit: ShardKit, count: int, distinct: int) -> tuple[Any, list[tuple[in
     return scores, sorted(found.items(), key=lambda row: (row[1], str(row[0])))
 
 
-@pytest.mark.parametrize("distinct", [1, 50, 10**9])
-def test_iterating_in_order_visits_each_part_a_bounded_number_of_times(
-    kit: ShardKit, small_pages: None, distinct: int
-) -> None:
-    for count in (1000, 4000, 16_000):
-        scores, order = filled(kit, count, distinct)
-        for desc in (False, True):
-            work = Work(kit, scores.deferred.range_iter(desc=desc))
-            assert work.rows == (order[::-1] if desc else order)
-            assert work.parts <= 12 * sum(scores.layout.parts)
-            assert work.members <= 1.6 * count
-
-
 @pytest.mark.long(2)
 @pytest.mark.parametrize("distinct", [1, 50, 10**9])
 @pytest.mark.parametrize("desc", [False, True])
@@ -367,23 +325,6 @@ def test_a_rank_far_inside_is_found_without_reading_what_precedes_it(
             expected = order[:2]
         assert work.rows == expected, (start, stop)
         assert work.members <= 1.6 * len(expected) + 0.1 * 16_000 + 200
-
-
-def test_a_sample_that_misleads_does_not_change_what_is_returned(
-    kit: ShardKit, small_pages: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first part of each group, which is the sample, holds the highest members only."""
-    monkeypatch.setattr(groups, "SAMPLE", 1)
-    scores, order = filled(kit, 4000, 10**9)
-    assert all(parts >= 64 for parts in scores.layout.parts)
-    raised = {n for n in range(4000) if scores.layout.place(b"%d" % n)[1] % 64 == 0}
-    scores.zadd(dict.fromkeys(raised, math.inf))
-    order = sorted(
-        [(n, math.inf if n in raised else score) for n, score in order],
-        key=lambda row: (row[1], str(row[0])),
-    )
-    assert scores.zrange(1000, 1010, withscores=True) == order[1000:1011]
-    assert scores.zrange(2000, 2010, desc=True, withscores=True) == order[::-1][2000:2011]
 
 
 @pytest.mark.parametrize("desc", [False, True])
