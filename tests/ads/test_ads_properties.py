@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ads_model import ModelAds
-from faces import Face
+from faces import Face, drawn
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ServerClock, ShardKit
@@ -146,7 +146,7 @@ def empty(kit: ShardKit) -> None:
 
 
 @pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
-@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@settings(max_examples=drawn(3, 8), suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_choose_count_and_estimate_as_the_model(
     face: Face,
@@ -165,11 +165,12 @@ def test_one_part_and_many_choose_count_and_estimate_as_the_model(
     both.check()
 
 
+@pytest.mark.long(1)
 def test_after_hundreds_of_views_too(face: Face) -> None:
     both = Both(face)
     both.index("a", ["x"], "red green", "cpc", 0.5)
     both.index("b", ["x"], "green blue", "cpa", 0.4)
-    for n in range(150):
+    for n in range(drawn(60, 150)):
         text = ("red", "green blue", "grey", "red blue")[n % 4]
         both.show(["x"], text, (None, "click", None, None, "both")[n % 5] if n < 30 else None)
     both.check()

@@ -78,6 +78,7 @@ def test_a_value_is_computed_once_and_again_when_it_is_removed(
     assert [face.run(load.refresh("a")), face.run(load("a"))] == [7, 7]
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("value", [0, "", False, [1, [2]], {"a": None}, "é", 1.5])
 def test_a_computed_value_is_what_a_stored_one_is(
     face: Face, computing: Computing, value: Any

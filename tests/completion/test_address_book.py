@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of
+from faces import Face, drawn, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
@@ -42,7 +42,7 @@ NAMES = st.text(
     parts=st.sampled_from([1, 2, 7]),
     folds=st.booleans(),
 )
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(30, 80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_names_are_completed_as_sorting_them_in_python_does(
     face: Face,
     names: list[str],

@@ -6,7 +6,7 @@ from typing import Any
 from unicodedata import normalize
 
 import pytest
-from faces import Face
+from faces import Face, drawn
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
@@ -93,7 +93,7 @@ NAMES = st.text(st.sampled_from(LETTERS), min_size=1, max_size=3)
     order=st.sampled_from(ORDERS),
     limit=st.integers(1, 6),
 )
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(20, 50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_touches_give_what_a_list_in_python_gives(
     face: Face, touches: list[tuple[int, str]], prefix: str, order: str, limit: int
 ) -> None:

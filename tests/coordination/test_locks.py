@@ -325,7 +325,7 @@ async def test_tasks_that_waited_in_vain_leave_nothing_behind(akit: AsyncShardKi
     async with lock:
         assert await lock.acquire(blocking_timeout=0.01) is None
         before = futures()
-        for _ in range(20):
+        for _ in range(12):
             assert await lock.acquire(blocking_timeout=0.01) is None
         assert futures() < before + 10
 

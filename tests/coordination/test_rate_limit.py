@@ -44,6 +44,7 @@ def test_as_many_as_allowed_pass_and_the_rest_are_told_when(face: Face, algorith
     assert run(limit.hit("u", 5)).allowed
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("algorithm", BOTH)
 def test_many_keys_go_in_one_exchange_with_each_shard(face: Face, algorithm: str) -> None:
     limit = face.kit.rate_limit("api", component="few", limit=2, per=60, algorithm=algorithm)

@@ -110,7 +110,7 @@ def advance(kit: ShardKit, steps: Any, until: Callable[[Any], bool]) -> Any:
     return batch
 
 
-@pytest.mark.long(4)
+@pytest.mark.long(2)
 @pytest.mark.parametrize("overtaken", [True, False])
 @pytest.mark.parametrize("killed", [True, False])
 def test_wherever_an_import_is_killed_or_overtaken_all_of_it_or_nothing_is_read_and_left(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from faces import Face, keys_of
+from faces import Face, drawn, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import shardkit
@@ -250,7 +250,7 @@ def expected(jobs: Mapping[str, Mapping[str, int]], skills: Mapping[str, int]) -
 
 
 @pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=drawn(4, 12), suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_find_what_a_model_finds_in_the_same_order(
     face: Face,

@@ -70,7 +70,7 @@ async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
     random = Random(7)
     taken: list[int] = []
     queued = 0
-    for _ in range(25):
+    for _ in range(drawn(10, 25)):
         takes = [
             asyncio.ensure_future(tasks.take(random.choice(["q", ["q", "r"], ["r", "q"]])))
             for _ in range(8)
@@ -431,7 +431,7 @@ def test_a_queue_does_what_its_model_says(face: Face, kit: ShardKit, component: 
     )
     model, server = Model(clock), server_of(kit, component, "q")
     latest = [Task("a", "q", "x", (), 1, "of nobody")]
-    for step in range(drawn(300, 1200)):
+    for step in range(drawn(200, 1200)):
         verb, id_, task = (
             random.choice(VERBS),
             random.choice("abcdef"),

@@ -297,6 +297,7 @@ def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> Non
         assert [dead.reason for dead in face.list(queues.dead(later[0].queue))] == ["no"]
 
 
+@pytest.mark.long(20)
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -28,6 +28,7 @@ from shardkit.queues.worker import TRIES
 NOTHING = QueueCounts(0, 0, 0, 0)
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("concurrency", [1, 5])
 def test_a_burst_does_all_that_waits_and_what_it_queues(
     face: Face, kit: ShardKit, concurrency: int

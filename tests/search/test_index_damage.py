@@ -65,6 +65,7 @@ LOST = {
 }
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("lost", sorted(LOST))
 def test_without_its_state_a_part_is_neither_read_nor_written(
     face: Face, index: Any, client: Any, lost: str

@@ -28,7 +28,7 @@ from shardkit.search import (
 )
 
 BUDGET = settings(
-    max_examples=drawn(5, 15),
+    max_examples=drawn(4, 15),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()

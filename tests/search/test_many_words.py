@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face
+from faces import Exchanges, Face, drawn
 
 from shardkit import ShardKit
 from shardkit.search import parts, searcher
@@ -75,7 +75,7 @@ CHANGES: dict[str, tuple[list[str], Callable[[Any], Any], list[str]]] = {
 }
 
 
-@pytest.mark.long(2)
+@pytest.mark.long(1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_client_killed_between_two_exchanges_leaves_one_of_both_and_others_finish(
     kit: ShardKit, change: str
@@ -161,6 +161,7 @@ def test_words_that_were_lost_before_they_were_removed_are_found_and_a_rebuild_r
     assert index.words("w") == [("w1", 1), ("w2", 1)]
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("change", ["replaced", "replaced twice", "replaced by few words"])
 def test_a_document_that_is_replaced_while_a_query_continues_is_found_once(
     face: Face, index: Any, kit: ShardKit, change: str, monkeypatch: pytest.MonkeyPatch
@@ -170,7 +171,7 @@ def test_a_document_that_is_replaced_while_a_query_continues_is_found_once(
     few = [(f"e{n}", "every") for n in range(60)]
     wanted = sorted([*dict(few), "long"])
     other, call = opened(kit), IndexPart.call
-    for at in range(10):
+    for at in range(drawn(5, 10)):
         other.delete()
         other.index_many(few[:40])
         other.index("long", " ".join([*WORDS, "every"]), {"votes": 1, "lang": "en"})

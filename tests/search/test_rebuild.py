@@ -175,6 +175,7 @@ LOST: dict[str, Any] = {
 }
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("how", LOST)
 def test_a_document_that_is_lost_is_given_up_only_if_that_is_said(
     face: Face, kit: ShardKit, how: str
@@ -191,6 +192,7 @@ def test_a_document_that_is_lost_is_given_up_only_if_that_is_said(
     assert face.list(index.check()) == []
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("wrong", ["no id", "an id of two words", "a key of another type"])
 def test_a_word_whose_id_is_lost_is_given_up_only_if_that_is_said(
     face: Face, kit: ShardKit, wrong: str
@@ -217,6 +219,7 @@ def test_a_word_whose_id_is_lost_is_given_up_only_if_that_is_said(
     assert face.list(index.check()) == []
 
 
+@pytest.mark.long(1)
 def test_a_rebuild_that_is_interrupted_anywhere_is_begun_again(face: Face, kit: ShardKit) -> None:
     index, client = opened(face, keep_text=False), kit.client("one")
     fill(face, index)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faces import drawn
 from hypothesis import given, settings, strategies as st
 from store_helpers import find_postgresql, postgresql, status
 
@@ -116,7 +117,7 @@ def test_pages_of_an_author_have_no_gaps_at_equal_times(store: StatusStore) -> N
     cursor=st.tuples(st.integers(0, 4).map(float), st.integers(0, 41)),
     num=st.integers(1, 9),
 )
-@settings(max_examples=60)
+@settings(max_examples=drawn(25, 60))
 def test_any_page_is_what_sorting_gives(
     tmp_path_factory: pytest.TempPathFactory,
     posted: dict[int, tuple[int, int]],

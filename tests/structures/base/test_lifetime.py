@@ -283,7 +283,7 @@ BEGINNINGS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.long(14)
+@pytest.mark.long(6)
 @pytest.mark.parametrize(
     ("begun", "ends", "dies", "world"),
     [

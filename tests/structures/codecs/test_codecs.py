@@ -81,7 +81,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def test_every_json_value_comes_back(name: str) -> None:
     made = trained(name)
 
-    @settings(max_examples=30)
+    @settings(max_examples=15)
     @given(json_values)
     def check(value: Any) -> None:
         try:
@@ -198,7 +198,7 @@ def test_numbers_that_json_does_not_have_are_not_read(json_codec: Json, stored: 
 def test_damaged_values_are_refused_or_read_as_another_value_but_nothing_else(name: str) -> None:
     made = trained(name)
 
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(st.binary(max_size=40))
     def check(stored: bytes) -> None:
         with contextlib.suppress(StructureError):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 from arranged import map_of
-from faces import Face, holder, keys_of
+from faces import Face, drawn, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import shardkit
@@ -68,7 +68,8 @@ def test_random_fields_come_from_all_parts(
     assert len(dict(pairs)) > 100, "drawn from all parts"
 
 
-@pytest.mark.parametrize("digits", [23, 4300])
+@pytest.mark.long(1)
+@pytest.mark.parametrize("digits", [4300])
 def test_a_field_of_many_digits_is_one_of_all_fields(face: Face, digits: int) -> None:
     orders = face.kit.hash("orders", component="many")
     number = "9" * digits
@@ -348,7 +349,7 @@ def text(field: str | bytes) -> str:
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(8, 30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=30))
 def test_a_hash_in_parts_does_what_one_hash_does(
     face: Face, kit: ShardKit, arguments: dict[str, Any], steps: list[tuple[str, Any]]

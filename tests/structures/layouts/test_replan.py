@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, keys_of
+from faces import Exchanges, Face, drawn, keys_of
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -135,7 +135,7 @@ def test_it_is_carried_on_wherever_it_was_interrupted(
     monkeypatch.setattr(replan, "LEASE", 0.0)  # there is one client, which reads before each call
     monkeypatch.setattr(parameters, "_WAIT", 0.05)
     whole = set(range(200))
-    for most in range(1, 100):
+    for most in range(1, 100, drawn(3, 1)):
         ids = kit.set(f"ids{most}", **{**SET, "total": 32})
         ids.sadd_many(whole)
         other: Any = kit.set(f"ids{most}", **{**SET, "total": 32})

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from faces import SESSION_ID, Exchanges, Face, faced, holder, keys_of
+from faces import SESSION_ID, Exchanges, Face, drawn, faced, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit, ShardMap
@@ -303,7 +303,7 @@ def steps(kind: type) -> st.SearchStrategy[list[tuple[str, str, Any]]]:
 @pytest.mark.long(2)
 @pytest.mark.parametrize("kind", [int, str, bytes])
 @settings(
-    max_examples=12,
+    max_examples=drawn(6, 12),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

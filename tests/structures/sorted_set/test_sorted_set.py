@@ -551,7 +551,7 @@ def machine(face: Face, kit: ShardKit, plan: dict[str, Any]) -> type[RuleBasedSt
     return SortedSets
 
 
-@pytest.mark.long(3)
+@pytest.mark.long(2)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_it_does_what_a_zset_does(face: Face, kit: ShardKit, plan: dict[str, Any]) -> None:
     run_state_machine_as_test(machine(face, kit, plan), settings=BUDGET)
