@@ -16,8 +16,6 @@ from geo_helpers import BONN, LIMA, OSLO, ranges
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
 from shardkit.geo import City, IpRange, block_store
-from shardkit.geo.ip_to_city import LEAST_GRACE
-from shardkit.geo.readers import Item
 from shardkit.geo.redis_in_action import redis_in_action
 from shardkit.local import LocalServers
 
@@ -61,7 +59,7 @@ def holder_of(kit: ShardKit, component: str, key: str) -> Any:
     ],
 )
 def test_an_import_without_ranges_is_refused(
-    face: Face, kit: ShardKit, items: list[Item], why: str
+    face: Face, kit: ShardKit, items: list[Any], why: str
 ) -> None:
     ip = face.kit.ip_to_city(component="few")
     number = face.run(ip.import_from(OLD)).generation
@@ -71,7 +69,7 @@ def test_an_import_without_ranges_is_refused(
     assert face.run(ip.find("1.0.0.1")) == BONN
 
 
-@pytest.mark.parametrize("grace", [0, LEAST_GRACE - 1, 2**31, "60", True])
+@pytest.mark.parametrize("grace", [0, 9, 2**31, "60", True])
 def test_bad_arguments_change_nothing(face: Face, kit: ShardKit, grace: Any) -> None:
     ip = face.kit.ip_to_city(component="few")
     with pytest.raises(InvalidArgumentError, match="grace"):
@@ -174,11 +172,10 @@ def test_an_import_that_is_killed_while_it_is_abandoned_is_removed_by_the_next(
 
 
 def test_data_that_lost_its_last_list_is_not_loaded_as_if_it_were_whole(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit
 ) -> None:
-    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
     ip = face.kit.ip_to_city(component="one")
-    face.run(ip.import_from(IpRange(n << 16, (n << 16) + 9, BONN) for n in range(30)))
+    face.run(ip.import_from(IpRange(n << 16, (n << 16) + 9, BONN) for n in range(1100)))
     last = max(key for key in keys_of(kit, "one") if ":keys:" in key)
     kit.client("one").delete(last)
     with pytest.raises(StructureError, match=r"lists of \d+ blocks.*import again"):
@@ -225,11 +222,11 @@ def test_a_server_that_dies_during_an_import_leaves_the_old_data_on_the_others(
     assert own_face.run(ip.find_many(addresses)) == [LIMA] * 60
     victim = own_servers.server_of("geo", 1)
 
-    def items() -> Iterator[Item]:
+    def items() -> Iterator[IpRange]:
         for n, item in enumerate(SPREAD):
             if when == "reading" and n == 30:
                 victim.kill()
-            yield item._replace(city=OSLO)
+            yield IpRange(item.first, item.last, OSLO)
 
     def progress(what: str, count: int) -> None:
         if when == "writing":

@@ -25,12 +25,11 @@ from shardkit.geo import (
     jsonl,
     mmdb,
 )
-from shardkit.geo.readers import Item
 
 BONN = City("Bonn", "NW", "DE", 7)
 
 
-def split(items: Iterable[Item]) -> tuple[list[Any], list[str]]:
+def split(items: Iterable[Any]) -> tuple[list[Any], list[str]]:
     """What can be used, without lines; and what was skipped, as text."""
     used: list[Any] = []
     skipped = []
@@ -38,7 +37,7 @@ def split(items: Iterable[Item]) -> tuple[list[Any], list[str]]:
         if isinstance(item, SkippedLine):
             skipped.append(f"{item.line}: {item.reason}")
         else:
-            used.append(item._replace(line=0, source="") if isinstance(item, IpRange) else item)
+            used.append(IpRange(*item[:3]) if isinstance(item, IpRange) else item)
     return used, skipped
 
 
@@ -57,7 +56,7 @@ def test_names_may_stand_in_the_line_of_the_range() -> None:
     place = City("Bonn, am Rhein", "NW", "DE")
     assert split(csv_ranges(lines, **names))[0] == [IpRange.of("1.0.0.0/24", city=place)]
     with_id = split(csv_ranges(lines, **names, id=5))[0]
-    assert with_id == [IpRange.of("1.0.0.0/24", city=place._replace(id=7))]
+    assert with_id == [IpRange.of("1.0.0.0/24", city=City("Bonn, am Rhein", "NW", "DE", 7))]
     assert split(csv_ranges(["1.0.0.0,1.0.0.255,,,,"], **names))[1] == [
         "1: names no city, region or country"
     ]
