@@ -48,16 +48,14 @@ def test_the_ad_for_a_place_that_earns_most_is_shown(face: Face, component: str)
     assert face.run(ads.get("rich")) is None
 
 
-def test_an_ad_is_chosen_among_many_in_slices(
-    face: Face, monkeypatch: pytest.MonkeyPatch, kit: ShardKit
-) -> None:
+def test_an_ad_is_chosen_among_many_in_slices(face: Face, lower: Any, kit: ShardKit) -> None:
     ads = face.kit.ads(component="one", parts=1)
     face.run(ads.index_many((f"ad {n}", BERLIN, "", "cpm", n % 50) for n in range(300)))
     client: Any = kit.client("one")
     face.run(ads.target(BERLIN, "no matter"))
     counts = []
     for work in (10_000_000, 1_000):
-        monkeypatch.setattr("shardkit.ads.ads.WORK_PER_CALL", work)
+        lower(ads_work=work)
         client.config_resetstat()
         assert face.run(ads.target(BERLIN, "no matter")).ad == "ad 149"
         counts.append(client.info("commandstats")["cmdstat_evalsha"]["calls"])

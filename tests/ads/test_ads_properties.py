@@ -151,11 +151,12 @@ def empty(kit: ShardKit) -> None:
 def test_one_part_and_many_choose_count_and_estimate_as_the_model(
     face: Face,
     kit: ShardKit,
-    monkeypatch: pytest.MonkeyPatch,
-    work: int,
+    lower: Any,
+    work: int | None,
     steps: list[tuple[Any, ...]],
 ) -> None:
-    monkeypatch.setattr("shardkit.ads.ads.WORK_PER_CALL", work)
+    if work:
+        lower(ads_work=work)
     empty(kit)
     both = Both(face)
     for ad_id, kind in (("ad 1", "cpc"), ("ad 2", "cpa"), ("ad 3", "cpm")):

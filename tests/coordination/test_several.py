@@ -459,9 +459,9 @@ def test_what_is_stored_of_an_account_is_checked(
 
 @pytest.mark.parametrize("component", ["one", "many"])
 def test_an_account_that_another_transfer_changes_for_long_is_busy(
-    face: Face, kit: ShardKit, component: str, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, component: str, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.coordination.transfers.ATTEMPTS", 3)
+    lower(transfer_attempts=3)
     bank = face.kit.transfers("bank", component=component, grace=3600)
     legs = {each: bank._leg_text(Leg(each, {}, set={"level": "2"})) for each in "ab"}
     assert Exchanges(face, bank._in_steps("t", legs)).stop_after(2)

@@ -15,7 +15,7 @@ from geo_helpers import BONN, LIMA, OSLO, ranges
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
-from shardkit.geo import City, IpRange, block_store
+from shardkit.geo import City, IpRange
 from shardkit.geo.redis_in_action import redis_in_action
 from shardkit.local import LocalServers
 
@@ -112,9 +112,9 @@ def advance(kit: ShardKit, steps: Any, until: Callable[[Any], bool]) -> Any:
 @pytest.mark.parametrize("overtaken", [True, False])
 @pytest.mark.parametrize("killed", [True, False])
 def test_wherever_an_import_is_killed_or_overtaken_all_of_it_or_nothing_is_read_and_left(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch, killed: bool, overtaken: bool
+    face: Face, kit: ShardKit, lower: Any, killed: bool, overtaken: bool
 ) -> None:
-    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
+    lower(city_blocks=7)
     many = [IpRange(n << 16, (n << 16) + 9, OSLO) for n in range(10)]
     addresses = ["0.0.0.1", "0.9.0.1", "1.0.0.1", "5.0.0.1"]
     clients: list[Any] = [kit.client("few", number) for number in range(4)]

@@ -22,7 +22,6 @@ from shardkit.errors import (
 )
 from shardkit.job_search import JobSearch
 from shardkit.search.documents import read_cursor
-from shardkit.search.parts import WORK_PER_CALL
 
 COMPONENTS = {"many": 16, "few": 4, "one": 1, "both": 4}
 
@@ -61,11 +60,9 @@ def test_the_last_of_a_job_given_twice_in_a_batch_counts(face: Face) -> None:
     assert face.run(jobs.remove_many(["job", "job", "nowhere"])) == 1
 
 
-@pytest.mark.parametrize("most", ["JOBS_PER_BATCH", "SKILLS_PER_BATCH"])
-def test_many_jobs_are_written_in_several_batches(
-    face: Face, monkeypatch: pytest.MonkeyPatch, most: str
-) -> None:
-    monkeypatch.setattr(f"shardkit.job_search.job_search.{most}", 10)
+@pytest.mark.parametrize("most", ["jobs_per_batch", "skills_per_batch"])
+def test_many_jobs_are_written_in_several_batches(face: Face, lower: Any, most: str) -> None:
+    lower(**{most: 10})
     jobs = face.kit.job_search(component="many")
     every = [(f"{n:02}", ["a", "b"]) for n in range(33)]
     assert face.run(jobs.index_many(every)) == 33
@@ -94,10 +91,8 @@ def test_the_highest_of_a_skill_given_twice_counts(face: Face) -> None:
 # ---- pages
 
 
-def test_pages_by_offset_and_by_cursor_are_the_same(
-    face: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardkit.job_search.job_search.PAGE_SIZE", 3)
+def test_pages_by_offset_and_by_cursor_are_the_same(face: Face, lower: Any) -> None:
+    lower(job_page=3)
     jobs = face.kit.job_search(component="many", parts=16)
     face.run(jobs.index_many((f"{n:03}", ["a", "b", "c"][: n % 4]) for n in range(100)))
     everything = face.list(jobs.all(["a", "b", "c"]))
@@ -249,18 +244,19 @@ def expected(jobs: Mapping[str, Mapping[str, int]], skills: Mapping[str, int]) -
     return [job for _, job in sorted(met)]
 
 
-@pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
+@pytest.mark.parametrize("work", [None, 1])
 @settings(max_examples=drawn(4, 12), suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_find_what_a_model_finds_in_the_same_order(
     face: Face,
     kit: ShardKit,
-    monkeypatch: pytest.MonkeyPatch,
-    work: int,
+    lower: Any,
+    work: int | None,
     steps: list[tuple[int, dict[str, int] | None]],
 ) -> None:
     run = face.run
-    monkeypatch.setattr("shardkit.job_search.job_search.WORK_PER_CALL", work)
+    if work:
+        lower(job_work=work)
     for component in ("one", "few"):
         for shard in range(max(1, len(kit.component(component).shards))):
             kit.client(component, None if component == "one" else shard).flushdb()

@@ -343,9 +343,9 @@ def test_records_and_raw_blocks_are_read_across_chunks(face: Face) -> None:
 
 
 def test_a_line_that_is_too_long_is_refused_and_can_be_read_by_blocks(
-    face: Face, monkeypatch: pytest.MonkeyPatch
+    face: Face, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.messaging.files.LONGEST_LINE", 5000)
+    lower(file_line=5000)
     files = face.kit.files(component="few")
     face.run(files.create("logs", ["x"], chunk_size=1000))
     publish(face, files, b"a" * 5000 + b"\n" + b"b" * 5001, "long")

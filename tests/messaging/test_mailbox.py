@@ -348,8 +348,8 @@ def test_log_lines_are_counted_by_day_and_place(kit: ShardKit) -> None:
     assert totals.top("2015-05-17", "city", 1) == [('["Bonn","NRW","Germany"]', 2)]
 
 
-def test_only_so_many_cities_of_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.messaging.totals._MOST_KNOWN", 2)
+def test_only_so_many_cities_of_addresses_are_remembered(lower: Any) -> None:
+    lower(city_cached_addresses=2)
     asked = []
 
     class Cities:

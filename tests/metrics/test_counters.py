@@ -137,9 +137,9 @@ def test_a_lost_reply_counts_nothing_twice(kit: ShardKit, monkeypatch: pytest.Mo
 
 
 def test_while_a_server_is_away_the_others_get_their_hits_and_what_exceeds_is_counted(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.metrics.outbox.MOST_WAITING", 3)
+    lower(metrics_waiting=3)
     counters = kit.counters(component="missing")
     for name in "abcde":
         counters.hit(name)
@@ -304,9 +304,9 @@ def test_a_name_that_a_server_gives_out_twice_is_known_once(kit: ShardKit) -> No
 
 
 def test_one_sending_ends_although_others_go_on_recording(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.metrics.outbox._MOST_ROUNDS", 2)
+    lower(metrics_rounds=2)
     counters = kit.counters(component="few", precisions=[60])
     monkeypatch.setattr(counters._recorder, "at_once", 1)
     names = [name for name in map(str, range(1000)) if group_of(name) == 0][:3]

@@ -137,9 +137,9 @@ def test_the_handler_sends_records_and_counts_them_by_their_template(face: Face)
 
 
 def test_a_handler_without_a_server_raises_nothing_and_counts_what_is_dropped(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.metrics.outbox.MOST_WAITING", 10)
+    lower(metrics_waiting=10)
     logs = kit.logs(component="missing")
     logger = logging.Logger("x")
     logger.addHandler(LogsHandler(logs, "x"))
@@ -203,10 +203,8 @@ def _render(logger: Any, method: str, event: Any) -> str:
     return str(event["event"])
 
 
-def test_following_shows_each_message_once_in_the_order_of_time(
-    face: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardkit.metrics.logs.POLL", 0.0)
+def test_following_shows_each_message_once_in_the_order_of_time(face: Face, lower: Any) -> None:
+    lower(follow_pause=0.0)
     now, seen = Time(HOUR), []
     logs = clocked(face.kit, now=now).logs(component="few")
     readings = iter([False, False, True])
@@ -226,9 +224,9 @@ def test_following_shows_each_message_once_in_the_order_of_time(
 
 
 def test_following_goes_on_with_a_log_that_was_removed_and_begun_anew(
-    face: Face, monkeypatch: pytest.MonkeyPatch
+    face: Face, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.metrics.logs.POLL", 0.0)
+    lower(follow_pause=0.0)
     logs, seen = face.kit.logs(component="few"), []
     for n in range(3):
         face.run(logs.log("x", f"old {n}"))

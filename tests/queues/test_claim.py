@@ -24,14 +24,14 @@ from queue_helpers import server_of, unclaimed
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
-from shardkit.queues import DeadTask, NewTask, QueueCounts, Task, claim
+from shardkit.queues import DeadTask, NewTask, QueueCounts, Task
 
 Waiting = list[Callable[[], Any]]  # what waits for the results of takes
 
 
 @pytest.fixture
-def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "LONGEST_BLOCK", 60.0)
+def only_tokens_wake(lower: Any) -> None:
+    lower(queue_block=60.0)
 
 
 def start_waiting(face: Face, kit: ShardKit, take: Callable[[], Any], count: int) -> Waiting:
@@ -62,10 +62,8 @@ def test_who_takes_the_last_task_has_another_wait_for_what_is_due_soon(
     assert {taken().name for taken in waiting} == {"now", "soon"}
 
 
-async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
-    akit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.05)
+async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(akit: Any, lower: Any) -> None:
+    lower(queue_block=0.05)
     tasks = akit.queues(component="many")
     random = Random(7)
     taken: list[int] = []
@@ -108,9 +106,9 @@ def die_with_token(kit: ShardKit) -> None:
 
 
 def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.1)
+    lower(queue_block=0.1)
     tasks = face.kit.queues(component="one")
     [dies] = start_waiting(Face(kit, None), kit, lambda: die_with_token(kit), 1)
     waiting = start_waiting(face, kit, lambda: tasks.take("q"), 3)

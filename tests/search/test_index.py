@@ -286,13 +286,10 @@ def test_forged_cursors_are_refused_or_read(face: Face, what: str) -> None:
     assert {total(text) for text in texts} == {9, None}
 
 
-def test_expansions_of_prefixes_and_facets_are_bounded(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expansions_of_prefixes_and_facets_are_bounded(kit: ShardKit, lower: Any) -> None:
     index = kit.search("s", component="few", attributes=ATTRIBUTES)
     index.index_many([(str(n), f"x y{n:02}", {"lang": str(n)}) for n in range(30)])
-    monkeypatch.setattr("shardkit.search.searcher.MAX_EXPANSIONS", 12)
-    monkeypatch.setattr("shardkit.search.searcher.MAX_FACET_VALUES", 5)
+    lower(search_expansions=12, search_facet_values=5)
     assert index.count("y0*") == 10
     with pytest.raises(InvalidArgumentError, match="more than 12 words begin with y"):
         index.search("y*")

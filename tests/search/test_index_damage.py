@@ -10,7 +10,7 @@ from faces import Exchanges, Face
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, ParameterMismatchError
 from shardkit.operations import Page
-from shardkit.search import Analyzer, English, check
+from shardkit.search import Analyzer, English
 from shardkit.search.schema import parameters_of, stored_parameters
 
 STATE = "{s:0}:state"
@@ -202,10 +202,9 @@ def test_a_check_names_what_is_damaged_in_an_index(face: Face, index: Any, clien
 
 
 def test_a_check_in_small_pieces_looks_at_everything(
-    face: Face, index: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+    face: Face, index: Any, client: Any, lower: Any
 ) -> None:
-    monkeypatch.setattr(check, "_WORDS_PER_CALL", 50)
-    monkeypatch.setattr(check, "_POSTINGS_PER_CALL", 50)
+    lower(index_check=50)
     assert face.list(index.check()) == []
     lost = ["{s:0}:d:d000", "{s:0}:d:d077", "{s:0}:d:d149"]
     client.delete(*lost)

@@ -12,7 +12,6 @@ from faces import Exchanges, Face, faced
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardUnavailable
 from shardkit.local import LocalServers
-from shardkit.search import searcher
 
 MAP = """
 components:
@@ -106,9 +105,9 @@ def test_a_part_that_is_gone_is_named_or_left_out(own: Face, own_servers: LocalS
 
 
 def test_a_part_that_goes_while_the_words_of_a_prefix_are_read_counts_for_nothing(
-    own: Face, own_servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+    own: Face, own_servers: LocalServers, lower: Any
 ) -> None:
-    monkeypatch.setattr(searcher, "WORDS_PER_CALL", 1)
+    lower(search_words=1)
     index = filled(own, "data")
     there = [n for n in range(40) if index._parts.number(str(n)) == 0]
     search = Exchanges(own, index.deferred.search("x y*", limit=100, partial=True))

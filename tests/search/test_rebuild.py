@@ -11,7 +11,7 @@ from faces import Exchanges, Face, clocked
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.search import AllOf, AnyOf, Node, Not, Word, parts, searcher, unparse
+from shardkit.search import AllOf, AnyOf, Node, Not, Word, unparse
 
 STATE = "{s:0}:state"
 OPTIONS: dict[str, Any] = {
@@ -349,11 +349,11 @@ def test_a_query_of_more_words_than_a_call_can_look_up_is_refused(face: Face, in
 
 
 def test_words_with_a_prefix_are_listed_some_at_a_time(
-    face: Face, index: Any, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    face: Face, index: Any, calls: Calls, lower: Any
 ) -> None:
     face.run(index.index("more", " ".join(f"long{n}" for n in range(2_000)) + " lo* l"))
     wanted = sorted(["l", "lo", *(f"long{n}" for n in range(2_000))])
-    monkeypatch.setattr(searcher, "WORDS_PER_CALL", 10)
+    lower(search_words=10)
     for prefix in ("long", "lon", "lo", "l", "long11"):
         expected = [word for word in wanted if word.startswith(prefix)]
         calls.reset()
@@ -397,11 +397,11 @@ def script_calls(calls: Calls, action: Callable[[], Any]) -> int:
 
 
 def test_documents_are_removed_and_replaced_in_slices_by_what_their_words_take(
-    face: Face, index: Any, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    face: Face, index: Any, calls: Calls, lower: Any
 ) -> None:
     ids = [f"d{n:03}" for n in range(COUNT)]
     whole = script_calls(calls, lambda: face.run(index.remove_many(ids[:50])))
-    monkeypatch.setattr(parts, "WRITE_MICROSECONDS", 1)
+    lower(search_write_time=1)
     assert whole == 1
     assert script_calls(calls, lambda: face.run(index.remove_many(ids[50:100]))) == 50
     replaced = [(doc_id, "every changed", {"lang": "fr"}) for doc_id in ids[90:130]]

@@ -13,7 +13,6 @@ from faces import Exchanges, Face, answer, faced, holder
 from social_helpers import USER, compare, opened, populate, seen, stopping
 
 from shardkit import DamagedDataError, ShardKit, ShardMap
-from shardkit.social import repair
 
 
 def record(kit: Any, network: Any, kind: str, id_: int) -> tuple[Any, str]:
@@ -129,9 +128,9 @@ def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) ->
 
 
 def test_the_marks_of_all_whom_an_account_follows_are_corrected(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr(repair, "AT_ONCE", 3)  # of the nine that it follows
+    lower(social_at_once=3)  # of the nine that it follows
     network = opened(face, "one")
     run, (ada, *others) = face.run, populate(face, network, users=10, lists=0).users
     for uid in others:

@@ -21,7 +21,6 @@ from shardkit.search import (
     SkippedFile,
     adapt,
     documents_of,
-    files,
     files_below,
     installed_documents,
 )
@@ -166,9 +165,9 @@ def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_pat
 
 @pytest.mark.parametrize("length", [99, 100, 101, 350])
 def test_a_line_is_skipped_as_a_whole_however_long_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+    tmp_path: Path, lower: Any, length: int
 ) -> None:
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
+    lower(search_line=100)
     path = tmp_path / "long.jsonl"
     line = b'{"text": "' + b"x" * (length - 12) + b'"}\n{"text": "next"}'
     path.write_bytes(line)

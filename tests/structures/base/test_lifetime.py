@@ -13,7 +13,6 @@ from faces import Exchanges, sends
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ParameterMismatchError
-from shardkit.structures.base import parameters
 
 LATER = 2**41  # milliseconds since 1970
 
@@ -178,7 +177,7 @@ def test_a_write_recreates_an_ended_structure(world: World, kind: Kind, expires:
 @pytest.mark.long(16)
 @pytest.mark.parametrize("holds", [True, False], ids=["with data", "with parameters alone"])
 def test_a_write_to_other_parameters_is_refused(
-    world: World, kind: Kind, holds: bool, monkeypatch: pytest.MonkeyPatch
+    world: World, kind: Kind, holds: bool, lower: Any
 ) -> None:
     """What it wrote before it noticed is removed."""
     kept = kind.make(world.ours, world.component)
@@ -187,7 +186,7 @@ def test_a_write_to_other_parameters_is_refused(
     created = opened_by_another(world, kind, **kind.other)
     if holds:
         kind.add(created, range(5))
-        monkeypatch.setattr(parameters, "LEASE", -1.0)  # a second later
+        lower(lease=-1.0)  # a second later
     else:
         created.open(create=True)
         if kind is KINDS["list"]:

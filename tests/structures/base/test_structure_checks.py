@@ -12,7 +12,6 @@ from faces import Exchanges, Face, holder, keys_of, sessions
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
 from shardkit.structures import Damage
-from shardkit.structures.base import parameters
 
 WORDS = [f"word{n}" for n in range(300)]
 DAY = date(2015, 5, 17)
@@ -203,10 +202,8 @@ def test_splits_during_a_check_are_no_damage(kit: ShardKit, moment: tuple[str, s
     assert it.scard() == 300
 
 
-def test_the_check_counts_large_groups_itself(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardkit.structures.layouts.structure.KEYS_PROBED", 2)
+def test_the_check_counts_large_groups_itself(face: Face, kit: ShardKit, lower: Any) -> None:
+    lower(group_keys=2)
     face.run(a_set(face.kit).sadd_many(range(300)))
     assert found_in(face, "set") == []
     key = next(k for k in keys_of(kit, "many") if k.endswith("}"))
@@ -335,9 +332,9 @@ def test_damaged_packed_records_are_found_and_repaired(face: Face, kit: ShardKit
 
 @pytest.mark.parametrize("precision", ["60-bit", "bitmap"])
 def test_visitors_without_parameters_are_rebuilt(
-    face: Face, kit: ShardKit, precision: str, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, precision: str, lower: Any
 ) -> None:
-    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
+    lower(missing_parameters_pause=0)
     planned = {"first_day": 100} if precision == "60-bit" else {}
 
     def visitors(**options: Any) -> Any:

@@ -14,8 +14,6 @@ from hypothesis import given, settings, strategies as st
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.structures import Codec, Compressed, Tokens, Zstd
-from shardkit.structures.base import parameters
-from shardkit.structures.codecs import compression
 from shardkit.structures.codecs.compression import Packing, dictionary_of
 from shardkit.structures.codecs.named import JSON, TEXT
 from shardkit.structures.codecs.token_table import TokenTable, code_lengths
@@ -93,7 +91,7 @@ def test_values_from_before_and_after_every_training_are_readable_by_all(
 def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     face: Face,
     kit: ShardKit,
-    monkeypatch: pytest.MonkeyPatch,
+    lower: Any,
     codec: str,
     options: dict[str, Any],
     later: bool,
@@ -110,8 +108,7 @@ def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     other.delete()
     if later:
         kit.client("one").delete(*kit.client("one").keys("*:deleted"))
-        for module in (compression, parameters):
-            monkeypatch.setattr(module, "LEASE", 0)
+        lower(compression_lease=0, lease=0)
     other = kit.hash("kept", **args)
     other.train(new.values())
     other.hset(mapping=new)
@@ -119,7 +116,7 @@ def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     new["town7"] = "Ulm"
     assert other.hgetall() == new
     if codec == "tokens":  # whose values might be decoded to others within a second
-        monkeypatch.setattr(compression, "LEASE", 0)
+        lower(compression_lease=0)
     assert face.run(kept.hmget(list(new))) == list(new.values())
     assert list(kit.hash("kept", **args).check()) == []
 

@@ -40,9 +40,8 @@ USES: dict[str, tuple[Callable[[Any], Any], Callable[[list[str]], list[str]]]] =
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 3)
-    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
+def small_steps(lower: Any) -> None:
+    lower(list_search=3, list_step=2)
 
 
 def made(kit: ShardKit, name: str, change: str) -> Any:

@@ -20,7 +20,6 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.structures.list import scripts
 
 
 @pytest.fixture(params=["one", "many"])
@@ -314,12 +313,10 @@ def check_parts(kit: ShardKit, parts: Any) -> None:
 @settings(max_examples=10 if ALL_CASES else 5, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=25, max_size=40))
 def test_a_list_in_parts_does_what_a_list_does(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, Any]]
+    face: Face, kit: ShardKit, lower: Any, steps: list[tuple[str, Any]]
 ) -> None:
     """Each of two, with parts of each size, returns what redis-py's method does of a plain one."""
-    monkeypatch.setattr(scripts, "VALUES_PER_SEARCH", 6)
-    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 2)
-    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
+    lower(list_search_values=6, list_search=2, list_step=2)
     plain: Any = kit.client("one")
     prefix = next(FRESH)
     keys = first, _ = [f"{prefix}:{name}" for name in "ab"]

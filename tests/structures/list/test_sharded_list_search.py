@@ -9,14 +9,12 @@ import pytest
 from faces import Exchanges
 
 from shardkit import ShardKit
-from shardkit.structures.list import scripts
 
 
 @pytest.fixture
-def jobs(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> Any:
+def jobs(kit: ShardKit, lower: Any) -> Any:
     """A list of five parts, each searched by a script of its own."""
-    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 1)
-    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 1)
+    lower(list_search=1, list_step=1)
     parts = kit.list("jobs", component="many", part_size=4)
     parts.rpush("a", "b", "x", "c", "d", "x", "e", "f", "g", "h", "i", "x", "j", "k", "l", "m", "x")
     return parts

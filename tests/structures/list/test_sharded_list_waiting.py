@@ -21,14 +21,13 @@ from faces import Face, faced, holder, sends
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.local import LocalServer
-from shardkit.structures.list import sharded_list
 
 STOP = "stop"
 
 
 @pytest.fixture
-def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_list, "LONGEST_BLOCK", 60.0)
+def only_tokens_wake(lower: Any) -> None:
+    lower(list_block=60.0)
 
 
 def left_over(kit: ShardKit, name: str, component: str = "many") -> list[str]:
@@ -96,9 +95,9 @@ def test_threads_at_both_ends_lose_nothing(kit: ShardKit, only_tokens_wake: None
 
 
 async def test_cancelled_waiters_lose_nothing(
-    akit: AsyncShardKit, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    akit: AsyncShardKit, kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr(sharded_list, "LONGEST_BLOCK", 0.05)
+    lower(list_block=0.05)
     jobs = akit.list("jobs", component="many", part_size=3)
     random = Random(7)
     taken: list[str | None] = []

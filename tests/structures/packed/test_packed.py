@@ -24,7 +24,6 @@ from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.structures import FieldTotals, RecordGroup
-from shardkit.structures.packed import part_store, records as packed_records
 from shardkit.structures.packed.record_format import RecordFormat
 
 COMPONENTS = ("one", "many", "few", "both")
@@ -131,9 +130,8 @@ def test_flags_are_counted_by_their_servers(face: Face) -> None:
 
 
 @pytest.mark.parametrize("width", [3, 5, 7])
-def test_blocks_do_not_cut_records(monkeypatch: pytest.MonkeyPatch, face: Face, width: int) -> None:
-    monkeypatch.setattr(part_store, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(packed_records, "AGGREGATE_BYTES", 50)
+def test_blocks_do_not_cut_records(lower: Any, face: Face, width: int) -> None:
+    lower(packed_block=16, packed_aggregate=50)
     fields = {"n": f"bytes{width}"}
     records = face.kit.packed("w", component="few", fields=fields, part_size=21)
     wanted = {n: {"n": b"%0*d" % (width, n)} for n in range(0, 200, 2)}

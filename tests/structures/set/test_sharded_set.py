@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.local import LocalServer
-from shardkit.structures.set import sharded_set
 
 COMPONENTS = ("one", "many", "few", "both")
 
@@ -191,8 +190,8 @@ def test_sets_are_combined_without_storing(face: Face, sets: list[Any]) -> None:
     assert face.run(a.sinter([b, c])) == face.run(a.sinter([b], c)) == ONE & OTHER & THIRD
 
 
-def test_an_interrupted_store_expires(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_set, "PARTS_COMBINED", 4)  # the parts of a group
+def test_an_interrupted_store_expires(kit: ShardKit, lower: Any) -> None:
+    lower(set_parts=4)  # the parts of a group
     a = kit.set("a", component="one", members=int, parts=4, part_size=8)
     a.sadd_many(range(100))
     client: Any = kit.client("one")

@@ -24,7 +24,6 @@ from hypothesis.stateful import (
 from shardkit import ShardErrors, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.operations import Command, Operation, Page
-from shardkit.structures.sorted_set import groups
 from shardkit.structures.sorted_set.groups import Row, ScoredGroups
 
 COMPONENTS = ["one", "many"]
@@ -233,10 +232,10 @@ def test_without_bounds_a_check_finds_what_parts_have_lost(face: Face, kit: Shar
     assert (damage.key, damage.loses) == ("s:{0}", f"{lost} members, lost already")
 
 
-def test_many_keys_take_several_exchanges(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_keys_take_several_exchanges(kit: ShardKit, lower: Any) -> None:
     each = kit.sorted_set("s", component="one", part_size=16, parts=4, bound=4)
     each.zadd(scored(500))
-    monkeypatch.setattr("shardkit.structures.sorted_set.groups.KEYS_PER_EXCHANGE", 2)
+    lower(sorted_set_keys=2)
     count = Exchanges(kit, each.deferred.zcount("-inf", "inf"))
     assert list(map(len, count)) == [1, 1, 1, 1]
     assert count.result == 500
@@ -290,10 +289,9 @@ class Work:
 
 
 @pytest.fixture
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_pages(lower: Any) -> None:
     """Pages so small that a few thousand members are many."""
-    monkeypatch.setattr(groups, "FIRST_PAGE", 10)
-    monkeypatch.setattr(groups, "LARGEST_PAGE", 100)
+    lower(sorted_set_first_page=10, sorted_set_page=100)
 
 
 def filled(kit: ShardKit, count: int, distinct: int) -> tuple[Any, list[tuple[int, float]]]:

@@ -145,12 +145,12 @@ def test_a_client_that_never_ends_is_found() -> None:
     assert isinstance(found.value.__cause__, EndlessRun)
 
 
-def test_a_client_that_never_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_never_waits_is_found(lower: Any) -> None:
     async def spin(client: Client) -> None:
         for _ in range(10_000):
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("shardkit.testing.simulation.processes.MOST_TURNS", 1_000)
+    lower(turns=1_000)
     with pytest.raises(SimulationFailure, match="runs for ever without waiting"):
         simulate(alone(spin), 1)
 
