@@ -21,7 +21,7 @@ import shardkit
 from shardkit import InvalidArgumentError, ShardKit, ShardMap
 from shardkit.admin import growth, push
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.testing.fakes.servers import MemoryConnector
+from shardkit.testing import MemoryServers
 
 LARGE = 10_000_000
 KEYS = [f"k:{n}" for n in range(6)]
@@ -196,7 +196,8 @@ def test_on_a_cluster_a_copy_is_used_for_its_age(kind: str) -> None:
 
 
 def test_in_memory_a_copy_is_used_for_its_age(shard_map: ShardMap) -> None:
-    with shardkit.connect(shard_map, connector=MemoryConnector()) as kit:
+    memory = MemoryServers(shard_map)
+    with shardkit.connect(memory.shard_map, connector=memory) as kit:
         router = kit.near("many", LARGE, max_age=0.2).key_sharded("many")
         plain = kit.key_sharded("many")
 

@@ -14,7 +14,6 @@ from faces import Exchanges, Face, Time, clocked, holder
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.metrics import CommonMessages, LogEntry, LogsHandler, structlog_processor
-from shardkit.metrics.logs import severity_name
 from shardkit.operations import Page
 
 HOUR = 1_700_000_000 // 3600 * 3600
@@ -108,8 +107,10 @@ def test_a_count_that_cannot_be_is_named(times: float, kit: ShardKit) -> None:
     ("given", "name"),
     [(10, "debug"), (25, "info"), (5, "debug"), (99, "critical"), ("Fatal", "critical")],
 )
-def test_a_level_counts_as_the_nearest_lower_severity(given: Any, name: str) -> None:
-    assert severity_name(given) == name
+def test_a_level_counts_as_the_nearest_lower_severity(kit: ShardKit, given: Any, name: str) -> None:
+    logs = kit.logs(component="one")
+    logs.log("x", "a", given)
+    assert [entry.message for entry in logs.recent("x", name)] == ["a"]
 
 
 @pytest.mark.parametrize("given", ["", "25", "loud", None, True, 2.5])
@@ -176,10 +177,10 @@ def test_a_record_that_cannot_be_formatted_is_reported_and_stops_nobody(
 
 
 def test_a_process_keeps_only_so_many_messages_and_counts_the_others(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, lower: Any
 ) -> None:
+    lower(log_messages=2)
     logs = kit.logs(component="few")
-    monkeypatch.setattr(logs._recorder, "most", 2)
     for text in "abcd":
         logs.record("x", text)
     assert logs.dropped == 2

@@ -293,16 +293,14 @@ def test_numbers_that_cannot_be_of_statistics_are_named(
 
 
 def test_a_process_keeps_only_so_many_contexts_and_sums_of_their_values(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.metrics.statistics._MOST_CONTEXTS", 2)
-    monkeypatch.setattr("shardkit.metrics.statistics._SUMMED_AT", 3)
+    lower(statistics_contexts=2, statistics_values=3)
     values = kit.statistics(component="few")
     for context, count in (("a", 3), ("b", 4), ("c", 5)):
         for n in range(count):
             values.record(context, "y", n)
     assert values.dropped == 5  # of the third context
-    assert values._recorder.values == {("a", "y"): [], ("b", "y"): [3.0]}
     assert values.flush()
     found = [values.get(context, "y") for context in "abc"]
     assert [each and (each.count, each.sum, each.max) for each in found] == [

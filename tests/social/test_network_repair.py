@@ -42,8 +42,8 @@ def test_reconciling_sets_every_counter_to_what_is_there(
         client.hset(key, name, damage) if damage is not None else client.hdel(key, name)
     its_list.hset(list_key, "following", damage or "7")
     wrong = int(damage) if damage in ("99", "0") else 0
-    changed = run(network.reconcile(ada))._asdict()
-    assert {name: changed[name] for name in right} == {
+    changed = run(network.reconcile(ada))
+    assert {name: getattr(changed, name) for name in right} == {
         name: count - wrong for name, count in right.items()
     }
     assert {name: int(client.hget(key, name) or -1) for name in right} == right

@@ -12,7 +12,6 @@ from faces import Exchanges, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
-from shardkit.structures.base import parameters
 
 
 class Kind(NamedTuple):
@@ -123,7 +122,7 @@ def test_generations_restart_after_a_minute(kit: ShardKit, kind: Kind) -> None:
             assert left > 10**12 if n else left == -1
         assert it.delete()
         assert keys_of(kit, "many") == set()
-        assert 0 < client.pttl("{it:meta}:deleted") <= parameters.LAST_WRITES
+        assert 0 < client.pttl("{it:meta}:deleted") <= 60_000
     assert lives[0] == 0
     assert all(1 <= life <= 14 for life in lives[1:])
     assert all(a != b for a, b in itertools.pairwise(lives))
