@@ -12,7 +12,7 @@ from faces import Face, keys_of
 from hypothesis import given, settings, strategies as st
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.structures import Codec, Compressed, Tokens, Zstd
 from shardkit.structures.codecs.compression import Packing, dictionary_of
 from shardkit.structures.codecs.named import JSON, TEXT
@@ -208,10 +208,16 @@ def test_a_value_whose_packed_form_begins_like_a_mark_is_marked(packing: Packing
     assert made.decode(b"\xf9\xffc") == "abc"
 
 
-def test_a_missing_dictionary_is_named() -> None:
-    stored = with_dictionary(Tokens(), 4).encode(RECORDS[0].decode())
-    with pytest.raises(StructureError, match="with dictionary 4, which is missing here"):
-        with_dictionary(Tokens(), 1).decode(stored)
+def test_a_missing_dictionary_is_named(face: Face, kit: ShardKit) -> None:
+    def cities() -> Any:
+        return face.kit.hash("cities", component="one", codec="zstd")
+
+    face.run(cities().train([["City", n] for n in range(400)]))
+    face.run(cities().hset(mapping={n: ["City", n] for n in range(99)}))
+    kit.client("one").delete("cities:dictionary")
+    for read in (cities().hgetall, cities().hvals):
+        with pytest.raises(DamagedDataError, match=r"cities:dictionary is damaged: no dictionary"):
+            face.run(read())
 
 
 @packings
