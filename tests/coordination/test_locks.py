@@ -90,17 +90,6 @@ def test_a_reentrant_lock_is_acquired_again_by_its_thread_only(face: Face) -> No
     assert not run(lock.locked())
 
 
-def test_the_running_thread_is_the_owner_of_a_reentrant_lock(kit: ShardKit) -> None:
-    with kit.lock("x", component="one", reentrant=True) as outer:
-        with kit.lock("x", component="one", reentrant=True) as inner:
-            assert inner.token == outer.token
-            other = kit.lock("x", component="one", reentrant=True)
-            with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(other.acquire, blocking_timeout=0).result() is None
-        assert kit.lock("x", component="one").locked()
-    assert not kit.lock("x", component="one").locked()
-
-
 def test_a_thread_does_not_enter_the_lock_of_an_ended_one(kit: ShardKit) -> None:
     lock = kit.lock("x", component="one", reentrant=True)
 

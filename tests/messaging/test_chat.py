@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import io
 import json
 import random
 import subprocess
@@ -26,7 +25,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalCluster
-from shardkit.messaging import Chats, Message, RecordTally, Total
+from shardkit.messaging import Chats, Message
 
 
 def test_ids_of_chats_and_names_of_users_never_meet_other_keys(kit: ShardKit) -> None:
@@ -292,45 +291,6 @@ def cluster() -> Iterator[LocalCluster]:
 
 def map_of(cluster: LocalCluster) -> ShardMap:
     return ShardMap.parse(json.dumps({"components": {"c": {"entry": dict(cluster.entry.fields)}}}))
-
-
-def test_mailboxes_chats_files_and_totals_work_on_a_cluster(cluster: LocalCluster) -> None:
-    shard_map = map_of(cluster)
-    with shardkit.connect(shard_map) as kit, shardkit.connect(shard_map) as other:
-        mail, sender = kit.mailboxes(component="c"), other.mailboxes(component="c")
-        for user in ("anna", "ben", "cleo", "dora"):  # on several nodes
-            timer = threading.Timer(0.1, sender.send, (user, "root", "hello"))
-            timer.start()
-            began = time.monotonic()
-            [message] = mail.fetch(user, timeout=30)
-            assert time.monotonic() - began < 8
-            timer.join()
-            assert mail.acknowledge(user, [message]) == 1
-        sender.send_many([(f"u{n}", "root", n) for n in range(50)])
-        assert mail.unread_many([f"u{n}" for n in range(50)]) == [1] * 50
-
-        chats = kit.chats(component="c")
-        chat = chats.create("anna", ["ben", "cleo"], "hello")
-        assert chat is not None
-        assert chats.send(chat, "ben", "hi") == 2
-        for user in ("anna", "ben", "cleo"):
-            [news] = chats.fetch(user)
-            assert chats.acknowledge(chat, user, news.messages[-1])
-        assert not list(chats.check(chat))
-
-        files = kit.files(component="c")
-        files.create("logs", ["x"], chunk_size=1000)
-        content = b"".join(b"line %d\n" % n for n in range(3000))
-        files.publish("logs", io.BytesIO(content), name="a")
-        file = files.take("logs", "x")
-        assert file is not None
-        tally = RecordTally(lambda line: line[:6], lambda k: [Total("d", "w", k.decode())])
-        tally.add(files.lines(file))
-        totals = kit.totals(component="c")
-        assert totals.flush("a", tally)
-        files.done(file)
-        assert files.status("logs").held == 0
-        assert sum(count for _, count in totals.all("d", "w")) == 3000
 
 
 def channels(cluster: LocalCluster, which: str) -> list[str]:

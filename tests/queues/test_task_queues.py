@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, faced
+from faces import Exchanges, Face, Time, clocked
 from queue_helpers import server_of
 
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations import Page, Transaction
 from shardkit.queues import NewTask, QueueCounts, delayed_first
@@ -278,23 +278,6 @@ def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: Shard
     stored = {value.decode() for value in server.hvals("queues:{q}:tasks")}
     assert stored >= {*newer}  # as they were pushed
     assert set(server.hmget("queues:{q}:attempts", "d")) == {b"0"}
-
-
-def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> None:
-    with faced(kind, cluster_map) as face:
-        queues, run = face.kit.queues(component="cluster", attempts=1), face.run
-        names = [f"q{n}" for n in range(6)]
-        for name in reversed(names):
-            run(queues.enqueue(name, "x"))
-        taken = [run(queues.take(names)) for _ in range(6)]
-        assert [task.queue for task in taken] == names
-        for name in names:
-            run(queues.enqueue(name, "later", delay=0.05))
-        later = [run(queues.take(names, timeout=5)) for _ in range(6)]
-        assert sorted(task.queue for task in later) == names
-        assert run(queues.take(names, timeout=0.05)) is None
-        assert run(queues.fail(later[0], "no"))
-        assert [dead.reason for dead in face.list(queues.dead(later[0].queue))] == ["no"]
 
 
 @pytest.mark.long(20)

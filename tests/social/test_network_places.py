@@ -25,16 +25,6 @@ components:
 """
 
 
-def test_a_network_over_a_cluster(cluster_map: ShardMap) -> None:
-    with faced("blocking", cluster_map) as face:
-        network = opened(face, "cluster")
-        model = populate(face, network)
-        dice = random.Random(7)
-        for _ in range(80):
-            act(face, network, model, dice)
-        compare(face, network, model)
-
-
 @pytest.mark.parametrize("limit", [None, 3])
 def test_a_network_before_a_disk(face: Face, tmp_path: Path, limit: int | None) -> None:
     """Redis has the latest three statuses only, or all; the disk has them all."""
