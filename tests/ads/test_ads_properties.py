@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from shardkit import ServerClock, ShardKit
 from shardkit.ads import Ads
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.parts import WORK_PER_CALL
 
 # Words of texts that are a place's too, that are no words, or that are spelled in several ways.
 PLACES = st.lists(st.sampled_from("xyz"), min_size=1, max_size=2, unique=True)
@@ -145,7 +144,7 @@ def empty(kit: ShardKit) -> None:
         kit.client("few", shard).flushdb()
 
 
-@pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
+@pytest.mark.parametrize("work", [None, 1])
 @settings(max_examples=drawn(3, 8), suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_choose_count_and_estimate_as_the_model(

@@ -21,7 +21,6 @@ from shardkit.local import LocalServers
 from shardkit.network.connections import Connector
 from shardkit.operations import Script
 from shardkit.testing import MemoryServers
-from shardkit.testing.kits import empty, opened
 
 ADD = Script("add", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
@@ -39,7 +38,7 @@ def ground(request: pytest.FixtureRequest, servers: LocalServers) -> Ground:
 
 @pytest.fixture
 def kit(ground: Ground) -> Iterator[ShardKit]:
-    with opened(ShardKit, *ground) as kit:
+    with shardkit.connect(ground[0], connector=ground[1]) as kit:
         yield kit
 
 
@@ -100,17 +99,6 @@ def test_a_production_map_is_served_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
     assert servers.server_of("grouped").client().get("grouped") == b"1"
     servers.flush()
     assert [server.client(db=2).dbsize() for server in servers.servers] == [0] * 4
-
-
-def test_servers_of_every_kind_are_emptied() -> None:
-    with LocalServers(PRODUCTION, ports="free") as servers:
-        for _ in range(2):
-            with opened(shardkit.ShardKit, servers.shard_map) as kit:
-                added = [
-                    kit.set("ids", component=name, total=9).sadd("a") for name in kit.components()
-                ]
-                assert added == [1] * len(servers.shard_map.components)
-            empty(servers)
 
 
 def write_by_hand(servers: MemoryServers) -> None:

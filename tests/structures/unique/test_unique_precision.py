@@ -229,3 +229,15 @@ def test_the_odds_are_what_they_are(counted: Callable[[str], UniqueVisitors]) ->
         for claim in claims:
             told = re.sub(r"e-0", "e-", claim.format(**figures))
             assert f"| {told} |" in TEXT, told
+
+
+def test_the_odds_of_compact_are_what_they_are(
+    counted: Callable[[str], UniqueVisitors],
+) -> None:
+    compact = counted("compact")
+    rows = re.findall(r"\| ([0-9.]+) bits: ([0-9.e-]+)", TEXT)
+    assert len(rows) == 4
+    for visitors, (bits, missed) in zip((10**4, 10**6, 25 * 10**6, 250 * 10**6), rows, strict=True):
+        found = compact.odds(visitors)
+        assert f"{found.bits:.1f}" == bits
+        assert abs(found.missed / float(missed) - 1) < 0.02
