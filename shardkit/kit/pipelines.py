@@ -307,7 +307,7 @@ class _Prepared:
         tables = clients.callbacks(component, set(numbers), awaiting)
         values: list[Any]
         if not self._parts:
-            requests = PlainCommands(component.name, self._keys, self._rows)
+            requests = Columns.of_rows(component.name, self._keys, self._rows)
             callbacks = Callbacks(component, requests, numbers, tables)
             values = converted(list(map(_NAME, self._rows)), replies, callbacks)
         else:

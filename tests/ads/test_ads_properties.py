@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from ads_model import ModelAds
-from faces import Face
+from faces import Face, drawn
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ServerClock, ShardKit
 from shardkit.ads import Ads
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.parts import WORK_PER_CALL
 
 # Words of texts that are a place's too, that are no words, or that are spelled in several ways.
 PLACES = st.lists(st.sampled_from("xyz"), min_size=1, max_size=2, unique=True)
@@ -145,17 +144,18 @@ def empty(kit: ShardKit) -> None:
         kit.client("few", shard).flushdb()
 
 
-@pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
-@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("work", [None, 1])
+@settings(max_examples=drawn(3, 8), suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_choose_count_and_estimate_as_the_model(
     face: Face,
     kit: ShardKit,
-    monkeypatch: pytest.MonkeyPatch,
-    work: int,
+    lower: Any,
+    work: int | None,
     steps: list[tuple[Any, ...]],
 ) -> None:
-    monkeypatch.setattr("shardkit.ads.ads.WORK_PER_CALL", work)
+    if work:
+        lower(ads_work=work)
     empty(kit)
     both = Both(face)
     for ad_id, kind in (("ad 1", "cpc"), ("ad 2", "cpa"), ("ad 3", "cpm")):
@@ -165,11 +165,12 @@ def test_one_part_and_many_choose_count_and_estimate_as_the_model(
     both.check()
 
 
+@pytest.mark.long(1)
 def test_after_hundreds_of_views_too(face: Face) -> None:
     both = Both(face)
     both.index("a", ["x"], "red green", "cpc", 0.5)
     both.index("b", ["x"], "green blue", "cpa", 0.4)
-    for n in range(150):
+    for n in range(drawn(60, 150)):
         text = ("red", "green blue", "grey", "red blue")[n % 4]
         both.show(["x"], text, (None, "click", None, None, "both")[n % 5] if n < 30 else None)
     both.check()

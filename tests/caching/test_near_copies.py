@@ -313,22 +313,6 @@ def test_the_failover_of_a_master_that_lives_leaves_no_old_copy() -> None:
             assert source.number >= 100
 
 
-def test_what_is_not_kept_leaves_nothing_behind(kit: ShardKit) -> None:
-    source = Source()
-    load = near(kit, source, size=2_000, tags=("all", "of:{name}"))
-    assert copied(kit, load)
-    for n in range(300):
-        assert load(f"n{n}") == load(f"n{n}")
-    load.invalidate_tag("all")
-    copies = of(kit)
-    assert (len(copies.copies), copies._size, copies._notes, copies._by_tag) == (
-        0,
-        0,
-        {},
-        {},
-    )  # of private parts: nothing else shows a leak
-
-
 def test_copies_over_tls(tmp_path: Any) -> None:
     found = SecureServer(tmp_path, None)
     shards = json.dumps({"components": {"many": {"shards": [found.tls]}}})

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import PATIENCE, Face, drawn, eventually, faced
 from redis.exceptions import RedisError
 from slow_way import slow
@@ -21,7 +22,7 @@ import shardkit
 from shardkit import InvalidArgumentError, ShardKit, ShardMap
 from shardkit.admin import growth, push
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.testing.fakes.servers import MemoryConnector
+from shardkit.testing import MemoryServers
 
 LARGE = 10_000_000
 KEYS = [f"k:{n}" for n in range(6)]
@@ -175,28 +176,26 @@ def test_errors_are_those_of_a_router_without_copies(near: Face, face: Face) -> 
     assert near.run(router.mget(["s"])) == [None]
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_on_a_cluster_a_copy_is_used_for_its_age(kind: str) -> None:
-    with LocalCluster(3) as cluster:
-        entry = dict(cluster.entry.fields)
-        shards = ShardMap.parse(json.dumps({"components": {"many": {"entry": entry}}}))
-        with faced(kind, shards) as face, shardkit.connect(shards) as there:
-            near = face.kit.near("many", LARGE, max_age=0.5).key_sharded("many")
-            writer = there.key_sharded("many")
-            ages, reused, since = [], 0, {}
-            for number in range(30):
-                writer.set("k", number)
-                since[number] = time.monotonic()
-                read = int(face.run(near.get("k")))
-                reused += read < number
-                ages.append(time.monotonic() - since.get(read + 1, time.monotonic()))
-                time.sleep(0.05)
-            assert max(ages) <= 0.5 + 0.1 * PATIENCE
-            assert reused > 10
+def test_on_a_cluster_a_copy_is_used_for_its_age(kind: str, cluster: LocalCluster) -> None:
+    shards = map_of(many={"entry": dict(cluster.entry.fields)})
+    with faced(kind, shards) as face, shardkit.connect(shards) as there:
+        near = face.kit.near("many", LARGE, max_age=0.5).key_sharded("many")
+        writer = there.key_sharded("many")
+        ages, reused, since = [], 0, {}
+        for number in range(30):
+            writer.set("k", number)
+            since[number] = time.monotonic()
+            read = int(face.run(near.get("k")))
+            reused += read < number
+            ages.append(time.monotonic() - since.get(read + 1, time.monotonic()))
+            time.sleep(0.05)
+        assert max(ages) <= 0.5 + 0.1 * PATIENCE
+        assert reused > 10
 
 
 def test_in_memory_a_copy_is_used_for_its_age(shard_map: ShardMap) -> None:
-    with shardkit.connect(shard_map, connector=MemoryConnector()) as kit:
+    memory = MemoryServers(shard_map)
+    with shardkit.connect(memory.shard_map, connector=memory) as kit:
         router = kit.near("many", LARGE, max_age=0.2).key_sharded("many")
         plain = kit.key_sharded("many")
 

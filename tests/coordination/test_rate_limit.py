@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from coordination_helpers import line, processes
 from faces import Exchanges, Face, eventually, holder
 
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -45,6 +44,7 @@ def test_as_many_as_allowed_pass_and_the_rest_are_told_when(face: Face, algorith
     assert run(limit.hit("u", 5)).allowed
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("algorithm", BOTH)
 def test_many_keys_go_in_one_exchange_with_each_shard(face: Face, algorithm: str) -> None:
     limit = face.kit.rate_limit("api", component="few", limit=2, per=60, algorithm=algorithm)
@@ -165,31 +165,6 @@ def test_what_is_wrong_is_named(kit: ShardKit, arguments: dict[str, Any], messag
         limit.hit("u", 0)
 
 
-def test_at_most_the_limit_hold_it_and_who_fails_is_told_at_once(face: Face) -> None:
-    run, semaphore = face.run, face.kit.semaphore("s", component="many", limit=3)
-    holds = [run(semaphore.acquire(blocking_timeout=0)) for _ in range(5)]
-    assert [hold is not None for hold in holds] == [True, True, True, False, False]
-    assert run(semaphore.release(holds[1]))
-    assert run(semaphore.release(holds[1])) is False
-    assert len(run(semaphore.inspect()).holders) == 2
-    assert run(semaphore.acquire(blocking_timeout=0)) is not None
-    assert run(semaphore.acquire(blocking_timeout=0)) is None
-
-
-def test_every_holder_has_a_time_of_its_own(kit: Any) -> None:
-    semaphore = kit.semaphore("s", component="one", limit=2, renew=False)
-    long, short = semaphore.acquire(ttl=60), semaphore.acquire(ttl=0.05)
-    assert semaphore.acquire(
-        blocking_timeout=5, ttl=0.05
-    )  # when the short one has ended, and not the long one
-    assert semaphore.held(long)
-    # What has ended by the server's clock is not refreshed, even if nobody has removed it yet.
-    assert eventually(lambda: short.lost)
-    assert semaphore.extend(5, short) is False
-    assert semaphore.extend(5, long) is True
-    assert len(semaphore.inspect().holders) <= 2
-
-
 def test_the_limit_is_the_same_for_all_and_can_be_changed(face: Face) -> None:
     run = face.run
     two = face.kit.semaphore("s", component="one", limit=2)
@@ -282,22 +257,6 @@ def test_who_gives_up_as_it_opens_is_let_in(face: Face) -> None:
         if number == 2:  # it has subscribed and asked, and gives up
             assert face.run(latch.count_down()) == 0
     assert waiting.result is True
-
-
-async def test_tasks_wait_at_a_latch_and_at_a_barrier(akit: AsyncShardKit) -> None:
-    latch = akit.countdown_latch("x", component="one")
-    await latch.set(1)
-    waiting = [asyncio.ensure_future(latch.wait()) for _ in range(20)]
-    client = await akit.client("one")
-    async with asyncio.timeout(20):
-        while await client.scard(f"{latch.key}:waiters") < 20:  # noqa: ASYNC110 - the server knows
-            await asyncio.sleep(0.002)
-    await latch.count_down()
-    assert all(await asyncio.wait_for(asyncio.gather(*waiting), 1.5))  # woken: before they ask
-    for _ in range(3):
-        barriers = [akit.barrier("x", component="many", parties=10) for _ in range(10)]
-        async with asyncio.timeout(1.5):
-            assert all(await asyncio.gather(*(barrier.wait() for barrier in barriers)))
 
 
 def test_a_barrier_opens_when_all_are_there_and_forgets_who_gave_up(face: Face) -> None:

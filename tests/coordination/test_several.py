@@ -169,24 +169,6 @@ def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind
             three[1].resume()
 
 
-async def test_a_block_has_a_lock_of_a_majority_or_is_told_that_it_was_not_to_be_had(
-    three: list[LocalServer],
-) -> None:
-    places = ["q0", "q1", "q2"]
-    with shardkit.connect(map_of(three)) as kit:
-        async with await shardkit.aconnect(map_of(three)) as akit:
-            lock = akit.quorum_lock("w", components=places, blocking_timeout=0)
-            said = r"quorum:\{w\}: timed out after 0 s; wait longer, or check for servers"
-            async with lock as held:
-                held.check()
-                with pytest.raises(LockTimeoutError, match=said):
-                    await akit.quorum_lock("w", components=places, blocking_timeout=0).__aenter__()
-                with pytest.raises(LockTimeoutError, match=said):
-                    kit.quorum_lock("w", components=places, blocking_timeout=0).__enter__()
-            with kit.quorum_lock("w", components=places, blocking_timeout=0) as again:
-                assert again.token > held.token
-
-
 def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
     three: list[LocalServer], kind: str
 ) -> None:
@@ -272,19 +254,6 @@ def test_amounts_move_all_or_none(face: Face, component: str) -> None:
     assert run(bank.total(["a", "b", "c"])) == {"gold": huge + 1, "corn": 5}
 
 
-@pytest.mark.parametrize("component", ["one", "many"])
-def test_fields_are_required_and_set(face: Face, component: str) -> None:
-    run, bank = face.run, face.kit.transfers("bank", component=component)
-    assert run(bank.issue(Leg("a", {"gold": 9}, {"open": None}, {"open": "yes"})))
-    pays = Leg("a", {"gold": -1}, {"open": "yes"})
-    assert run(bank.transfer(pays, Leg("b", {"gold": 1}, set={"seen": "1"})))
-    found = run(bank.transfer(Leg("a", {"gold": -1}, {"open": "no"}), Leg("b", {"gold": 1})))
-    assert found == (False, "a", "required", "open")
-    assert run(bank.transfer(Leg("a", {"gold": -8}, {}, {"open": None}), Leg("b", {"gold": 8})))
-    a, b = run(bank.read("a", "b"))
-    assert (a.balances, a.fields, b.balances, b.fields) == ({}, {}, {"gold": 9}, {"seen": "1"})
-
-
 def test_a_transfer_that_stops_anywhere_is_finished_or_undone(face: Face) -> None:
     run, bank = face.run, face.kit.transfers("bank", component="many", grace=0.01)
     assert run(bank.issue(Leg("a", {"gold": 10})))
@@ -343,21 +312,6 @@ def test_of_two_who_recover_at_once_one_counts_what_was_undone(face: Face) -> No
     list(recovery)
     assert recovery.result == (0, 0)
     assert run(bank.read("a"))[0].balances == {"gold": 10}
-
-
-def test_a_note_that_is_in_no_log_is_undone(face: Face) -> None:
-    run, bank = face.run, face.kit.transfers("bank", component="many", grace=0.01)
-    assert run(bank.issue(Leg("a", {"gold": 10})))
-    late = Exchanges(face, bank.deferred.transfer(*move("a", "b", 4)))
-    assert late.stop_after(2)  # begun; prepare is next
-    assert eventually(lambda: run(bank.recover()).undone == 1)
-    next(iter(late))  # it goes on, and dies
-    assert run(bank.read("a"))[0].balances == {"gold": 6}
-    assert run(bank.total(["a", "b"])) == {"gold": 10}
-    # Who needs what is missing undoes it; so does recover, where it is told to look.
-    assert eventually(lambda: run(bank.transfer(*move("a", "b", 8))))
-    assert run(bank.recover("a", "b")).undone == 1
-    assert [each.balances for each in run(bank.read("a", "b"))] == [{"gold": 2}, {"gold": 8}]
 
 
 def test_a_transfer_on_one_server_settles_what_is_in_its_way(face: Face, kit: ShardKit) -> None:
@@ -476,14 +430,6 @@ def test_what_is_wrong_is_named(kit: ShardKit, legs: list[Leg], message: str) ->
         kit.transfers("bank", component="many").transfer(*legs)
 
 
-@pytest.mark.parametrize("grace", [0, 0.001, 100_000])
-def test_a_grace_that_is_out_of_range_is_named(kit: ShardKit, grace: float) -> None:
-    with pytest.raises(
-        InvalidArgumentError, match=f"bank: grace={grace}; give seconds, 0.01 to 86,400"
-    ):
-        kit.transfers("bank", component="many", grace=grace)
-
-
 def test_what_is_stored_is_checked(kit: ShardKit) -> None:
     bank = kit.transfers("bank", component="many", grace=0.01)
     assert bank.issue(Leg("a", {"gold": 5}))
@@ -513,9 +459,9 @@ def test_what_is_stored_of_an_account_is_checked(
 
 @pytest.mark.parametrize("component", ["one", "many"])
 def test_an_account_that_another_transfer_changes_for_long_is_busy(
-    face: Face, kit: ShardKit, component: str, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, component: str, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.coordination.transfers.ATTEMPTS", 3)
+    lower(transfer_attempts=3)
     bank = face.kit.transfers("bank", component=component, grace=3600)
     legs = {each: bank._leg_text(Leg(each, {}, set={"level": "2"})) for each in "ab"}
     assert Exchanges(face, bank._in_steps("t", legs)).stop_after(2)

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -151,17 +150,6 @@ def test_an_application_is_not_ready_while_its_servers_are_away(
         process.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_units_have_what_systemd_needs(path: Path) -> None:
-    service = unit(path.stem)
-    assert service["ExecStart"].startswith("/srv/shop/.venv/bin/")
-    assert service["EnvironmentFile"] == "/etc/shop.env"
-    assert int(service["TimeoutStopSec"]) > 25  # the graceful timeouts of the servers
-    parser = configparser.ConfigParser(interpolation=None)
-    parser.read(path)
-    assert {"Unit", "Service", "Install"} <= set(parser)
-
-
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Each command of the containers, by the file that has it."""
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -249,16 +237,3 @@ def test_the_manifests_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
         if kind == "Service":
             labels = documents["Deployment", name]["spec"]["template"]["metadata"]["labels"]
             assert document["spec"]["selector"] == labels
-
-
-def test_the_image_has_what_the_commands_need() -> None:
-    text = (DEPLOY / "Dockerfile").read_text()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    [extras] = re.findall(r"'\.\[([\w,]+)\]'", text)
-    assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    for copied in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
-        for path in copied.split():
-            assert (ROOT / path).exists(), path
-    for program in ("gunicorn", "uvicorn", "flask", "fastapi"):
-        assert program in text
-    assert re.search(r"^USER (?!root)", text, re.MULTILINE)

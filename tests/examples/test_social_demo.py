@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,10 @@ from examples.social.acting import Activity, working
 from examples.social.command import demo, social_map
 from examples.social.loading import BulkFollow, create_users
 from examples.social.measuring import agree
-from examples.social.people import People, login
+from examples.social.people import People
 from shardkit import ShardKit
 from shardkit.errors import ShardKitError
 from shardkit.local import LocalServers
-from shardkit.social import FollowResult
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "examples.social"]
@@ -54,37 +52,6 @@ def ignore(*_: Any) -> None:
 
 def run(*args: str) -> Result:
     return CliRunner().invoke(demo, args, standalone_mode=False)
-
-
-# ---- people
-
-
-def test_people_follow_as_many_as_was_asked_and_popularity_follows_zipfs_law() -> None:
-    count = 5000
-    following = list(People(count, 20, 1000, 7).following())
-    assert len(following) == count
-    for n, others in enumerate(following):
-        assert n not in others
-        assert len(set(others)) == len(others) < 1000
-    followers = Counter(other for others in following for other in others)
-    total = followers.total()
-    assert 16 * count < total < 21 * count  # who is chosen twice counts once
-    assert followers[0] > 5 * followers[99] > 20 * followers[4000]
-    harmonic = sum(1 / (rank + 10) for rank in range(1, count + 1))
-    some = sum(followers[n] for n in range(1000, 2000)) / total
-    expected = sum(1 / (rank + 10) for rank in range(1001, 2001)) / harmonic
-    assert abs(some - expected) < 0.02
-
-
-def test_people_are_the_same_from_the_same_seed() -> None:
-    first, same, other = (list(People(100, 5, 1000, seed).following()) for seed in (1, 1, 2))
-    assert first == same != other
-
-
-def test_logins_differ_and_nobody_follows_more_than_there_are() -> None:
-    assert len({login(n) for n in range(3000)}) == 3000
-    assert all(len(others) < 5 for others in People(5, 1000, 1000, 1).following())
-    assert not any(People(50, 0, 1000, 1).following())
 
 
 # ---- the bulk load
@@ -150,30 +117,6 @@ def test_the_bulk_load_leaves_the_same_keys_as_following_one_by_one(
     assert seen[0] == seen[1]
 
 
-def test_a_network_that_was_built_in_bulk_can_be_used(kit: ShardKit) -> None:
-    network = kit.social(**PLACES)
-    uids = create_users(kit, network, 30, ignore)
-    people = list(People(30, 5, 1000, 1).following())
-    kit.driver.run(BulkFollow(network, uids, 10_000).run(people, ignore))
-    n, other = next((n, others[0]) for n, others in enumerate(people) if others)
-    status = network.post(uids[other], "hello")
-    assert [each.id for each in network.home(uids[n])] == [status]
-    assert network.follow(uids[n], uids[other]) is FollowResult.ALREADY_FOLLOWING
-    assert network.unfollow(uids[n], uids[other]) is True
-    assert network.home(uids[n]) == []
-    user = network.get_user(uids[n])
-    assert user is not None
-    assert user.following == len(people[n]) - 1
-    assert agree(kit, network, uids, 1).mended == 0
-
-
-def test_users_are_not_created_in_a_network_that_has_them(kit: ShardKit) -> None:
-    network = kit.social(**PLACES)
-    create_users(kit, network, 5, ignore)
-    with pytest.raises(ShardKitError, match="not new"):
-        create_users(kit, network, 5, ignore)
-
-
 def test_what_does_not_agree_is_said(kit: ShardKit) -> None:
     network = kit.social(**PLACES)
     uids = create_users(kit, network, 5, ignore)
@@ -211,15 +154,6 @@ async def test_the_worker_ends_with_nothing_left_and_failed_tasks_are_an_error(
         with pytest.raises(ShardKitError, match="1 of the network's tasks failed"):
             async with working(network, once, "social", acted):
                 await tasks.enqueue("social", "social.backfill", ["no uid"])
-
-
-async def test_a_worker_that_cannot_go_on_is_an_error(servers: LocalServers) -> None:
-    async with await shardkit.aconnect(servers.shard_map) as akit:
-        tasks = akit.queues(component="tasks")
-        network = akit.social(**PLACES, queues=tasks)
-        with pytest.raises(ShardKitError, match="' of a structure; give text: the prefix of its"):
-            async with working(network, tasks, "", Activity()):
-                pass
 
 
 # ---- the command

@@ -4,29 +4,27 @@ import ipaddress
 from typing import Any
 
 import pytest
-from geo_helpers import address_text
+from geo_helpers import address_text, local_copy
 from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.readers import (
-    IPV4,
-    IPV6,
-    address_number,
-    parse_range,
-)
+from shardkit.geo import City, IpRange
+
+HERE = City("Here", "", "")
+
+
+def ends(first: str, last: str | None = None) -> tuple[int, int]:
+    return IpRange.of(first, last, city=HERE)[:2]
 
 
 @given(st.ip_addresses())
 def test_an_address_is_where_its_number_says(address: Any) -> None:
     mapped = getattr(address, "ipv4_mapped", None)
-    number = int(mapped or address) + (IPV6 if address.version == 6 and not mapped else 0)
-    assert (
-        address_number(address)
-        == address_number(str(address))
-        == address_number(str(address).encode())
-        == number
-    )
-    assert address_number(address.exploded) == number
+    number = int(mapped or address) + (2**128 if address.version == 6 and not mapped else 0)
+    assert ends(str(address), address.exploded) == (number, number)
+    copy = local_copy([IpRange(number, number, HERE)])
+    for given_as in (address, str(address), str(address).encode(), address.exploded):
+        assert copy.find(given_as) == HERE
     assert ipaddress.ip_address(address_text(number)) == (mapped or address)
 
 
@@ -41,29 +39,25 @@ NO_ADDRESSES: list[Any] = [
 @pytest.mark.parametrize("wrong", NO_ADDRESSES)
 def test_what_is_no_address_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="is not an IP address"):
-        address_number(wrong)
+        local_copy([IpRange(0, 9, HERE)]).find(wrong)
 
 
 @given(st.ip_addresses(), st.data())
 def test_networks_of_any_prefix_length_are_cut_where_they_end(address: Any, data: Any) -> None:
     prefix = data.draw(st.integers(0, address.max_prefixlen))
     network = ipaddress.ip_network(f"{address}/{prefix}", strict=False)
-    ends = [network.network_address, network.broadcast_address]
-    if (address_number(ends[0]) < IPV4) != (
-        address_number(ends[1]) < IPV4
-    ):  # of IPv6, and holds all of IPv4
-        with pytest.raises(ValueError, match="one end is an IPv4 address, and the other is not"):
-            parse_range(str(network))
-        return
-    assert (
-        parse_range(f"{address}/{prefix}")
-        == tuple(map(address_number, ends))
-        == parse_range(str(network))
+    first, last = (
+        ends(str(end), str(end))[0] for end in (network.network_address, network.broadcast_address)
     )
+    if (first < 2**32) != (last < 2**32):  # of IPv6, and holds all of IPv4
+        with pytest.raises(ValueError, match="one end is an IPv4 address, and the other is not"):
+            ends(str(network))
+        return
+    assert ends(f"{address}/{prefix}") == (first, last) == ends(str(network))
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "ends"),
+    ("first", "last", "wanted"),
     [
         ("1.0.0.0", "1.0.0.255", ("1.0.0.0", "1.0.0.255")),
         ("16777216", "16777471", ("1.0.0.0", "1.0.0.255")),
@@ -80,8 +74,8 @@ def test_networks_of_any_prefix_length_are_cut_where_they_end(address: Any, data
         ("2001:db8::", "2001:db8::ff", ("2001:db8::", "2001:db8::ff")),
     ],
 )
-def test_ranges_are_read_as_files_write_them(first: str, last: str | None, ends: Any) -> None:
-    assert tuple(map(address_text, parse_range(first, last))) == ends
+def test_ranges_are_read_as_files_write_them(first: str, last: str | None, wanted: Any) -> None:
+    assert tuple(map(address_text, ends(first, last))) == wanted
 
 
 @pytest.mark.parametrize(
@@ -109,4 +103,4 @@ def test_what_is_no_range_is_refused_with_the_reason(
     first: str, last: str | None, why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
-        parse_range(first, last)
+        ends(first, last)

@@ -14,7 +14,6 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureErr
 from shardkit.geo import City, IpRange, LocalCities, SkippedLine
 from shardkit.geo.block_store import Generation, Generations, RangeTables
 from shardkit.geo.blocks import (
-    ENTRIES_A_PAGE,
     IPV4_LEVELS,
     IPV6_LEVELS,
     LEVELS,
@@ -76,19 +75,6 @@ def test_every_address_is_in_the_narrowest_of_its_ranges(
         assert (None if number is None else numbers[number]) == wanted
         address = at.to_bytes(4, "big") if at < IPV4 else (at - IPV6).to_bytes(16, "big")
         assert local.find(ip_address(address)) == wanted
-
-
-def test_a_full_bucket_is_kept_in_pages() -> None:
-    """The worst that there is of IPv4: every address in another city than the one before."""
-    made = stored([(n, n, n % 7) for n in range(65_536)])
-    pages = 65_536 // ENTRIES_A_PAGE
-    assert sorted(page for _, _, page in made) == [WHOLE, *range(pages)]
-    assert max(map(len, made.values())) == 1 + 6 * ENTRIES_A_PAGE
-    assert len(made[0, 0, WHOLE]) == 1 + 2 * pages
-    assert [find(made, n) for n in (0, 4095, 4096, 65_535)] == [
-        n % 7 for n in (0, 4095, 4096, 65_535)
-    ]
-    assert find(made, 65_536) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"\2", b"\0\0", b"\0" * 9, b"garbage"])

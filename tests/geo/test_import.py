@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
-from itertools import count as count_up
 from typing import Any
 
 import pytest
@@ -16,12 +13,9 @@ import redis
 from faces import Exchanges, Face, faced, keys_of
 from geo_helpers import BONN, LIMA, OSLO, ranges
 
-import shardkit
-from shardkit import ServerClock, ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
-from shardkit.geo import City, IpRange, IpToCity, block_store
-from shardkit.geo.ip_to_city import LEAST_GRACE
-from shardkit.geo.readers import Item
+from shardkit.geo import City, IpRange
 from shardkit.geo.redis_in_action import redis_in_action
 from shardkit.local import LocalServers
 
@@ -56,23 +50,6 @@ def holder_of(kit: ShardKit, component: str, key: str) -> Any:
     return next(client for client in clients if client.exists(key))
 
 
-def breaking(items: list[Item], after: int = 1) -> Iterator[Item]:
-    yield from items[:after]
-    raise OSError("the disk is gone")
-
-
-@pytest.mark.parametrize("component", ["one", "many"])
-def test_a_reader_that_fails_leaves_the_old_data(face: Face, kit: ShardKit, component: str) -> None:
-    ip = face.kit.ip_to_city(component=component)
-    number = face.run(ip.import_from(OLD)).generation
-    with pytest.raises(OSError, match="the disk is gone"):
-        face.run(ip.import_from(breaking(NEW)))
-    assert generations(kit, component) == {str(number)}
-    assert face.run(ip.find_many(["1.0.0.1", "5.0.0.1"])) == [BONN, None]
-    face.run(ip.import_from(NEW))
-    assert face.run(ip.find_many(["1.0.0.1", "5.0.0.1"])) == [OSLO, LIMA]
-
-
 @pytest.mark.parametrize(
     ("items", "why"),
     [
@@ -82,7 +59,7 @@ def test_a_reader_that_fails_leaves_the_old_data(face: Face, kit: ShardKit, comp
     ],
 )
 def test_an_import_without_ranges_is_refused(
-    face: Face, kit: ShardKit, items: list[Item], why: str
+    face: Face, kit: ShardKit, items: list[Any], why: str
 ) -> None:
     ip = face.kit.ip_to_city(component="few")
     number = face.run(ip.import_from(OLD)).generation
@@ -92,7 +69,7 @@ def test_an_import_without_ranges_is_refused(
     assert face.run(ip.find("1.0.0.1")) == BONN
 
 
-@pytest.mark.parametrize("grace", [0, LEAST_GRACE - 1, 2**31, "60", True])
+@pytest.mark.parametrize("grace", [0, 9, 2**31, "60", True])
 def test_bad_arguments_change_nothing(face: Face, kit: ShardKit, grace: Any) -> None:
     ip = face.kit.ip_to_city(component="few")
     with pytest.raises(InvalidArgumentError, match="grace"):
@@ -131,13 +108,13 @@ def advance(kit: ShardKit, steps: Any, until: Callable[[Any], bool]) -> Any:
     return batch
 
 
-@pytest.mark.long(4)
+@pytest.mark.long(2)
 @pytest.mark.parametrize("overtaken", [True, False])
 @pytest.mark.parametrize("killed", [True, False])
 def test_wherever_an_import_is_killed_or_overtaken_all_of_it_or_nothing_is_read_and_left(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch, killed: bool, overtaken: bool
+    face: Face, kit: ShardKit, lower: Any, killed: bool, overtaken: bool
 ) -> None:
-    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
+    lower(city_blocks=7)
     many = [IpRange(n << 16, (n << 16) + 9, OSLO) for n in range(10)]
     addresses = ["0.0.0.1", "0.9.0.1", "1.0.0.1", "5.0.0.1"]
     clients: list[Any] = [kit.client("few", number) for number in range(4)]
@@ -195,68 +172,14 @@ def test_an_import_that_is_killed_while_it_is_abandoned_is_removed_by_the_next(
 
 
 def test_data_that_lost_its_last_list_is_not_loaded_as_if_it_were_whole(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit
 ) -> None:
-    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
     ip = face.kit.ip_to_city(component="one")
-    face.run(ip.import_from(IpRange(n << 16, (n << 16) + 9, BONN) for n in range(30)))
+    face.run(ip.import_from(IpRange(n << 16, (n << 16) + 9, BONN) for n in range(1100)))
     last = max(key for key in keys_of(kit, "one") if ":keys:" in key)
     kit.client("one").delete(last)
     with pytest.raises(StructureError, match=r"lists of \d+ blocks.*import again"):
         face.run(ip.local())
-
-
-def test_readers_during_switches_see_one_complete_generation(shard_map: ShardMap) -> None:
-    """Every address is in a city of one generation, whoever switches meanwhile."""
-    count, rounds = 40, 12
-    addresses = [f"{n}.0.0.1" for n in range(count)] + [f"2001:{n:x}::1" for n in range(count)]
-
-    def generation(turn: int) -> list[Item]:
-        place = City(f"City {turn}", "", "")
-        networks = [f"{n}.0.0.0/24" for n in range(count)]
-        networks += [f"2001:{n:x}::/32" for n in range(count)]
-        return [IpRange.of(network, city=place) for network in networks]
-
-    problems: list[object] = []
-    ready, done = threading.Event(), threading.Event()
-
-    def read(ip: IpToCity[Any]) -> None:
-        last = 0
-        while not done.is_set() or not ready.is_set():
-            try:
-                found = ip.find_many(addresses)
-                [name] = {place.city if place else "nothing" for place in found}
-                turn = int(name.removeprefix("City "))
-                copied = ip.local().find_many(addresses)
-                assert len(set(copied)) == 1
-                assert turn >= last
-                last = turn
-            except BaseException as error:
-                problems.append(error)
-                return
-            ready.set()
-
-    # For the one time flies: it asks for the generation with every exchange.
-    hurried = ServerClock(now=partial(next, count_up(1e9)))
-    with (
-        shardkit.connect(shard_map) as kit,
-        shardkit.connect(shard_map, clock=hurried) as hurried_kit,
-    ):
-        writer = kit.ip_to_city(component="many")
-        writer.import_from(generation(0))
-        readers = [
-            threading.Thread(target=read, args=(each.ip_to_city(component="many"),))
-            for each in (kit, hurried_kit)
-        ]
-        for thread in readers:
-            thread.start()
-        ready.wait(20)
-        for turn in range(1, rounds):
-            writer.import_from(generation(turn), grace=LEAST_GRACE)
-        done.set()
-        for thread in readers:
-            thread.join(30)
-    assert problems == []
 
 
 # ---- servers that fail
@@ -299,11 +222,11 @@ def test_a_server_that_dies_during_an_import_leaves_the_old_data_on_the_others(
     assert own_face.run(ip.find_many(addresses)) == [LIMA] * 60
     victim = own_servers.server_of("geo", 1)
 
-    def items() -> Iterator[Item]:
+    def items() -> Iterator[IpRange]:
         for n, item in enumerate(SPREAD):
             if when == "reading" and n == 30:
                 victim.kill()
-            yield item._replace(city=OSLO)
+            yield IpRange(item.first, item.last, OSLO)
 
     def progress(what: str, count: int) -> None:
         if when == "writing":

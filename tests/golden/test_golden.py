@@ -15,7 +15,6 @@ from subjects import MAP, SUBJECTS
 from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import NewerFormatError
 from shardkit.local import LocalServers
-from shardkit.structures.base import parameters
 
 FILES = sorted(path for path in HERE.glob("*/*.json"))
 
@@ -63,9 +62,9 @@ FORMATTED = sorted(
 
 @pytest.mark.parametrize("name", FORMATTED)
 def test_a_later_format_is_refused_by_name_and_nothing_is_written(
-    opened: ShardKit, name: str, monkeypatch: pytest.MonkeyPatch
+    opened: ShardKit, name: str, lower: Any
 ) -> None:
-    monkeypatch.setattr(parameters, "LEASE", 0.0)
+    lower(lease=0.0)
     client: Any = opened.client("data")
     subject = SUBJECTS[name]
     restore(client, next(path for path in FILES if path.stem == name))

@@ -365,6 +365,7 @@ def test_a_server_that_does_not_answer_delays_no_messages_of_others(tmp_path: Pa
         silent.close()
 
 
+@pytest.mark.long(1)
 @pytest.mark.parametrize("hung", [0, 1])
 def test_a_worker_starts_while_a_server_of_some_of_its_queues_does_not_answer(
     tmp_path: Path, hung: int

@@ -27,7 +27,7 @@ from django.core.cache import caches
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.errors import ConfigError, CoordinationError, ShardErrors
+from shardkit.errors import ConfigError, ShardErrors
 from shardkit.local import LocalServer
 
 BACKEND = "shardkit.integrations.django.cache.ShardKitCache"
@@ -85,26 +85,6 @@ class Pickle:
 
 def cache(location: str = "few", **options: Any) -> ShardKitCache:
     return ShardKitCache(location, {"OPTIONS": options})
-
-
-@pytest.mark.usefixtures("_default_kit")
-def test_values_live_on_the_shards_of_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = cache("many")
-    data = {f"key{n}": {"n": n} for n in range(100)}
-    assert found.set_many(data, timeout=60) == []
-    assert found.get_many([*data, "missing"]) == data
-    kit = shardkit.default_kit()
-    counts = [kit.client("many", n).dbsize() for n in range(16)]
-    assert sum(count > 0 for count in counts) == 16
-    assert 50 < (found.ttl("key1") or 0) <= 60
-    assert found.ttl("missing") == 0
-    found.delete_many(["key1", "key2"])
-    assert len(found.get_many(data)) == 98
-    kit.client("many", 0).set("other", "x")
-    monkeypatch.setattr("shardkit.integrations.django.cache._UNLINKED_AT_ONCE", 3)
-    assert found.clear()
-    assert found.get_many(data) == {}
-    assert kit.client("many", 0).get("other") == b"x"
 
 
 @pytest.mark.usefixtures("_default_kit")
@@ -204,13 +184,6 @@ def test_what_is_no_setting_is_refused_by_name() -> None:
         cache(TOPLOGY="configs/local.yaml")
     with pytest.raises(shardkit.InvalidArgumentError, match="LOCATION="):
         ShardKitCache(["redis://a", "redis://b"], {})  # type: ignore[arg-type]  # as Django's own
-
-
-@pytest.mark.usefixtures("_default_kit")
-def test_get_or_set_inside_itself_is_an_error() -> None:
-    found = cache()
-    with pytest.raises(CoordinationError, match="needs the value itself"):
-        found.get_or_set("k", lambda: found.get_or_set("k", lambda: 1))
 
 
 @pytest.mark.usefixtures("_half_dead")
@@ -415,13 +388,3 @@ def test_times_to_live_are_those_of_django_redis() -> None:
     found.set("n", 1, timeout=100)
     assert async_to_sync(found.aincr)("n") == 2
     assert (found.ttl("n") or 0) > 90, "Django's own aincr forgets it"
-
-
-@pytest.mark.usefixtures("_default_kit")
-def test_locks_are_those_of_redis_py() -> None:
-    found = cache("many")
-    with found.lock("stock", timeout=10) as lock:
-        assert lock.owned()
-        assert not found.lock("stock").acquire(blocking=False)
-        assert not found.lock("stock", blocking_timeout=0.05, sleep=0.01).acquire()
-    assert found.lock("stock", timeout=10).acquire(blocking=False)

@@ -290,14 +290,6 @@ async def test_a_pool_tells_of_those_who_wait_and_for_how_long_a_connection_is_u
         await kit.aclose() if awaiting else kit.close()
 
 
-def test_pools_are_counted(face: Face, telemetry: Telemetry) -> None:
-    face.run(face.run(face.kit.client("one")).ping())
-    points = telemetry.of_pool("db.client.connection.count", "one")
-    mine = {p.attributes["db.client.connection.state"]: p.value for p in points}
-    assert mine["idle"] + mine["used"] >= 1
-    assert telemetry.points("db.client.connection.create_time")
-
-
 def test_prometheus_has_labels_by_component_and_shard_and_not_too_many(face: Face) -> None:
     with counted(max_shards=2, max_names=3) as registry:
         router = face.kit.key_sharded("few")
@@ -331,20 +323,6 @@ def test_prometheus_has_how_long_callers_waited_for_a_connection(kit: shardkit.S
         count, waited = times(registry, "connection_wait")
     assert count == 3
     assert 0 <= waited < 30
-
-
-async def test_how_long_commands_waited_for_a_shared_connection_is_a_histogram(
-    akit: shardkit.AsyncShardKit, telemetry: Telemetry
-) -> None:
-    with counted() as registry:
-        client = await akit.client("one")
-        await asyncio.gather(*(client.get(f"k{n}") for n in range(5)))
-        await akit.hash("h", component="one").hget(7)
-        count, waited = times(registry, "queue_wait")
-    [point] = telemetry.of_pool("shardkit.queue.wait_time", "one")
-    assert count == point.count >= 6
-    assert waited == pytest.approx(point.sum)
-    assert 0 < point.sum < 30
 
 
 def test_a_breaker_is_a_gauge() -> None:
@@ -391,27 +369,6 @@ def test_a_refused_command_is_an_error_span_of_every_way_to_send_it(
             if span.name == "pipeline":
                 assert span.status.status_code is StatusCode.ERROR
                 assert span.attributes["error.type"] == "shardkit.errors.CommandsRefused"
-
-
-def test_calls_end_with_their_errors_and_have_names_that_users_know(
-    kit: shardkit.ShardKit,
-) -> None:
-    seen: list[Any] = []
-    stop = events.subscribe(seen.append)
-    try:
-        with kit.lock("stock", component="one"), kit.semaphore("s", component="one", limit=1):
-            pass
-        kit.key_sharded("many").mget(["a", "b"])
-        kit.key_sharded("many")["text"].set("text", "x")
-        with pytest.raises(ShardErrors, match="1 shard failed"):
-            kit.key_sharded("many").pipeline().incr("text").execute()
-    finally:
-        stop()
-    ended = [event for event in seen if isinstance(event, events.CallFinished)]
-    names = {event.name for event in ended}
-    assert names >= {"Lock.acquire", "Lock.release", "Semaphore.acquire", "bulk", "pipeline"}
-    assert not [name for name in names if "Holdable" in name or "._" in f".{name}"]
-    assert [event.name for event in ended if event.error is not None] == ["pipeline"]
 
 
 def test_a_search_for_a_missing_script_is_no_error(

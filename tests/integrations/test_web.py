@@ -90,18 +90,6 @@ def test_an_asgi_application_under_maintenance_answers_503_and_when_to_come_back
             assert client.get(probe).status_code == 200, "no process is restarted"
 
 
-def test_middleware_uses_the_kit_of_an_application_that_starts_again(
-    fastapi_app: FastAPI, shard_map: ShardMap
-) -> None:
-    for number in (7, 8):
-        with TestClient(fastapi_app) as client:
-            assert client.get(f"/users/{number}").json() == {"name": f"user {number}"}
-    with shardkit.connect(shard_map) as kit:
-        found = kit.access_times(component="few").get("GET /users/{number}")
-        assert found is not None
-        assert found.count == 2
-
-
 def test_a_middleware_without_a_kit_says_what_is_missing() -> None:
     app = FastAPI()
     app.add_middleware(MaintenanceMiddleware, component="few")
@@ -151,26 +139,6 @@ def test_a_wsgi_application_that_raises_is_timed_too(shard_map: ShardMap) -> Non
         found = times.get("/x")
         assert found is not None
         assert found.count == 1
-
-
-def test_health_and_a_dependency_use_the_kit_that_the_lifespan_opens_later(
-    shard_map: ShardMap,
-) -> None:
-    app = FastAPI(lifespan=lifespan(shard_map))
-    app.mount("/health", asgi(components=["one"]))
-
-    @app.get("/count")
-    async def count(kit: Kit) -> int:
-        client: Any = await kit.client("one")
-        return int(await client.incr("n"))
-
-    with TestClient(app) as client:
-        assert client.get("/health/live").json() == {"ok": True}
-        assert client.get("/health/ready").json() == {
-            "ok": True,
-            "components": {"one": {"reachable": 1, "shards": 1}},
-        }
-        assert [client.get("/count").json() for _ in range(2)] == [1, 2]
 
 
 def test_adapters_take_a_kit_that_exists_and_leave_it_open() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import io
 import json
 import random
 import subprocess
@@ -26,7 +25,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalCluster
-from shardkit.messaging import Chats, Message, RecordTally, Total, tagged
+from shardkit.messaging import Chats, Message
 
 
 def test_ids_of_chats_and_names_of_users_never_meet_other_keys(kit: ShardKit) -> None:
@@ -284,25 +283,6 @@ def test_bad_arguments_are_named(kit: Any) -> None:
     assert isinstance(chats, Chats)
 
 
-def test_a_listener_waits_on_when_the_longest_wait_is_over(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tagged, "RETRY_AFTER", 0.2)  # seconds, in which nothing happens
-    looks = 0
-
-    def passing() -> float:
-        """Let a year pass between any two looks at the time."""
-        nonlocal looks
-        looks += 1
-        if looks == 3:  # it has waited once in vain, and is waiting again
-            chats.send(chat, "anna", "late")
-        return 4e7 * looks
-
-    chats = clocked(kit, monotonic=passing).chats(component="one")
-    chat: Any = chats.create("anna", ["ben"])
-    assert next(iter(chats.listen(chat, "ben"))).body == "late"
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster() as found:
@@ -311,45 +291,6 @@ def cluster() -> Iterator[LocalCluster]:
 
 def map_of(cluster: LocalCluster) -> ShardMap:
     return ShardMap.parse(json.dumps({"components": {"c": {"entry": dict(cluster.entry.fields)}}}))
-
-
-def test_mailboxes_chats_files_and_totals_work_on_a_cluster(cluster: LocalCluster) -> None:
-    shard_map = map_of(cluster)
-    with shardkit.connect(shard_map) as kit, shardkit.connect(shard_map) as other:
-        mail, sender = kit.mailboxes(component="c"), other.mailboxes(component="c")
-        for user in ("anna", "ben", "cleo", "dora"):  # on several nodes
-            timer = threading.Timer(0.1, sender.send, (user, "root", "hello"))
-            timer.start()
-            began = time.monotonic()
-            [message] = mail.fetch(user, timeout=30)
-            assert time.monotonic() - began < 8
-            timer.join()
-            assert mail.acknowledge(user, [message]) == 1
-        sender.send_many([(f"u{n}", "root", n) for n in range(50)])
-        assert mail.unread_many([f"u{n}" for n in range(50)]) == [1] * 50
-
-        chats = kit.chats(component="c")
-        chat = chats.create("anna", ["ben", "cleo"], "hello")
-        assert chat is not None
-        assert chats.send(chat, "ben", "hi") == 2
-        for user in ("anna", "ben", "cleo"):
-            [news] = chats.fetch(user)
-            assert chats.acknowledge(chat, user, news.messages[-1])
-        assert not list(chats.check(chat))
-
-        files = kit.files(component="c")
-        files.create("logs", ["x"], chunk_size=1000)
-        content = b"".join(b"line %d\n" % n for n in range(3000))
-        files.publish("logs", io.BytesIO(content), name="a")
-        file = files.take("logs", "x")
-        assert file is not None
-        tally = RecordTally(lambda line: line[:6], lambda k: [Total("d", "w", k.decode())])
-        tally.add(files.lines(file))
-        totals = kit.totals(component="c")
-        assert totals.flush("a", tally)
-        files.done(file)
-        assert files.status("logs").held == 0
-        assert sum(count for _, count in totals.all("d", "w")) == 3000
 
 
 def channels(cluster: LocalCluster, which: str) -> list[str]:
@@ -367,52 +308,6 @@ def waits_for(mail: Any, owner: str) -> tuple[threading.Thread, list[Any]]:
     thread = threading.Thread(target=lambda: found.extend(mail.fetch(owner, timeout=30)))
     thread.start()
     return thread, found
-
-
-async def test_only_the_node_of_a_waiter_hears_of_its_wake_up(cluster: LocalCluster) -> None:
-    with shardkit.connect(map_of(cluster)) as kit, shardkit.connect(map_of(cluster)) as other:
-        mail, sender = kit.mailboxes(component="c"), other.mailboxes(component="c")
-        thread, found = waits_for(mail, "eva lotta")  # a tag that is no name of a channel
-        [channel] = eventually(lambda: channels(cluster, "SHARDCHANNELS"))
-        assert not channels(cluster, "CHANNELS")
-        began = time.monotonic()
-        sender.send("eva lotta", "root", 1)
-        thread.join()
-        assert [message.body for message in found] == [1]
-        assert time.monotonic() - began < 8
-
-        thread, found = waits_for(mail, "eva lotta")
-        assert eventually(lambda: other.client("c").exists("mailbox:{eva lotta}:waiters"))
-        _move_slot(cluster, channel)
-        assert eventually(lambda: channels(cluster, "SHARDCHANNELS") not in ([], [channel]))
-        assert eventually(lambda: other.client("c").scard("mailbox:{eva lotta}:waiters") == 2)
-        began = time.monotonic()
-        sender.send("eva lotta", "root", 2)
-        thread.join()
-        assert [message.body for message in found] == [2]
-        assert time.monotonic() - began < 8
-
-    async with await shardkit.aconnect(map_of(cluster)) as akit:
-        waiting = asyncio.ensure_future(akit.mailboxes(component="c").fetch("ole", timeout=30))
-        while not channels(cluster, "SHARDCHANNELS"):  # noqa: ASYNC110 - of a server
-            await asyncio.sleep(0.02)
-        began = time.monotonic()
-        await akit.mailboxes(component="c").send("ole", "root", 3)
-        assert [message.body for message in await waiting] == [3]
-        assert time.monotonic() - began < 8
-
-
-def _move_slot(cluster: LocalCluster, channel: str) -> None:
-    """Give the slot of a channel to another node, which ends subscriptions of it."""
-    client = cluster.client(decode_responses=True)
-    nodes = {node.name: client.get_redis_connection(node) for node in client.get_primaries()}
-    ids = {name: node.execute_command("CLUSTER", "MYID") for name, node in nodes.items()}
-    slot = client.keyslot(channel)
-    was = client.get_node_from_key(channel).name
-    new = next(name for name in nodes if name != was)
-    for name in (new, *(name for name in nodes if name != new)):
-        nodes[name].execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[new])
-    client.close()
 
 
 def test_where_sharded_channels_are_refused_plain_ones_wake(cluster: LocalCluster) -> None:

@@ -104,13 +104,6 @@ def test_a_mailbox_that_is_full_of_bytes_drops_or_refuses(face: Face) -> None:
     assert face.run(refusing.send_many([("anna", "b", n) for n in range(3)])) == [1, 2, None]
 
 
-def test_who_does_not_wait_asks_once_and_registers_nowhere(kit: ShardKit) -> None:
-    steps = kit.mailboxes(component="one").deferred.fetch("anna")
-    reply = kit.driver.link.send(next(steps))
-    with pytest.raises(StopIteration, match=r"^\[\]$"):
-        steps.send(reply)
-
-
 def test_a_waiter_is_woken_when_a_lease_ends(face: Face) -> None:
     mail = face.kit.mailboxes(component="one")
     face.run(mail.send("anna", "ben", 1))
@@ -355,8 +348,8 @@ def test_log_lines_are_counted_by_day_and_place(kit: ShardKit) -> None:
     assert totals.top("2015-05-17", "city", 1) == [('["Bonn","NRW","Germany"]', 2)]
 
 
-def test_only_so_many_cities_of_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.messaging.totals._MOST_KNOWN", 2)
+def test_only_so_many_cities_of_addresses_are_remembered(lower: Any) -> None:
+    lower(city_cached_addresses=2)
     asked = []
 
     class Cities:

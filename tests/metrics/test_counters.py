@@ -38,20 +38,6 @@ def test_counts_are_in_the_slice_of_each_precision_in_ascending_order(face: Face
     assert face.list(counters.known()) == ["hits"]
 
 
-def test_what_is_recorded_at_a_round_time_counts_from_then_on(face: Face) -> None:
-    kit = clocked(face.kit, now=Time(NOON))
-    counters, values, logs = (
-        make(component="few") for make in (kit.counters, kit.statistics, kit.logs)
-    )
-    counters.hit("hits")
-    values.record("page", "latency", 1)
-    logs.record("shop", "failure")
-    assert all(face.run(each.flush()) for each in (counters, values, logs))
-    assert face.run(counters.get("hits", 86400)) == [(NOON, 1)]
-    hours = face.run(values.get("page", "latency")).hour, face.run(logs.common("shop")).hour
-    assert [hour.timestamp() for hour in hours] == [NOON, NOON]
-
-
 def test_a_slice_grows_wider_and_keeps_its_neighbours(face: Face) -> None:
     now = Time(NOON)
     counters = clocked(face.kit, now=now).counters(component="few", precisions=[1])
@@ -70,19 +56,6 @@ def test_a_slice_grows_wider_and_keeps_its_neighbours(face: Face) -> None:
         face.run(counters.add("wide"))
     now.at = NOON + 15
     assert face.run(counters.get("wide", 1)) == expected
-
-
-def test_hits_are_counted_in_the_process_and_sent_together(face: Face) -> None:
-    counters = face.kit.counters(component="many", precisions={60: 10})
-    names = [f"page:{n}" for n in range(300)]
-    for name in names:
-        counters.hit(name)
-        counters.hit(name, 2)
-    assert face.run(counters.flush())
-    assert face.run(counters.total(names, 60)) == 900
-    assert sorted(face.list(counters.known())) == sorted(names)
-    assert len({group_of(name) for name in names}) == GROUPS
-    assert counters.dropped == 0
 
 
 def test_sums_over_counters_and_shards_take_one_exchange(face: Face) -> None:
@@ -164,9 +137,9 @@ def test_a_lost_reply_counts_nothing_twice(kit: ShardKit, monkeypatch: pytest.Mo
 
 
 def test_while_a_server_is_away_the_others_get_their_hits_and_what_exceeds_is_counted(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.metrics.outbox.MOST_WAITING", 3)
+    lower(metrics_waiting=3)
     counters = kit.counters(component="missing")
     for name in "abcde":
         counters.hit(name)
@@ -307,22 +280,6 @@ def test_a_request_that_no_server_takes_for_long_is_given_up(kit: ShardKit) -> N
     assert counters.total(["lost", "later"], 1) == 1
 
 
-def test_what_follows_a_request_and_fails_is_written_with_the_next_one(kit: ShardKit) -> None:
-    values = kit.statistics(component="one")
-    client: Any = kit.client("one")
-    seconds, _ = client.time()
-    ranks = [f"stats:slowest:{{y}}:{seconds // 3600 * 3600 + hour}" for hour in (0, 3600)]
-    for key in ranks:
-        client.set(key, "of another type")
-    values.record("x", "y", 1)
-    assert values.flush(), "the values themselves are there"
-    client.delete(*ranks)
-    assert values.slowest("y") == []
-    values.record("x", "y", 3)
-    assert values.flush()
-    assert values.slowest("y") == [("x", 2.0)]
-
-
 def test_the_thread_that_sends_ends_when_nobody_holds_its_kit_any_more(kit: Any) -> None:
     background = Background(kit.driver, interval=0.001)
     background.start()
@@ -347,9 +304,9 @@ def test_a_name_that_a_server_gives_out_twice_is_known_once(kit: ShardKit) -> No
 
 
 def test_one_sending_ends_although_others_go_on_recording(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.metrics.outbox._MOST_ROUNDS", 2)
+    lower(metrics_rounds=2)
     counters = kit.counters(component="few", precisions=[60])
     monkeypatch.setattr(counters._recorder, "at_once", 1)
     names = [name for name in map(str, range(1000)) if group_of(name) == 0][:3]

@@ -64,17 +64,6 @@ def test_it_is_read_once_a_second_at_most_and_kept_while_the_server_is_away(kit:
     assert known() is True  # not tried again within the second
 
 
-def test_of_many_parts_the_latest_are_remembered(kit: ShardKit) -> None:
-    ticks = Time(1000.0)
-    flag = clocked(kit, monotonic=ticks).maintenance(component="few")
-    kit.maintenance(component="few").turn_on("part 0")
-    flag._known.most = 10
-    for n in range(11):
-        assert flag.check(f"part {n}") is (n == 0)
-    assert len(flag._known) == 10
-    assert flag.check("part 0")  # it is read again
-
-
 @pytest.mark.parametrize("arguments", [{"part": "a:b"}, {"ttl": 0}, {"ttl": float("nan")}])
 def test_what_cannot_be_a_flag_is_refused(arguments: Any, kit: ShardKit) -> None:
     with pytest.raises(InvalidArgumentError, match="is-under-maintenance:"):

@@ -24,18 +24,6 @@ def calling(function: Callable[..., Any], *args: Any) -> Operation[Any]:
         return f"caught {error}"
 
 
-async def test_a_function_is_called_and_its_value_sent_into_the_steps(run: Run) -> None:
-    found = await run.one(steps("a", [say("GET", 1)], Call(divmod, (7, 2)), [say("GET", 2)]))
-    assert found == ("a", [[1], (3, 1), [2]])
-    assert run.link.record == [[("GET", 1)], [("GET", 2)]]
-
-
-async def test_what_it_raises_is_raised_at_the_yield(run: Run) -> None:
-    assert await run.one(calling(refuse, "disk full")) == "caught disk full"
-    with pytest.raises(ZeroDivisionError, match="by zero"):
-        await run.one(calling(divmod, 1, 0))
-
-
 @pytest.mark.parametrize("ending", [StopIteration, GeneratorExit])
 async def test_what_would_end_steps_is_an_error(run: Run, ending: type[BaseException]) -> None:
     def end() -> None:

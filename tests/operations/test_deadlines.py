@@ -140,7 +140,7 @@ async def test_a_byte_now_and_then_does_not_extend_it(kind: str, own_server: Loc
     def drip(args: list[bytes]) -> bytes:
         def drips() -> None:
             while not stop.wait(0.02):
-                for connection in list(server._accepted):
+                for connection in list(server.accepted):
                     with suppress(OSError):  # its client has given up
                         connection.sendall(b"x")
 
@@ -351,7 +351,7 @@ async def test_redis_pys_calls_have_limits(kind: str, limit: str, own_server: Lo
             part = b"$100000000\r\n"
             with suppress(OSError):
                 while True:
-                    for connection in list(server._accepted):
+                    for connection in list(server.accepted):
                         connection.sendall(part)
                     part = b"x" if limit == "time" else b"x" * 1_000_000
                     time.sleep(0.02)

@@ -11,7 +11,6 @@ from operation_helpers import BlockingDriver, Run, ScriptedLink, failure, say, s
 from shardkit.errors import (
     ConfigError,
     DamagedDataError,
-    InvalidArgumentError,
     ShardErrors,
 )
 from shardkit.operations import (
@@ -26,17 +25,6 @@ from shardkit.operations import (
 )
 
 # ---- one operation
-
-
-async def test_a_failure_is_raised_at_the_yield_and_can_be_handled_there(run: Run) -> None:
-    def operation() -> Operation[Any]:
-        try:
-            yield [say("FAIL", "c:1"), say("GET", 2), say("FAIL", "c:3")]
-        except ShardErrors as errors:
-            [reply] = yield [say("GET", "instead")]
-            return reply, sorted(error.shard for error in errors.exceptions)
-
-    assert await run.one(operation()) == ("instead", ["c:1", "c:3"])
 
 
 async def test_steps_are_closed_whatever_happens(run: Run) -> None:
@@ -77,21 +65,6 @@ async def test_a_stream_that_is_left_early_sends_no_more_and_is_closed() -> None
     gc.collect()
     assert closed == [True, True]
     assert len(blocking.record) == len(awaiting.record) == 1
-
-
-async def test_a_stream_raises_where_it_fails_after_what_it_had() -> None:
-    def stream() -> Stream[int]:
-        yield Page((yield [say("GET", 1)]))
-        yield Page((yield [say("FAIL", "c:1")]))
-
-    values = Run(True).driver.iterate(stream())
-    assert next(values) == 1
-    with pytest.raises(ShardErrors, match=r"1 shard failed \(c:1\)"):
-        next(values)
-    awaited = Run(False).driver.iterate(stream())
-    assert await anext(awaited) == 1
-    with pytest.raises(ShardErrors, match=r"1 shard failed \(c:1\)"):
-        await anext(awaited)
 
 
 @pytest.mark.parametrize("shard", ["", "c:7"])
@@ -151,27 +124,6 @@ async def test_one_that_fails_does_not_lose_the_others(run: Run) -> None:
     assert ("GET", "last of a") in run.record[1]
     assert ("GET", "last of c") in run.record[1]
     assert ("GET", "never") not in run.record[1]
-
-
-async def test_what_cannot_be_sent_is_the_error_of_its_operation_alone(run: Run) -> None:
-    def careful() -> Operation[Any]:
-        try:
-            yield [say("GET", 1, to="nowhere")]
-        except ConfigError:
-            [reply] = yield [say("GET", "another way")]
-            return reply
-
-    with pytest.raises(ExceptionGroup, match="2 of 5") as raised:
-        await run.together(
-            steps("a", [say("GET", 1)]),
-            steps("b", [say("GET", 1, to="nowhere")]),
-            careful(),
-            steps("c", [say("GET", object())]),
-            steps("d", [say("GET", 1)], [say("GET", "last of d")]),
-        )
-    assert [type(error) for error in raised.value.exceptions] == [ConfigError, InvalidArgumentError]
-    assert run.record.count([("GET", 1)]) == 2
-    assert run.record[-1] == [("GET", "another way"), ("GET", "last of d")]
 
 
 async def test_commands_that_block_are_never_fused(run: Run) -> None:

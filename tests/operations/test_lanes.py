@@ -129,7 +129,7 @@ def growth(value: Callable[[], float]) -> Callable[[], bool]:
     return has_grown
 
 
-@pytest.mark.long(3)
+@pytest.mark.long(2)
 @pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
 def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
     face: Face, servers: Servers, kind: str
@@ -179,7 +179,7 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
         working()
 
 
-@pytest.mark.long(3)
+@pytest.mark.long(2)
 @pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
 def test_a_server_that_does_not_answer_hides_none_of_the_others(
     face: Face, servers: Servers, kind: str
@@ -317,7 +317,7 @@ BEGUN: dict[str, Callable[[Face, Servers, str], Any]] = {
 }
 
 
-@pytest.mark.long(3)
+@pytest.mark.long(2)
 @pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
 def test_what_begins_while_a_server_does_not_answer_begins_on_the_others(
     face: Face, servers: Servers, kind: str

@@ -19,8 +19,7 @@ from operation_helpers import (
 )
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.operations import Command, Face, Operation, Page, Stream, Structure, operation, stream
-from shardkit.operations.commands import Columns
+from shardkit.operations import Face, Operation, Page, Stream, Structure, operation, stream
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -135,11 +134,6 @@ def test_only_awaiting_operations_are_coroutine_functions() -> None:
     assert not awaits(Things.first)
 
 
-def test_a_structure_shows_what_it_is() -> None:
-    assert repr(blocking()) == "Things('things', component='c')"
-    assert repr(blocking().deferred) == repr(blocking())
-
-
 async def test_an_override_takes_the_steps_of_what_it_overrides() -> None:
     class More(Things[Face]):
         @operation
@@ -227,11 +221,3 @@ def test_what_a_method_returns_is_shown_as_its_steps_say_it() -> None:
     assert blocks.named() == 1
     assert returned(blocks.long) == "Iterator[Any]"
     assert returned(awaits.long) == "AsyncIterator[Any]"
-
-
-def test_plain_commands_are_built_when_they_are_looked_at() -> None:
-    plain = Columns.of_rows("c", ["a", "b", "c"], [("GET", key) for key in "abc"])
-    assert repr(plain) == "Columns('c', 3 commands)"
-    assert plain[1] == Command("c", "b", ("GET", "b"))
-    assert plain[::2] == [plain[0], plain[2]]
-    assert list(plain) == plain[:]

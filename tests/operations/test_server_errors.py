@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from traceback import format_exception
 
@@ -73,30 +71,6 @@ def test_a_replica_says_that_it_refuses_writes(server: LocalServer) -> None:
     assert "the server is a replica, which refuses writes; name its master" in said
 
 
-def test_a_server_that_is_busy_with_a_script_says_so(server: LocalServer) -> None:
-    with server.client() as client, server.client(socket_timeout=20) as other:
-        client.config_set("busy-reply-threshold", 1)
-
-        def run() -> None:
-            with pytest.raises(RedisError, match="Script killed by user"):
-                other.eval("while true do end", 0)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            for _ in range(1000):
-                try:
-                    client.ping()
-                    time.sleep(0.005)
-                except RedisError:
-                    break
-            said = failure(server)
-        finally:
-            client.script_kill()
-            thread.join()
-    assert "the server is busy with a script; wait until it ends, or end it: SCRIPT KILL" in said
-
-
 def test_a_user_without_rights_learns_which(server: LocalServer) -> None:
     with server.client() as client:
         client.acl_setuser("app", True, passwords=[f"+{SECRET}"], keys="*", categories=["+@all"])
@@ -128,17 +102,6 @@ def test_a_config_server_that_asks_for_a_password_says_so(server: LocalServer) -
         pytest.raises(ConfigServerError, match="asks for a password; add password: to its entry"),
     ):
         kit.client("ids")
-
-
-def test_an_absent_sentinel_master_is_one_sentence() -> None:
-    text = (
-        """components: {ids: {entry: {sentinel: {service: main, sentinels: [[127.0.0.1, 1]]}}}}"""
-    )
-    with shardkit.connect(ShardMap.parse(text)) as kit, pytest.raises(ShardKitError) as raised:
-        kit.set("ids", component="ids", total=100, members=int).sadd(1)
-    said = str(raised.value)
-    assert "no Sentinel names a master for 'main'; start the Sentinels" in said
-    assert "redis.client" not in said
 
 
 def test_errors_that_speak_for_themselves_are_left_alone() -> None:

@@ -18,21 +18,20 @@ from typing import Any
 
 import pytest
 from arranged import map_of
-from faces import Face, Time, answer, clocked, drawn, eventually, faced
+from faces import Face, Time, clocked, drawn, eventually, faced
 from queue_helpers import server_of, unclaimed
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
-from shardkit.operations import Pause, Replies
-from shardkit.queues import DeadTask, NewTask, QueueCounts, Task, claim
+from shardkit.queues import DeadTask, NewTask, QueueCounts, Task
 
 Waiting = list[Callable[[], Any]]  # what waits for the results of takes
 
 
 @pytest.fixture
-def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "LONGEST_BLOCK", 60.0)
+def only_tokens_wake(lower: Any) -> None:
+    lower(queue_block=60.0)
 
 
 def start_waiting(face: Face, kit: ShardKit, take: Callable[[], Any], count: int) -> Waiting:
@@ -54,25 +53,6 @@ def test_who_waits_is_woken(face: Face, kit: ShardKit, only_tokens_wake: None, q
     assert face.run(tasks.counts("q")) == QueueCounts(2, 0, 5, 0)
 
 
-def test_who_waits_looks_when_something_is_due(
-    face: Face, kit: ShardKit, only_tokens_wake: None
-) -> None:
-    tasks, run = face.kit.queues(component="one", retry_delay=0.02), face.run
-    waiting = start_waiting(face, kit, lambda: tasks.take("q"), 3)
-    run(tasks.enqueue_many("q", [NewTask("x", [n], 0.05 + n / 100) for n in range(3)]))
-    first, second, third = sorted((taken() for taken in waiting), key=lambda task: task.args)
-    assert [task.args for task in (first, second, third)] == [(0,), (1,), (2,)]
-    # A lease that ends, a task that failed, and one that is given back wake too.
-    waiting = start_waiting(face, kit, lambda: tasks.take("q"), 3)
-    assert run(tasks.release(third))
-    assert run(tasks.fail(second, "no"))
-    assert run(tasks.extend(first, 0.01))
-    assert run(tasks.enqueue("q", "wakes", id="last"))
-    woken = {taken().id for taken in waiting}
-    assert len(woken) == 3
-    assert woken <= {first.id, second.id, third.id, "last"}
-
-
 def test_who_takes_the_last_task_has_another_wait_for_what_is_due_soon(
     face: Face, kit: ShardKit, only_tokens_wake: None
 ) -> None:
@@ -82,107 +62,13 @@ def test_who_takes_the_last_task_has_another_wait_for_what_is_due_soon(
     assert {taken().name for taken in waiting} == {"now", "soon"}
 
 
-def test_a_poller_that_moves_something_wakes_who_waits(
-    face: Face, kit: ShardKit, only_tokens_wake: None
-) -> None:
-    early = clocked(face.kit, now=Time(1000)).queues(component="one")
-    late = clocked(face.kit, now=Time(3000)).queues(component="one")
-    face.run(early.enqueue("q", "x", delay=1000))
-    server_of(kit, "one", "q").delete("queues:{q}:signal")
-    [taken] = start_waiting(face, kit, lambda: early.take("q"), 1)  # for whom nothing is due
-    assert face.run(late.move_due("q")) == 1
-    assert taken().name == "x"
-
-
-def test_queues_that_live_apart_are_waited_for_together(face: Face) -> None:
-    tasks, run = face.kit.queues(component="many"), face.run
-    names = [f"q{n}" for n in range(12)]
-    for n in (11, 3):
-        run(tasks.enqueue(names[n], "x", delay=0.05))
-        assert run(tasks.take(names, timeout=20)).queue == names[n]
-    assert run(tasks.take(names, timeout=0.03)) is None
-
-
-def steps_of(kit: ShardKit, steps: Any) -> tuple[list[float], Any]:
-    """Run a take without waiting: how long each of its waits would be, and what it gives."""
-    step, waits = next(steps), []
-    try:
-        while True:
-            if isinstance(step, Pause):
-                waits.append(step.seconds)
-                step = steps.send(None)
-            elif isinstance(step, list) and step[0].block is not None:
-                waits.append(step[0].block)
-                step = steps.send(Replies([None]))
-            else:
-                step = steps.send(answer(kit, step))
-            assert len(waits) < 100
-    except StopIteration as done:
-        return waits, done.value
-
-
-def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
-    tasks = clocked(kit, now=lambda: 1e9).queues(component="many").deferred
-    assert steps_of(kit, tasks.take("q", timeout=0)) == ([], None)
-    assert steps_of(kit, tasks.take("q", timeout=0.3)) == ([0.3], None)
-    assert steps_of(kit, tasks.take("q", timeout=2.5)) == ([1.0, 1.0, 0.5], None)
-    waits, _ = steps_of(kit, tasks.take(["q", "a", "b", "c"], timeout=1))
-    assert waits[:2] == [0.01, 0.015]
-    assert max(waits) == 0.1
-    assert sum(waits) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("delay", [0.005, 0.03, 0.1, 0.1015, 0.25, 1.2])
-def test_a_task_comes_when_it_is_due_though_servers_end_blocks_late(
-    kit: ShardKit, delay: float
-) -> None:
-    clock = Time()
-    tasks = clocked(kit, now=clock).queues(component="one")
-    tasks.enqueue("q", "x", delay=delay)
-    due = clock() + delay
-
-    def passes(step: Any) -> Any:  # a wait takes as long as it says, a block 0.1 seconds more
-        if isinstance(step, Pause):
-            clock.at += step.seconds
-            return None
-        if isinstance(step, list) and step[0].block is not None:
-            clock.at += step[0].block + 0.1
-            return Replies([None])
-        return answer(kit, step)
-
-    steps: Any = tasks.deferred.take("q")
-    looks = 0
-    step, task = next(steps), None
-    while task is None:
-        looks += 1
-        try:
-            step = steps.send(passes(step))
-        except StopIteration as taken:
-            task = taken.value
-    assert task.name == "x"
-    assert clock() == pytest.approx(due, abs=0.0011)
-    assert looks <= 20
-
-
-def test_what_others_push_is_found_within_a_slice(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.05)
-    tasks = face.kit.queues(component="one")
-    [taken] = start_waiting(face, kit, lambda: tasks.take("q"), 1)
-    server_of(kit, "one", "q").rpush("queues:{q}", '["x", [1]]')
-    assert taken().args == (1,)
-
-
-async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
-    akit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.05)
+async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(akit: Any, lower: Any) -> None:
+    lower(queue_block=0.05)
     tasks = akit.queues(component="many")
     random = Random(7)
     taken: list[int] = []
     queued = 0
-    for _ in range(25):
+    for _ in range(drawn(10, 25)):
         takes = [
             asyncio.ensure_future(tasks.take(random.choice(["q", ["q", "r"], ["r", "q"]])))
             for _ in range(8)
@@ -220,9 +106,9 @@ def die_with_token(kit: ShardKit) -> None:
 
 
 def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.1)
+    lower(queue_block=0.1)
     tasks = face.kit.queues(component="one")
     [dies] = start_waiting(Face(kit, None), kit, lambda: die_with_token(kit), 1)
     waiting = start_waiting(face, kit, lambda: tasks.take("q"), 3)
@@ -543,7 +429,7 @@ def test_a_queue_does_what_its_model_says(face: Face, kit: ShardKit, component: 
     )
     model, server = Model(clock), server_of(kit, component, "q")
     latest = [Task("a", "q", "x", (), 1, "of nobody")]
-    for step in range(drawn(300, 1200)):
+    for step in range(drawn(200, 1200)):
         verb, id_, task = (
             random.choice(VERBS),
             random.choice("abcdef"),

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, faced
-from queue_helpers import server_of, unclaimed
+from faces import Exchanges, Face, Time, clocked
+from queue_helpers import server_of
 
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations import Page, Transaction
-from shardkit.queues import NewTask, QueueCounts, Task, commands, delayed_first
+from shardkit.queues import NewTask, QueueCounts, delayed_first
 
 COMPONENTS = ["many", "one"]
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_tasks_come_out_in_the_order_in_which_they_went_in(face: Face, component: str) -> None:
-    queues, run = face.kit.queues(component=component), face.run
-    first = run(queues.enqueue("email", "send", [1, "Ünï", None, {"a": [2.5]}]))
-    others = run(queues.enqueue_many("email", [NewTask("note", [n]) for n in range(2500)]))
-    assert len({first, *others}) == 2501
-    assert run(queues.length("email")) == 2501
-    assert unclaimed(run(queues.take("email"))) == Task(
-        first, "email", "send", (1, "Ünï", None, {"a": [2.5]}), 1
-    )
-    for n in range(20):
-        task = run(queues.take(["email"], timeout=0))
-        assert (task.name, task.args) == ("note", (n,))
-        assert run(queues.acknowledge(task)) is True
-        assert run(queues.acknowledge(task)) is False
-    assert run(queues.counts("email")) == QueueCounts(2480, 0, 1, 0)
-    assert run(queues.take("other", timeout=0)) is None
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_the_first_queue_that_has_a_task_is_served(face: Face, component: str) -> None:
-    queues, run = face.kit.queues(component=component), face.run
-    names = [f"p{n}" for n in range(8)]
-    for name in reversed(names):
-        run(queues.enqueue_many(name, [NewTask(name), NewTask(name)]))
-    taken = [run(queues.take(names, timeout=0)).queue for _ in range(16)]
-    assert taken == [name for name in names for _ in range(2)]
-    assert run(queues.take(names, timeout=0)) is None
 
 
 def test_queues_of_one_priority_take_turns(face: Face) -> None:
@@ -60,29 +29,6 @@ def test_queues_of_one_priority_take_turns(face: Face) -> None:
     assert taken[13:] == ["low"] * 4
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_delayed_tasks_come_when_they_are_due_oldest_first(face: Face, component: str) -> None:
-    clock = Time()
-    queues, run = clocked(face.kit, now=clock).queues(component=component), face.run
-    run(queues.enqueue("q", "later", delay=20))
-    run(queues.enqueue("q", "soon", delay=10))
-    run(queues.enqueue("q", "now", delay=-5))
-    run(queues.enqueue_many("q", [NewTask(f"same {n}", delay=15) for n in range(30)]))
-    assert run(queues.next_due("q")) == clock() + 10
-    assert run(queues.counts("q")) == QueueCounts(1, 32, 0, 0)
-    assert run(queues.take("q", timeout=0)).name == "now"
-    assert run(queues.take("q", timeout=0)) is None
-    clock.at += 10
-    assert run(queues.take("q", timeout=0)).name == "soon"
-    clock.at += 10
-    assert run(queues.move_due("q", limit=5)) == 5
-    assert run(queues.move_due("q")) == 26
-    assert run(queues.move_due("q")) == 0
-    names = [run(queues.take("q", timeout=0)).name for _ in range(31)]
-    assert names == [*(f"same {n}" for n in range(30)), "later"]
-    assert run(queues.next_due("q")) is None
-
-
 def test_delayed_queues_can_come_before_normal_ones(face: Face) -> None:
     clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
@@ -94,39 +40,6 @@ def test_delayed_queues_can_come_before_normal_ones(face: Face) -> None:
     clock.at += 3
     taken = [run(queues.take(order, timeout=0)) for _ in range(4)]
     assert [task.queue for task in taken] == order
-
-
-def test_ids_that_are_queued_already_are_logged(
-    face: Face, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "shardkit.queues")
-    for count in (1, 1, 2):
-        queues, queued = face.kit.queues(component="one"), [NewTask("x", id="me")] * count
-        assert face.run(queues.enqueue_many("q", queued)) == ["me"] * count
-    assert [record.getMessage() for record in caplog.records] == [
-        f"queue q: skipped {tasks} whose id is already queued" for tasks in ("1 task", "2 tasks")
-    ]
-
-
-def test_what_a_release_without_claims_has_taken_is_not_the_former_holders(
-    face: Face, kit: ShardKit
-) -> None:
-    """Its scripts count how often a task was taken, and know no claims."""
-    clock = Time()
-    queues, run = clocked(face.kit, now=clock).queues(component="one"), face.run
-    server = server_of(kit, "one", "q")
-    run(queues.enqueue("q", "x", id="t"))
-    former = run(queues.take("q", lease=10, timeout=0))
-    clock.at += 20
-    assert run(queues.move_due("q")) == 1
-    server.lpop("queues:{q}")
-    server.zadd("queues:{q}:taken", {"t": clock.at + 10})
-    server.hincrby("queues:{q}:attempts", "t", 1)
-    assert run(queues.acknowledge(former)) is False
-    assert run(queues.release(former)) is False
-    server.hdel("queues:{q}:claims", "t")  # as if the former holder had been of that release, too
-    assert run(queues.acknowledge(former._replace(attempts=2, claim=""))) is True
-    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
 
 
 def test_rates_are_of_what_came_was_done_and_failed_in_the_last_minutes(
@@ -177,64 +90,6 @@ def test_a_damaged_key_of_rates_stops_no_task(face: Face, kit: ShardKit) -> None
     assert damage.key == "queues:{q}:rates"
 
 
-def test_a_check_names_tasks_that_are_nowhere_and_ids_without_a_task(
-    face: Face, kit: ShardKit
-) -> None:
-    queues, run = face.kit.queues(component="many"), face.run
-    server, key = server_of(kit, "many", "q"), "queues:{q}"
-    run(queues.enqueue_many("q", [NewTask("x", [], 0, f"w{n}") for n in range(4)]))
-    run(queues.enqueue_many("q", [NewTask("x", [], 60, f"d{n}") for n in range(4)]))
-    for n in range(2):
-        assert run(queues.take("q", timeout=0)).id == f"w{n}"
-    assert face.list(queues.check("q")) == []
-    server.lrem(key, 1, "w3")
-    for place in ("delayed", "taken", "dead"):
-        server.zadd(f"{key}:{place}", {f"{place}{n}": 2**31 + n for n in range(2)})
-    found = face.list(queues.check("q"))
-    assert sorted((each.key, each.found) for each in found) == [
-        *(
-            (f"{key}:{place}", f"b'{place}{n}' without a task")
-            for place in ("dead", "delayed", "taken")
-            for n in range(2)
-        ),
-        (f"{key}:tasks", "task b'w3', nowhere"),
-    ]
-
-
-def test_a_lost_task_may_hide_behind_more_that_wait_than_a_check_searches(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commands, "_LONGEST_SEARCH", 3)
-    queues, server = face.kit.queues(component="many"), server_of(kit, "many", "q")
-    face.run(queues.enqueue_many("q", [NewTask("x", id=f"w{n}") for n in range(5)]))
-    assert face.list(queues.check("q")) == []  # not those that wait behind the third
-    server.lrem("queues:{q}", 1, "w4")
-    assert face.list(queues.check("q")) == []
-    server.lrem("queues:{q}", 1, "w3")
-    lost = ["task b'w3', nowhere", "task b'w4', nowhere"]
-    assert sorted(each.found for each in face.list(queues.check("q"))) == lost
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_the_id_of_a_task_that_is_pushed_again_hands_it_out_once(
-    face: Face, kit: ShardKit, component: str
-) -> None:
-    clock = Time()
-    queues, run = clocked(face.kit, now=clock).queues(component=component, attempts=1), face.run
-    server = server_of(kit, component, "q")
-    for id_ in ("dead", "taken"):
-        run(queues.enqueue("q", "x", id=id_))
-    run(queues.enqueue("q", "x", id="delayed", delay=50))
-    assert run(queues.fail(run(queues.take("q", timeout=0)), "no"))
-    task = run(queues.take("q", timeout=0))
-    assert task.id == "taken"
-    server.rpush("queues:{q}", "taken", "delayed", "dead", "taken")
-    assert [run(queues.cancel("q", id_)) for id_ in ("taken", "dead")] == [False, False]
-    assert run(queues.take("q", timeout=0)) is None
-    assert run(queues.counts("q")) == QueueCounts(0, 1, 1, 1)
-    assert run(queues.acknowledge(task)) is True
-
-
 def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) -> None:
     clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
@@ -254,30 +109,6 @@ def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) ->
     run(strict.enqueue("q", "late", delay=2))
     clock.at += 2
     assert run(strict.take("q", timeout=0)).name == "late"
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-@pytest.mark.parametrize("lost", ["", ":delayed", ":taken", ":dead"])
-def test_enqueueing_an_id_whose_task_is_nowhere_queues_it(
-    face: Face, kit: ShardKit, component: str, lost: str
-) -> None:
-    queues, run = face.kit.queues(component=component, attempts=1), face.run
-    run(queues.enqueue("q", "x", id="dead"))
-    run(queues.fail(run(queues.take("q", timeout=0)), "no"))
-    run(queues.enqueue("q", "x", id="taken"))
-    run(queues.take("q", timeout=0))
-    run(queues.enqueue("q", "x", id="delayed", delay=100))
-    run(queues.enqueue("q", "x", id="waiting"))
-    before = run(queues.counts("q"))
-    server_of(kit, component, "q").delete(f"queues:{{q}}{lost}")
-    run(queues.enqueue("q", "other"))
-    id_ = lost[1:] or "waiting"
-    for _ in range(2):
-        assert run(queues.enqueue("q", "x", [7], id=id_)) == id_
-    after = before._asdict() | {id_: 0}
-    assert run(queues.counts("q")) == QueueCounts(**after)._replace(waiting=after["waiting"] + 2)
-    found = [run(queues.take("q", timeout=0)) for _ in range(int(after["waiting"]) + 2)]
-    assert [task.args for task in found if task.id == id_] == [(7,)]
 
 
 def test_tasks_of_a_lost_list_are_restored(face: Face, kit: ShardKit) -> None:
@@ -449,23 +280,7 @@ def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: Shard
     assert set(server.hmget("queues:{q}:attempts", "d")) == {b"0"}
 
 
-def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> None:
-    with faced(kind, cluster_map) as face:
-        queues, run = face.kit.queues(component="cluster", attempts=1), face.run
-        names = [f"q{n}" for n in range(6)]
-        for name in reversed(names):
-            run(queues.enqueue(name, "x"))
-        taken = [run(queues.take(names)) for _ in range(6)]
-        assert [task.queue for task in taken] == names
-        for name in names:
-            run(queues.enqueue(name, "later", delay=0.05))
-        later = [run(queues.take(names, timeout=5)) for _ in range(6)]
-        assert sorted(task.queue for task in later) == names
-        assert run(queues.take(names, timeout=0.05)) is None
-        assert run(queues.fail(later[0], "no"))
-        assert [dead.reason for dead in face.list(queues.dead(later[0].queue))] == ["no"]
-
-
+@pytest.mark.long(20)
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -504,20 +319,3 @@ def test_invalid_arguments_are_refused(face: Face, kit: ShardKit, call: Any, sai
         face.run(call(face.kit.queues(component="one")))
     assert said in str(error.value)
     assert server_of(kit, "one", "q").dbsize() == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"name": ""}, "name=''"),
-        ({"name": "{all}"}, "name='{all}' has a hash tag"),
-        ({"attempts": 0}, "attempts=0; give an integer"),
-        ({"retry_delay": 0}, "retry_delay=0; give seconds"),
-        ({"retry_delay": "1"}, "retry_delay='1'; give seconds"),
-    ],
-)
-def test_parameters_that_do_not_fit_are_refused(
-    kit: ShardKit, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(InvalidArgumentError, match=said):
-        kit.queues(component="one", **options)

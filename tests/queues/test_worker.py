@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import re
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,6 +28,7 @@ from shardkit.queues.worker import TRIES
 NOTHING = QueueCounts(0, 0, 0, 0)
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("concurrency", [1, 5])
 def test_a_burst_does_all_that_waits_and_what_it_queues(
     face: Face, kit: ShardKit, concurrency: int
@@ -56,22 +56,6 @@ def test_a_burst_does_all_that_waits_and_what_it_queues(
     assert told[-1] == (200, 0)
     assert tasks.counts("high") == tasks.counts("low") == NOTHING
     assert face.run(worker.run(burst=True)).done == 200  # nothing more
-
-
-def test_callbacks_have_the_names_of_their_functions_or_those_that_they_are_given(
-    face: Face,
-) -> None:
-    worker = worker_of(face, "q", {"b": print})
-
-    @worker.task()
-    def c() -> None:
-        pass
-
-    @worker.task("a")
-    def d() -> None:
-        pass
-
-    assert worker.names == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("signals", [True, False])
@@ -357,24 +341,6 @@ async def test_an_async_callback_that_cancels_itself_has_failed(akit: AsyncShard
     assert [dead.name async for dead in tasks.dead("q")] == ["gives_up"]
 
 
-def test_a_task_that_takes_long_is_leased_again(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shardkit.queues.worker, "LEAST_LEASE", 0.01)
-    worker = worker_of(face, "q", lease=0.4)
-    tasks = kit.queues(component="many")
-    others: list[Any] = []
-
-    def slow() -> None:  # longer than its lease
-        others.append(tasks.take("q", timeout=1.2))
-
-    worker.register("slow", slow)
-    tasks.enqueue("q", "slow")
-    assert face.run(worker.run(burst=True)) == WorkerSummary(done=1)
-    assert others == [None]
-    assert tasks.counts("q") == NOTHING
-
-
 def test_a_task_that_somebody_else_took_meanwhile_is_told_of(face: Face, kit: ShardKit) -> None:
     worker = worker_of(face, "q")
     tasks = kit.queues(component="many")
@@ -568,27 +534,6 @@ def test_only_tasks_that_may_be_queued_are_said_to_be(mortal: tuple[Face, LocalS
             face.run(tasks.enqueue("q", "x"))
 
 
-@pytest.mark.parametrize("failures", [1, TRIES - 1])
-def test_an_outcome_is_reported_again_until_its_server_is_back(
-    mortal: tuple[Face, LocalServer], short_pauses: None, failures: int
-) -> None:
-    face, server = mortal
-    worker = worker_of(face, "q", component="own")
-    failed: list[Any] = []
-
-    def after(found: Any) -> None:
-        failed.append(found)
-        if len(failed) == failures:
-            server.restart()
-
-    hooked(worker, "_acknowledge", after)
-    worker.register("kills", server.kill)
-    face.run(worker.tasks.enqueue("q", "kills"))
-    summary = face.run(worker.run(burst=True))
-    assert (summary.done, summary.errors) == (1, 0)
-    assert [isinstance(each, ShardErrors) for each in failed] == [True] * failures + [False]
-
-
 def test_an_outcome_that_cannot_be_reported_is_said_and_the_worker_goes_on(
     mortal: tuple[Face, LocalServer], short_pauses: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -771,31 +716,3 @@ def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
     assert not any(renewed[:2])
     assert any(renewed)
     assert "could not report that it still runs: " in caplog.text
-
-
-def test_each_task_is_one_line_of_the_log(
-    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
-) -> None:
-    worker = worker_of(face, "q")
-
-    @worker.task()
-    def fine() -> None:
-        pass
-
-    @worker.task()
-    def fails() -> None:
-        raise ValueError("no")
-
-    tasks = kit.queues(component="many")
-    tasks.enqueue("q", "fine", id="a")
-    tasks.enqueue("q", "fails", id="b")
-    server_of(kit, "many", "q").hset("queues:{q}:attempts", "b", 1)
-    with caplog.at_level(logging.INFO, "shardkit.queues"):
-        face.run(worker.run(burst=True))
-    done, failed = caplog.records[:2]
-    assert done.levelno == logging.INFO
-    assert re.fullmatch(r"task fine \(q a\) done in \d+\.\d{3} s", done.getMessage())
-    assert failed.levelno == logging.WARNING
-    assert failed.getMessage() == "task fails (q b, attempt 2) failed: ValueError: no"
-    assert failed.exc_info is not None
-    assert isinstance(failed.exc_info[1], ValueError)

@@ -11,19 +11,16 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, clocked, keys_of
+from faces import Face, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import (
     CommandRefused,
     InvalidArgumentError,
-    ParameterMismatchError,
     QuerySyntaxError,
-    ShardCountError,
     ShardErrors,
 )
-from shardkit.search import Analyzer, PartInfo, Range, Word
-from shardkit.search.documents import SearchCursor, read_cursor
+from shardkit.search import PartInfo, Range, Word
 
 ATTRIBUTES = {"votes": "number", "day": "date", "lang": "text"}
 
@@ -130,69 +127,6 @@ def test_a_cached_result_does_not_change_with_the_documents(face: Face) -> None:
         face.run(index.index(wanted[4], "x", {"votes": int(wanted[4]), "lang": "a"}))
 
 
-def test_pages_after_a_cached_result_keep_its_weights(face: Face) -> None:
-    index = opened(face)
-    face.run(index.index_many([(f"{n}", "x y " * (n + 1) + "z " * 9) for n in range(9)]))
-    whole = face.run(index.search("x"))
-    first = face.run(index.search("x", limit=3, cache=30))
-    second = face.run(index.search("x", offset=3, limit=3, result=first.result))
-    face.run(index.index_many([(f"x{n}", "other") for n in range(20)]))
-    third = face.run(index.search("x", limit=3, cursor=second.cursor))
-    found = [(hit.id, hit.value) for page in (first, second, third) for hit in page]
-    assert found == [(hit.id, hit.value) for hit in whole]
-
-
-def test_the_query_runs_again_when_its_cached_result_expired(face: Face, kit: ShardKit) -> None:
-    index = opened(face)
-    face.run(index.index_many([(str(n), "x", {"votes": n}) for n in range(9)]))
-    first = face.run(index.search("x", sort="votes", limit=3, cache=30))
-    for n in range(4):
-        client: Any = kit.client("few", n)
-        kept = list(client.scan_iter("*:q:*"))
-        assert [0 < client.ttl(key) <= 30 for key in kept] == [True]
-        if n == 2:
-            client.delete(*kept)
-    again = face.run(index.search("x", sort="votes", offset=3, limit=3, result=first.result))
-    assert ids(again) == ["3", "4", "5"]
-    assert again.result not in (None, first.result)
-
-
-def test_counts_of_words_are_read_once(face: Face) -> None:
-    now = [100.0]
-    index = opened(Face(clocked(face.kit, monotonic=lambda: now[0]), face.runner))
-    face.run(index.index_many([(str(n), f"x y{n}") for n in range(4)]))
-
-    def exchanges(query: str, **options: Any) -> int:
-        return len(list(Exchanges(face, index.deferred.search(query, **options))))
-
-    assert exchanges("x", sort="votes") == 1
-    assert exchanges("x") == 2
-    assert exchanges("x") == 1
-    now[0] += 9
-    assert exchanges("x") == 1  # and brings new ones
-    now[0] += 9
-    assert exchanges("x") == 1
-    now[0] += 11
-    assert exchanges("x") == 2
-    assert exchanges("x y1") == 2
-    assert exchanges("y1") == 1
-    assert exchanges("y* -x", sort="votes") == 2
-
-
-def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardKit) -> None:
-    face.run(opened(face).index("a", "x"))
-    for other in ({"phrases": False}, {"analyzer": Analyzer(stop_words=set())}, {"chunk": 8}):
-        index = opened(face, **other)
-        with pytest.raises(ParameterMismatchError, match="created with other parameters"):
-            face.run(index.search("x"))
-        with pytest.raises(ParameterMismatchError, match="s:meta: 's' was created with other"):
-            face.run(index.index("b", "y"))
-    assert face.run(opened(face, keep_text=False).count()) == 1
-    with pytest.raises(ShardCountError, match="this call says 4: it would look up keys on"):
-        face.run(opened(face, "other", component="many", parts=4).index("a", "x"))
-    assert keys_of(kit, "many") == set()
-
-
 def test_an_index_has_by_default_as_many_parts_as_its_component_has_shards(face: Face) -> None:
     for component, parts in (("many", 16), ("few", 4), ("one", 4)):
         index = face.kit.search("d", component=component)
@@ -290,14 +224,12 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         ({"facets": "votes"}, "facets='votes'; give a list of names"),
         ({"facets": ["color"]}, "attribute 'color' is unknown"),
         ({"cursor": "nonsense"}, "cursor='nonsense'"),
-        ({"cursor": read_cursor("s", cursor)._replace(value="x").token()}, "cursor='.*give what"),
         ({"result": cursor}, "result="),
         ({"cursor": cursor, "offset": 3}, "give the cursor alone"),
         ({"cursor": cursor, "sort": "votes"}, "another query or order"),
         ({"query": "y1", "cursor": cursor}, "another query or order"),
         ({"query": "\ud800"}, r"query='\\ud800', position 0: not a character"),
         ({"query": "\ud800", "plain": True}, "position 0: not a character"),
-        ({"session": 7, "cursor": SearchCursor("", 3, 1.0, "", None).token()}, "session=7"),
     ]
     for options, message in wrong:
         options = {"query": "x", **options}
@@ -351,31 +283,10 @@ def test_forged_cursors_are_refused_or_read(face: Face, what: str) -> None:
     assert {total(text) for text in texts} == {9, None}
 
 
-def test_what_people_type_is_searched_for(face: Face) -> None:
-    index = face.kit.search("s", component="few")
-    texts = {"a": 'Re: your mail about the 3.5" disk', "b": "see http://example.org", "c": "(large"}
-    face.run(index.index_many(texts.items()))
-    typed = {
-        'RE: disk 3.5"': ["a"],
-        "http://example.org": ["b"],
-        "(Large": ["c"],
-        "-": [],
-        "x: y": [],
-    }
-    for query, found in typed.items():
-        assert ids(face.run(index.search(query, plain=True))) == found
-        assert ids(face.run(index.page(query, plain=True))) == found
-        assert [hit.id for hit in face.list(index.all(query, plain=True))] == found
-        assert face.run(index.count(query, plain=True)) == len(found)
-
-
-def test_expansions_of_prefixes_and_facets_are_bounded(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expansions_of_prefixes_and_facets_are_bounded(kit: ShardKit, lower: Any) -> None:
     index = kit.search("s", component="few", attributes=ATTRIBUTES)
     index.index_many([(str(n), f"x y{n:02}", {"lang": str(n)}) for n in range(30)])
-    monkeypatch.setattr("shardkit.search.searcher.MAX_EXPANSIONS", 12)
-    monkeypatch.setattr("shardkit.search.searcher.MAX_FACET_VALUES", 5)
+    lower(search_expansions=12, search_facet_values=5)
     assert index.count("y0*") == 10
     with pytest.raises(InvalidArgumentError, match="more than 12 words begin with y"):
         index.search("y*")

@@ -10,8 +10,7 @@ from faces import Exchanges, Face
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, ParameterMismatchError
 from shardkit.operations import Page
-from shardkit.search import Analyzer, English, check
-from shardkit.search.documents import join_values, value_term
+from shardkit.search import Analyzer, English
 from shardkit.search.schema import parameters_of, stored_parameters
 
 STATE = "{s:0}:state"
@@ -66,6 +65,7 @@ LOST = {
 }
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("lost", sorted(LOST))
 def test_without_its_state_a_part_is_neither_read_nor_written(
     face: Face, index: Any, client: Any, lost: str
@@ -202,10 +202,9 @@ def test_a_check_names_what_is_damaged_in_an_index(face: Face, index: Any, clien
 
 
 def test_a_check_in_small_pieces_looks_at_everything(
-    face: Face, index: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+    face: Face, index: Any, client: Any, lower: Any
 ) -> None:
-    monkeypatch.setattr(check, "_WORDS_PER_CALL", 50)
-    monkeypatch.setattr(check, "_POSTINGS_PER_CALL", 50)
+    lower(index_check=50)
     assert face.list(index.check()) == []
     lost = ["{s:0}:d:d000", "{s:0}:d:d077", "{s:0}:d:d149"]
     client.delete(*lost)
@@ -239,11 +238,6 @@ def test_a_document_that_says_anothers_number_is_neither_replaced_nor_removed(
 def read(kit: ShardKit, component: str, shards: int) -> dict[str, str] | None:
     [found] = kit.together(stored_parameters(component, "docs", shards))
     return found
-
-
-def test_values_have_the_words_that_earlier_releases_gave_them() -> None:
-    assert value_term(1, b"en") == b"\x011J/hz7y9iAal0UHge"
-    assert value_term(2, join_values([b"en", b"de"])) == b"\x0127WcFHSr5Conm3KlQ"
 
 
 @pytest.mark.parametrize(

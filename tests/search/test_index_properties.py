@@ -24,11 +24,10 @@ from shardkit.search import (
     Prefix,
     Range,
     Word,
-    searcher,
 )
 
 BUDGET = settings(
-    max_examples=drawn(5, 15),
+    max_examples=drawn(4, 15),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()
@@ -99,11 +98,10 @@ weights = st.dictionaries(
 
 
 @pytest.fixture(params=["one_call", "slices"], autouse=True)
-def work(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def work(request: pytest.FixtureRequest, lower: Any) -> None:
     """How much a script does in a call: everything, or as little as it can."""
     if request.param == "slices":
-        for limit in ("WORK_PER_CALL", "HITS_PER_CALL", "WORDS_PER_CALL"):
-            monkeypatch.setattr(searcher, limit, 1)
+        lower(search_work=1, search_hits=1, search_words=1)
 
 
 def filled(run: Any, kit: ShardKit, model: ModelIndex, steps: list[Any]) -> list[Any]:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face
+from faces import Exchanges, Face, drawn
 
 from shardkit import ShardKit
-from shardkit.search import parts, searcher
 from shardkit.search.parts import IndexPart
 
 WORDS = [f"w{n}" for n in range(16)]
@@ -21,16 +20,10 @@ ATTRIBUTES = {"votes": "number", "lang": "text"}
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(lower: Any) -> None:
     """Documents of more than 8 words are written by 5 words, and removed by one."""
-    for name, value in (
-        ("TERMS_PER_CALL", 8),
-        ("WORDS_PER_SLICE", 5),
-        ("SLICE_MICROSECONDS", 30),
-        ("WRITE_MICROSECONDS", 10),
-        ("PENDING_SECONDS", 0),
-    ):
-        monkeypatch.setattr(parts, name, value)
+    lower(search_terms=8, search_slice_words=5, search_slice_time=30)
+    lower(search_write_time=10, search_pending=0)
 
 
 def opened(kit: Any) -> Any:
@@ -75,7 +68,7 @@ CHANGES: dict[str, tuple[list[str], Callable[[Any], Any], list[str]]] = {
 }
 
 
-@pytest.mark.long(2)
+@pytest.mark.long(1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_client_killed_between_two_exchanges_leaves_one_of_both_and_others_finish(
     kit: ShardKit, change: str
@@ -161,16 +154,17 @@ def test_words_that_were_lost_before_they_were_removed_are_found_and_a_rebuild_r
     assert index.words("w") == [("w1", 1), ("w2", 1)]
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("change", ["replaced", "replaced twice", "replaced by few words"])
 def test_a_document_that_is_replaced_while_a_query_continues_is_found_once(
-    face: Face, index: Any, kit: ShardKit, change: str, monkeypatch: pytest.MonkeyPatch
+    face: Face, index: Any, kit: ShardKit, change: str, monkeypatch: pytest.MonkeyPatch, lower: Any
 ) -> None:
     """It gets a number behind those that the query looks at."""
-    monkeypatch.setattr(searcher, "WORK_PER_CALL", 1)
+    lower(search_work=1)
     few = [(f"e{n}", "every") for n in range(60)]
     wanted = sorted([*dict(few), "long"])
     other, call = opened(kit), IndexPart.call
-    for at in range(10):
+    for at in range(drawn(5, 10)):
         other.delete()
         other.index_many(few[:40])
         other.index("long", " ".join([*WORDS, "every"]), {"votes": 1, "lang": "en"})

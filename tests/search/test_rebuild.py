@@ -11,7 +11,7 @@ from faces import Exchanges, Face, clocked
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.search import AllOf, AnyOf, Node, Not, Word, parts, searcher, unparse
+from shardkit.search import AllOf, AnyOf, Node, Not, Word, unparse
 
 STATE = "{s:0}:state"
 OPTIONS: dict[str, Any] = {
@@ -175,6 +175,7 @@ LOST: dict[str, Any] = {
 }
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("how", LOST)
 def test_a_document_that_is_lost_is_given_up_only_if_that_is_said(
     face: Face, kit: ShardKit, how: str
@@ -191,6 +192,7 @@ def test_a_document_that_is_lost_is_given_up_only_if_that_is_said(
     assert face.list(index.check()) == []
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("wrong", ["no id", "an id of two words", "a key of another type"])
 def test_a_word_whose_id_is_lost_is_given_up_only_if_that_is_said(
     face: Face, kit: ShardKit, wrong: str
@@ -217,6 +219,7 @@ def test_a_word_whose_id_is_lost_is_given_up_only_if_that_is_said(
     assert face.list(index.check()) == []
 
 
+@pytest.mark.long(1)
 def test_a_rebuild_that_is_interrupted_anywhere_is_begun_again(face: Face, kit: ShardKit) -> None:
     index, client = opened(face, keep_text=False), kit.client("one")
     fill(face, index)
@@ -346,11 +349,11 @@ def test_a_query_of_more_words_than_a_call_can_look_up_is_refused(face: Face, in
 
 
 def test_words_with_a_prefix_are_listed_some_at_a_time(
-    face: Face, index: Any, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    face: Face, index: Any, calls: Calls, lower: Any
 ) -> None:
     face.run(index.index("more", " ".join(f"long{n}" for n in range(2_000)) + " lo* l"))
     wanted = sorted(["l", "lo", *(f"long{n}" for n in range(2_000))])
-    monkeypatch.setattr(searcher, "WORDS_PER_CALL", 10)
+    lower(search_words=10)
     for prefix in ("long", "lon", "lo", "l", "long11"):
         expected = [word for word in wanted if word.startswith(prefix)]
         calls.reset()
@@ -393,26 +396,12 @@ def script_calls(calls: Calls, action: Callable[[], Any]) -> int:
     return calls.count
 
 
-def test_documents_are_written_in_slices_by_their_words_not_by_their_count(
-    face: Face, index: Any, calls: Calls
-) -> None:
-    def documents(words: int) -> list[tuple[str, str]]:
-        return [(f"n{n}", " ".join(f"v{n * i % 977}" for i in range(words))) for n in range(60)]
-
-    short = script_calls(calls, lambda: face.run(index.index_many(documents(5))))
-    long = script_calls(calls, lambda: face.run(index.index_many(documents(200))))
-    assert short == 1
-    assert long >= 60 * 200 / 1_500
-    assert face.run(index.count("v0")) == 60
-    assert face.run(index.count("every")) == COUNT
-
-
 def test_documents_are_removed_and_replaced_in_slices_by_what_their_words_take(
-    face: Face, index: Any, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    face: Face, index: Any, calls: Calls, lower: Any
 ) -> None:
     ids = [f"d{n:03}" for n in range(COUNT)]
     whole = script_calls(calls, lambda: face.run(index.remove_many(ids[:50])))
-    monkeypatch.setattr(parts, "WRITE_MICROSECONDS", 1)
+    lower(search_write_time=1)
     assert whole == 1
     assert script_calls(calls, lambda: face.run(index.remove_many(ids[50:100]))) == 50
     replaced = [(doc_id, "every changed", {"lang": "fr"}) for doc_id in ids[90:130]]

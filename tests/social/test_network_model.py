@@ -12,7 +12,6 @@ from faces import Face, drawn, faced
 from social_helpers import Model, act, compare, drain, opened, populate, seen
 
 from shardkit import ShardMap
-from shardkit.queues import Worker
 
 
 @pytest.mark.parametrize("component", ["many", "few", "one"])
@@ -96,18 +95,3 @@ def test_passes_are_tasks_and_the_drained_queue_leaves_the_model(face: Face) -> 
     assert face.run(queues.length("social")) > 0
     drain(face, queues, network)
     compare(face, network, model)
-
-
-def test_a_worker_calls_what_the_network_says(shard_map: ShardMap) -> None:
-    with faced("blocking", shard_map) as face:
-        queues = face.kit.queues(component="one")
-        network = opened(face, queues=queues, pass_size=2, fan_out_limit=0)
-        model = populate(face, network, users=30)
-        for uid in model.users[1:]:
-            network.follow(uid, model.users[0])
-        status = network.post(model.users[0], "to all")
-        assert queues.length("social") == 1
-        Worker(queues, "social", network.callbacks).run(burst=True)
-        model.posts[status] = model.users[0]
-        model.follows = {(uid, model.users[0]) for uid in model.users[1:]}
-        compare(face, network, model)

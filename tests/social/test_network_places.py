@@ -1,4 +1,4 @@
-"""A network elsewhere: on a cluster, before a disk, and over servers of which one is killed."""
+"""A network before a disk, and over servers of which one is killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from arranged import ask, map_of
-from faces import Face, answer, faced
+from faces import Face, answer, drawn, faced
 from social_helpers import LIMITS, USER, act, compare, opened, populate, seen, stopped, stopping
 
 from shardkit import ShardMap
@@ -25,16 +25,6 @@ components:
 """
 
 
-def test_a_network_over_a_cluster(cluster_map: ShardMap) -> None:
-    with faced("blocking", cluster_map) as face:
-        network = opened(face, "cluster")
-        model = populate(face, network)
-        dice = random.Random(7)
-        for _ in range(80):
-            act(face, network, model, dice)
-        compare(face, network, model)
-
-
 @pytest.mark.parametrize("limit", [None, 3])
 def test_a_network_before_a_disk(face: Face, tmp_path: Path, limit: int | None) -> None:
     """Redis has the latest three statuses only, or all; the disk has them all."""
@@ -42,7 +32,7 @@ def test_a_network_before_a_disk(face: Face, tmp_path: Path, limit: int | None) 
     network = opened(face, store=store, status_limit=limit)
     model = populate(face, network)
     dice = random.Random(limit)
-    for _ in range(80):
+    for _ in range(drawn(40, 80)):
         act(face, network, model, dice)
     compare(face, network, model)
     assert store.get_many(model.posts).keys() == model.posts.keys()

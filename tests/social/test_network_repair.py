@@ -13,8 +13,6 @@ from faces import Exchanges, Face, answer, faced, holder
 from social_helpers import USER, compare, opened, populate, seen, stopping
 
 from shardkit import DamagedDataError, ShardKit, ShardMap
-from shardkit.operations import Command
-from shardkit.social import repair
 
 
 def record(kit: Any, network: Any, kind: str, id_: int) -> tuple[Any, str]:
@@ -44,8 +42,8 @@ def test_reconciling_sets_every_counter_to_what_is_there(
         client.hset(key, name, damage) if damage is not None else client.hdel(key, name)
     its_list.hset(list_key, "following", damage or "7")
     wrong = int(damage) if damage in ("99", "0") else 0
-    changed = run(network.reconcile(ada))._asdict()
-    assert {name: changed[name] for name in right} == {
+    changed = run(network.reconcile(ada))
+    assert {name: getattr(changed, name) for name in right} == {
         name: count - wrong for name, count in right.items()
     }
     assert {name: int(client.hget(key, name) or -1) for name in right} == right
@@ -53,36 +51,6 @@ def test_reconciling_sets_every_counter_to_what_is_there(
     assert run(network.get_list(model.lists[0])).following == 2
     assert not any(run(network.reconcile(ada)))
     compare(face, network, seen(face, network, model.users, model.lists))
-
-
-def test_reconciling_takes_no_part_for_another(face: Face, kit: ShardKit) -> None:
-    network = opened(face)
-    run, layout = face.run, network.layout
-    ada = run(network.create_user("ada", "Ada"))
-    uid = ada
-    while layout.part(uid, ada) != 0:
-        uid = run(network.create_user(f"user{uid}", "User"))
-    run(network.follow(uid, ada))
-    clock = layout.of_relations("clock", 0)  # ahead of those of the others
-    kit.driver.link.send([Command(layout.relations(0), clock, ("SET", clock, 9 * 10**15))])
-    run(network.reconcile(ada))
-    assert run(network.get_user(ada)).followers == 1
-
-
-@pytest.mark.parametrize("damage", ["1 7", f"{9 * 10**15} 7", "nonsense", f"5 {9 * 10**12}", None])
-def test_reconciling_replaces_what_a_part_is_said_to_have(
-    face: Face, kit: ShardKit, damage: str | None
-) -> None:
-    network = opened(face)
-    run, users = face.run, populate(face, network, users=5, lists=0, followers=range(1, 4)).users
-    client, key = record(kit, network, "user", users[0])
-    for part in range(network.layout.relation_parts):
-        client.hset(key, f":f{part}", damage) if damage else client.hdel(key, f":f{part}")
-    run(network.reconcile(users[0]))
-    assert run(network.get_user(users[0])).followers == 3
-    run(network.follow(users[4], users[0]))  # and counting goes on
-    run(network.unfollow(users[1], users[0]))
-    assert run(network.get_user(users[0])).followers == 3
 
 
 def test_a_post_or_deletion_on_its_way_is_counted_once(shard_map: ShardMap) -> None:
@@ -159,30 +127,10 @@ def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) ->
     assert run(network.get_user(ada)).posts == 4
 
 
-def test_reconciling_removes_what_strangers_and_nobody_posted(face: Face, kit: ShardKit) -> None:
-    network = opened(face)
-    run, (ada, alan, eve, bob) = face.run, populate(face, network, users=4, lists=0).users
-    run(network.follow(ada, alan))
-    mine, strange = run(network.post(alan, "x")), run(network.post(eve, "x"))
-    own = run(network.post(ada, "x"))
-    lost = strange + 4 * 1000
-    home, pulled = network.layout.timeline(USER, ada), network.layout.pulled(ada)
-    client = holder(kit, "many", home)
-    client.zadd(home, {str(strange): 10**15, str(lost): 10**15})
-    client.zadd(home, {str(own): 10**15})  # one's own is no stranger's
-    marks = holder(kit, "many", pulled)
-    marks.zadd(pulled, {str(bob): 10**15})  # whose posts would be fetched
-    found = run(network.reconcile(ada))
-    assert (found.entries, found.accounts) == (1, 2)
-    assert set(client.zrange(home, 0, -1)) == {b"%d" % mine, b"%d" % own}
-    assert not marks.exists(pulled)
-    assert not any(run(network.reconcile(ada)))
-
-
 def test_the_marks_of_all_whom_an_account_follows_are_corrected(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr(repair, "AT_ONCE", 3)  # of the nine that it follows
+    lower(social_at_once=3)  # of the nine that it follows
     network = opened(face, "one")
     run, (ada, *others) = face.run, populate(face, network, users=10, lists=0).users
     for uid in others:
@@ -296,18 +244,6 @@ def test_a_trimmed_timeline_is_complete_after_a_relation_ended(
     assert [status.id for status in run(timeline(owner, limit=100))] == left
 
 
-def test_a_refill_leaves_out_whose_posts_are_fetched(face: Face, kit: ShardKit) -> None:
-    network = opened(face)
-    # the first one's posts are fetched, the second one's pushed
-    run, users = face.run, populate(face, network, users=9, lists=0, followers=range(2, 9)).users
-    run(network.follow(users[2], users[1]))
-    fetched, pushed = run(network.post(users[0], "x")), run(network.post(users[1], "x"))
-    run(network.reconcile(users[2]))
-    home = network.layout.timeline(USER, users[2])
-    assert holder(kit, "many", home).zrange(home, 0, -1) == [str(pushed).encode()]
-    assert [status.id for status in run(network.home(users[2]))] == [pushed, fetched]
-
-
 def exchanges(kit: ShardKit, call: Any) -> int:
     """How many scripts and reads of followers and homes a deferred call takes."""
     steps, count = call, 0
@@ -324,27 +260,6 @@ def exchanges(kit: ShardKit, call: Any) -> int:
 def _key(command: Any) -> bytes:
     key = getattr(command, "key", "")
     return key.encode() if isinstance(key, str) else bytes(key)
-
-
-def test_deleting_what_readers_fetch_visits_none_of_them(shard_map: ShardMap) -> None:
-    with faced("blocking", shard_map) as face:
-        network = opened(face)
-        users = populate(face, network, users=12, lists=0).users
-        pushed = network.post(users[0], "pushed")
-        for uid in users[1:9]:
-            network.follow(uid, users[0])
-        fetched = [network.post(users[0], f"fetched {n}") for n in range(3)]
-        assert exchanges(face.kit, network.deferred.delete_status(users[0], fetched[0])) == 0
-        assert exchanges(face.kit, network.deferred.delete_status(users[0], pushed)) > 0
-        compare(face, network, seen(face, network, users, []))
-        for uid in users[1:7]:  # pushed again: what was fetched is copied to the homes
-            network.unfollow(uid, users[0])
-        assert exchanges(face.kit, network.deferred.delete_status(users[0], fetched[1])) > 0
-        for uid in users[1:7]:  # fetched again, in another version
-            network.follow(uid, users[0])
-        assert exchanges(face.kit, network.deferred.delete_status(users[0], fetched[2])) > 0
-        assert network.get_user(users[0]).posts == 0
-        compare(face, network, seen(face, network, users, []))
 
 
 def test_a_deletion_does_not_count_below_nothing(face: Face, kit: ShardKit) -> None:
@@ -572,12 +487,3 @@ def test_a_damaged_relation_names_the_part_that_has_it(
     with pytest.raises(DamagedDataError, match=f"^many:.*: {key} is damaged") as raised:
         face.run(network.followers(network.ada))
     assert raised.value.key == followers(network)
-
-
-def test_users_without_parameters_are_refused(face: Face, kit: ShardKit, network: Any) -> None:
-    holder(kit, "many", network.meta.key).delete(network.meta.key)
-    other = opened(face, parts=64)
-    with pytest.raises(DamagedDataError, match=r"social:meta is damaged: nothing.*rebuild\(\)"):
-        face.run(other.create_user("new", "New"))
-    face.run(opened(face).rebuild())
-    assert face.run(opened(face).create_user("new", "New"))

@@ -142,34 +142,6 @@ def test_the_error_of_a_post_that_was_stored_has_its_id(
     assert [each.id for each in run(network.profile(ada))] == [status]
 
 
-def test_the_error_of_tasks_that_may_be_queued_has_their_ids(
-    two_servers: tuple[Face, LocalServer],
-) -> None:
-    (face, server), run = two_servers, two_servers[0].run
-    tasks = face.kit.queues(component="timelines")
-
-    def produce() -> Iterator[NewTask]:
-        for n in range(1500):
-            if n == 1200:
-                server.kill()
-            yield NewTask("x", [n])
-
-    with pytest.raises(ShardErrors) as failed:
-        run(tasks.enqueue_many("q", produce()))
-    ids = failed.value.ids
-    assert f"queue them again with their ids ({ids[1000]}, " in str(failed.value)
-    assert len({*ids}) == 1500
-    server.restart()
-    for _ in range(2):
-        again = [NewTask("x", [n], id=id_) for n, id_ in enumerate(ids)]
-        run(tasks.enqueue_many("q", again))
-    assert run(tasks.length("q")) == 1500
-    server.kill()
-    with pytest.raises(ShardErrors) as failed:
-        run(tasks.enqueue("q", "x", id="mine"))
-    assert failed.value.ids == ("mine",)
-
-
 def test_the_error_of_a_task_that_is_invalid_has_the_ids_of_those_before(face: Face) -> None:
     tasks = face.kit.queues(component="one")
     some = [NewTask("x", [n]) for n in range(1000)]
@@ -207,17 +179,6 @@ def test_an_id_that_exists_is_not_handed_out_again(
         key = f"ids:{{social:u{part}}}"
         count = int(holder(kit, "many", key).get(key) or 0)
         assert count == max([0, *(id_ for id_ in ids if id_ % 4 == part)]) // 4
-
-
-def test_a_count_of_another_type_is_replaced(face: Face, network: Any, kit: ShardKit) -> None:
-    ada = face.run(network.create_user("ada", "Ada"))
-    key = f"ids:{{social:u{ada % 4}}}"
-    client = holder(kit, "many", key)
-    client.delete(key)
-    client.rpush(key, "x")
-    status = face.run(network.post(ada, "x"))
-    assert status % 4 == ada % 4
-    assert face.run(network.post(ada, "y")) == status + 4
 
 
 OPERATIONS: dict[str, Callable[[Any, Model], Any]] = {

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from faces import Face, faced, holder, keys_of
+from faces import Face, faced, keys_of
 from social_helpers import USER, compare, drain, opened, populate, seen
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
 from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor
-from shardkit.social.delivery import MARK, FanOutJob
-from shardkit.social.relations import mode_change_note
 
 
 @pytest.fixture
@@ -134,21 +132,6 @@ def test_an_account_follows_and_mutes_no_more_than_its_limit(face: Face) -> None
     assert [run(network.create_list(ada, "l")) is None for _ in range(2)] == [False, True]
 
 
-def test_relations_are_where_the_router_looks(shard_map: ShardMap) -> None:
-    with faced("blocking", shard_map) as face:
-        network = opened(face)
-        ada, alan = populate(face, network, users=2, lists=0).users
-        network.follow(ada, alan)
-        router = face.kit.id_pair_sharded("many", shards=16)
-        part = router.shard_of(ada, alan)
-        keys = {key.decode() for key in router[alan, ada].scan_iter(f"*:{{social:{part}}}:*")}
-        assert keys == {f"following:{{social:{part}}}:{ada}", f"followers:{{social:{part}}}:{alan}"}
-        timelines = face.kit.key_sharded("many")
-        key = network.layout.timeline(USER, ada)
-        status = network.post(alan, "x")
-        assert timelines[key].zrange(key, 0, -1) == [str(status).encode()]
-
-
 def test_other_parameters_are_refused(face: Face, network: Any) -> None:
     face.run(network.create_user("ada", "Ada"))
     with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
@@ -187,18 +170,6 @@ def test_every_method_compares_the_parameters(face: Face, network: Any) -> None:
     for name, args in CALLS.items():
         with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
             face.run(getattr(opened(face, parts=8), name)(*args))
-
-
-@pytest.mark.parametrize("task", ["backfill", "fan-out"])
-def test_a_task_that_comes_first_stores_the_parameters(face: Face, network: Any, task: str) -> None:
-    if task == "backfill":
-        face.run(network.backfill("user", 1))
-    else:
-        note = mode_change_note(1)
-        job = FanOutJob.begin(MARK, 1, network.layout.relation_parts, note, version="9")
-        face.run(network.resume_fan_out(*job))
-    with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
-        face.run(opened(face, parts=8).get_user(7))
 
 
 def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face: Face) -> None:
@@ -326,55 +297,3 @@ def test_a_result_is_true_if_the_call_changed_something() -> None:
     assert [result for result in FollowResult if result] == [FollowResult.FOLLOWED]
     assert [result for result in BlockResult if result] == [BlockResult.BLOCKED]
     assert [result for result in MuteResult if result] == [MuteResult.MUTED]
-
-
-def test_a_user_s_lists_come_in_the_order_in_which_they_were_made(
-    face: Face, network: Any, kit: ShardKit
-) -> None:
-    run, (ada, alan) = face.run, populate(face, network, users=2, lists=0).users
-    assert run(network.lists(ada)) == []
-    names = ["z", "a", "m", "Ünï"]
-    ids = [run(network.create_list(ada, name)) for name in names]
-    other = run(network.create_list(alan, "alan's"))
-    found = run(network.lists(ada))
-    assert [(each.id, each.name, each.owner) for each in found] == [
-        (id_, name, ada) for id_, name in zip(ids, names, strict=True)
-    ]
-    assert [each.following for each in found] == [0] * 4
-    assert sorted(each.created for each in found) == [each.created for each in found]
-    assert [each.id for each in run(network.lists(alan))] == [other]
-    key = network.layout.owned("list", ids[1])
-    holder(kit, "many", key).delete(key)  # lost: the others are still shown
-    assert [each.id for each in run(network.lists(ada))] == [ids[0], *ids[2:]]
-    assert run(network.lists(10**6)) == []
-
-
-def mode_of(kit: ShardKit, network: Any, uid: int) -> tuple[str, int]:
-    """A user's mode, and its version."""
-    key = network.layout.owned("user", uid)
-    mode, version = holder(kit, "many", key).hmget(key, ":mode", ":version")
-    return (mode or b"").decode(), int(version or 0)
-
-
-def test_crossing_the_limit_ends_in_the_mode_with_all_readers_marked(
-    face: Face, network: Any, kit: ShardKit
-) -> None:
-    run, users = face.run, populate(face, network, users=8, lists=0, followers=range(1, 6)).users
-    assert mode_of(kit, network, users[0]) == ("", 0)
-    run(network.follow(users[6], users[0]))  # the sixth
-    mode, version = mode_of(kit, network, users[0])
-    assert (mode, version > 0) == ("pull", True)
-    for uid in users[1:7]:
-        key = network.layout.pulled(uid)
-        score = holder(kit, "many", key).zscore(key, str(users[0]))
-        assert score == version
-    run(network.unfollow(users[6], users[0]))
-    run(network.unfollow(users[5], users[0]))
-    assert mode_of(kit, network, users[0]) == ("pull", version)  # four are not few enough
-    run(network.unfollow(users[4], users[0]))
-    mode, later = mode_of(kit, network, users[0])
-    assert (mode, later > version) == ("", True)
-    for uid in users[1:4]:
-        key = network.layout.pulled(uid)
-        assert not holder(kit, "many", key).exists(key)
-    assert run(network.pending(0)) == []

@@ -17,7 +17,6 @@ from shardkit import ShardMap
 from shardkit.local import LocalCluster, LocalServer
 
 DAY = date(2015, 5, 17)
-NEXT = DAY + timedelta(days=1)
 
 
 @pytest.fixture
@@ -31,52 +30,6 @@ def both_map(cluster: LocalCluster, own_server: LocalServer) -> ShardMap:
 def on_cluster(request: pytest.FixtureRequest, both_map: ShardMap) -> Iterator[Face]:
     with faced(request.param, both_map) as face:
         yield face
-
-
-def test_a_set_over_a_cluster(on_cluster: Face) -> None:
-    face = on_cluster
-    plan: dict[str, Any] = {"total": 1000, "part_size": 50, "members": int}
-    a, b = (face.kit.set(name, component="cluster", **plan) for name in "ab")
-    near = face.kit.set("{near}:1", component="cluster", **plan)
-    nearer = face.kit.set("{near}:2", component="cluster", **plan)
-    single = face.kit.set("c", component="single", **plan)
-    for members, numbers in [
-        (a, range(400)),
-        (b, range(200, 600)),
-        (near, range(300)),
-        (nearer, range(100, 300)),
-        (single, range(250)),
-    ]:
-        assert face.run(members.sadd_many(numbers)) == len(numbers)
-        assert face.run(members.scard()) == len(numbers)
-    assert sorted(face.run(a.sinter(b))) == list(range(200, 400))
-    assert sorted(face.run(near.sdiff(nearer))) == list(range(100))
-    assert sorted(face.run(single.sinter(a, b, near))) == list(range(200, 250))
-    assert face.run(b.sdiffstore(a, b)) == 200
-    assert face.run(nearer.sunionstore(near, nearer)) == 300
-    assert face.run(single.sinterstore(a, near)) == 300
-    assert face.run(a.delete()) is True
-    assert face.run(a.scard()) == 0
-
-
-@pytest.mark.parametrize("precision", ["exact", "60-bit", "compact", "bitmap"])
-def test_visitors_are_counted_over_a_cluster(on_cluster: Face, precision: str) -> None:
-    face = on_cluster
-    given = {"part_size": 50} if precision == "bitmap" else {"part_size": 50, "first_day": 200}
-    visitors: Any = face.kit.unique_visitors(
-        precision, component="cluster", precision=precision, **given
-    )
-    known: list[Any] = [*range(300)] if precision == "bitmap" else sessions(300)
-    assert face.run(visitors.visit_many(known[:200], DAY)) == 200
-    assert face.run(visitors.visit_many(known[150:], NEXT)) == 150
-    assert face.run(visitors.visit(known[0], DAY)) is False
-    assert face.run(visitors.visit(known[0], NEXT)) is True
-    assert face.run(visitors.recount(DAY)) == face.run(visitors.count(DAY)) == 200
-    assert face.run(visitors.count_union([DAY, NEXT])) == 300
-    assert face.run(visitors.count_intersection([DAY, NEXT])) == 51
-    assert len(face.list(visitors.ids(NEXT))) == 151
-    assert face.run(visitors.remove(DAY)) is True
-    assert face.run(visitors.remove(NEXT)) is True
 
 
 @pytest.mark.parametrize("name", ["far", "{near}"])

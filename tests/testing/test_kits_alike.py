@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-import redis.asyncio as aioredis
 from faces import Face, faced
-from redis.exceptions import NoScriptError, ResponseError
-from resources import bounded
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -20,15 +15,12 @@ from shardkit.admin import push
 from shardkit.errors import (
     CommandRefused,
     CrossShardError,
-    DamagedDataError,
     ShardErrors,
 )
 from shardkit.local import LocalServers
 from shardkit.network.connections import Connector
-from shardkit.operations import Command, Script, Shard, Transaction
-from shardkit.operations.commands import script_call
+from shardkit.operations import Script
 from shardkit.testing import MemoryServers
-from shardkit.testing.kits import built_in_map, empty, opened
 
 ADD = Script("add", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
@@ -46,7 +38,7 @@ def ground(request: pytest.FixtureRequest, servers: LocalServers) -> Ground:
 
 @pytest.fixture
 def kit(ground: Ground) -> Iterator[ShardKit]:
-    with opened(ShardKit, *ground) as kit:
+    with shardkit.connect(ground[0], connector=ground[1]) as kit:
         yield kit
 
 
@@ -74,89 +66,6 @@ def test_pipelines_split_and_merge(face: Face) -> None:
     assert isinstance(wrong, CommandRefused)
     assert "WRONGTYPE" in str(wrong) or "wrong kind of value" in str(wrong)
     assert right == 1
-
-
-async def test_decorators_hand_out_redis_pys_clients(kit: ShardKit) -> None:
-    @kit.sharded_connection("many", shards=16)
-    def put(conn: redis.Redis, key: str, value: str) -> Any:
-        return conn.set(key, value)
-
-    @kit.sharded_connection("many", key="key")
-    async def get(conn: aioredis.Redis, default: str, *, key: str) -> str:
-        found: bytes | None = await conn.get(key)
-        return default if found is None else found.decode()
-
-    @kit.redis_connection("one")
-    def count(conn: redis.Redis) -> Iterator[int]:
-        for _ in range(3):
-            yield conn.incr("n")
-
-    for n in range(30):
-        assert put(f"k{n}", str(n)) is True
-    assert await asyncio.gather(*(get("-", key=f"k{n}") for n in range(31))) == [
-        *map(str, range(30)),
-        "-",
-    ]
-    assert list(count()) == [1, 2, 3]
-    await kit.aclose()
-
-
-def test_scripts_are_loaded_where_they_are_missing(face: Face) -> None:
-    link = face.kit.driver.link
-    keys = [f"n{n}" for n in range(40)]
-    for turn in (1, 2, 3):
-        calls = [script_call("many", ADD, [key], [2]) for key in keys]
-        assert face.run(link.send(calls)) == [2 * turn] * 40
-        for n in range(16):
-            face.run(face.run(face.kit.client("many", n)).script_flush())
-    client = face.run(face.kit.client("one"))
-    with pytest.raises(NoScriptError, match="No matching script"):
-        face.run(client.evalsha(ADD.sha, 1, "n", 1))
-
-
-def test_transactions_are_whole_and_failures_are_values(face: Face) -> None:
-    incr = Command("one", "n", ("INCR", "n"))
-    wrong = Command("one", "n", ("LPUSH", "n", "x"))
-    call = script_call("one", ADD, ["n"], [5])
-    send = face.kit.driver.link.send
-    [done] = face.run(send([Transaction("one", "n", (incr, wrong, call))]))
-    assert [done[0], done[2]] == [1, 6]
-    assert isinstance(done[1], CommandRefused)
-    unknown = Command("one", "n", ("NOSUCH",))
-    aborted, after = face.run(send([Transaction("one", "n", (incr, unknown)), incr]))
-    assert isinstance(aborted, CommandRefused)
-    assert isinstance(aborted.error, ResponseError)
-    assert after == 7
-    shards = [Command(Shard("few", n), "k", ("INCR", "k")) for n in range(4)]
-    assert face.run(send(shards)) == [1, 1, 1, 1]
-
-
-def test_an_operations_failure_is_one_group(face: Face) -> None:
-    ids = face.kit.set("ids", component="one", total=100, members=int)
-    face.run(ids.sadd(7))
-    client = face.run(face.kit.client("one"))
-    face.run(client.delete(ids.key_of(7)))
-    face.run(client.set(ids.key_of(7), "no set"))
-    with pytest.raises(
-        DamagedDataError, match="ids:0 is damaged: a value of another type"
-    ) as raised:
-        face.run(ids.sadd(7))
-    cause = raised.value.__cause__
-    assert isinstance(cause, ShardErrors)
-    assert [type(error) for error in cause.exceptions] == [CommandRefused]
-    assert cause.exceptions[0].shard == "one"
-
-
-async def test_a_command_that_blocks_waits_beside_the_others(ground: Ground) -> None:
-    pop = Command("one", "q", ("BLPOP", "q", 10), block=10)
-    push = Command("one", "q", ("RPUSH", "q", "x"))
-    async with await shardkit.aconnect(ground[0], connector=ground[1]) as kit:
-        link = kit.driver.link
-        waiting = asyncio.create_task(link.send([pop]))
-        await asyncio.sleep(0.01)  # it has been sent; in either order both end
-        assert await link.send([push]) == [1]
-        assert await waiting == [[b"q", b"x"]]
-        assert await link.send([Command("one", "q", ("BLPOP", "q", 0.01), block=0.01)]) == [None]
 
 
 PRODUCTION = ShardMap.parse("""
@@ -192,21 +101,6 @@ def test_a_production_map_is_served_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
     assert [server.client(db=2).dbsize() for server in servers.servers] == [0] * 4
 
 
-def test_the_built_in_map_has_no_warnings() -> None:
-    assert built_in_map().warnings == ()
-
-
-def test_servers_of_every_kind_are_emptied() -> None:
-    with LocalServers(PRODUCTION, ports="free") as servers:
-        for _ in range(2):
-            with opened(shardkit.ShardKit, servers.shard_map) as kit:
-                added = [
-                    kit.set("ids", component=name, total=9).sadd("a") for name in kit.components()
-                ]
-                assert added == [1] * len(servers.shard_map.components)
-            empty(servers)
-
-
 def write_by_hand(servers: MemoryServers) -> None:
     with servers.config_server.client() as config:
         config.set("config:redis:unique", '{"host": "a.internal", "db": 99}')
@@ -236,15 +130,6 @@ def expected(conn: redis.Redis, day: str) -> object:
 @shardkit.sharded_connection("unique", 16)
 def visit(conn: redis.Redis, session: str) -> object:
     return conn.set(session, 1)
-
-
-async def test_an_async_kit_reads_entries_from_a_config_server_in_memory() -> None:
-    servers = MemoryServers()
-    write_by_hand(servers)
-    async with await shardkit.aconnect(servers.config_server.entry, connector=servers) as kit:
-        router = kit.key_sharded("unique", shards=16)
-        assert await router["a"].set("a", 1)
-        assert await (await kit.client("unique")).set("a", 1)
 
 
 @pytest.mark.parametrize("call", ["client", "pipeline", "router", "each"])
@@ -283,26 +168,6 @@ def test_a_map_is_pushed_to_a_config_server_in_memory() -> None:
         assert kit.key_sharded("plain")["a"].set("a", 1)
 
 
-def test_a_server_in_memory_has_every_database_that_is_used() -> None:
-    servers = MemoryServers(Path(__file__).parents[2] / "configs" / "production.yaml")
-    with shardkit.connect(servers.shard_map, connector=servers) as kit:
-        shards = [shard for name in kit.components() for shard in kit.component(name).all_shards()]
-        stored = [kit.client(*shard).set(str(shard), 1) for shard in shards]
-    assert len(stored) > 256
-    assert all(stored)
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_database_is_selected_by_its_number_over_either_protocol(protocol: int) -> None:
-    server = MemoryServers().server("a.internal:6379")
-    with server.client(db=4000, protocol=protocol) as client:
-        assert client.set("a", 1)
-        assert client.select(20)
-        assert client.get("a") is None
-        with pytest.raises(redis.ResponseError, match="DB index is out of range"):
-            client.select(-1)
-
-
 @pytest.mark.parametrize(
     "entry",
     [
@@ -317,18 +182,3 @@ def test_a_server_gives_the_entry_that_leads_to_it(entry: dict[str, Any]) -> Non
     servers = MemoryServers()
     server = servers.server(shardkit.Entry(entry))
     assert servers.server(server.entry) is server
-
-
-def test_servers_in_memory_match_patterns_in_linear_time() -> None:
-    memory = MemoryServers(ShardMap.parse("components: {one: {entry: {port: 7001}}}"))
-    pattern, name = "*a" * 50 + "b", "a" * 10_000
-    with shardkit.connect(memory.shard_map, connector=memory) as kit:
-        client: Any = kit.client("one")
-        client.set(name, 1)
-        client.sadd("names", name)
-        with bounded(seconds=5), client.pubsub() as listener:
-            assert client.keys(pattern) == list(client.sscan_iter("names", pattern)) == []
-            listener.psubscribe(pattern)
-            assert client.publish(name, "x") == 0
-            assert client.pubsub_channels(pattern) == []
-        assert client.keys("*a" * 50) == [name.encode()]

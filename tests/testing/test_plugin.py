@@ -11,7 +11,6 @@ import fakeredis
 import pytest
 
 import shardkit
-from shardkit.testing import kits
 
 pytest_plugins = ["pytester"]
 
@@ -23,7 +22,7 @@ QUIET = ["-pno:cacheprovider", "-pno:xdist", "-pno:hypothesispytest", "-pno:rand
 NO_LOOPS = ["-pno:asyncio", "-pno:anyio"]
 
 # pytester has every run in this process import anew what was not imported before it.
-IMPORTED = (fakeredis, kits, shardkit.connect)
+IMPORTED = (fakeredis, shardkit.testing.MemoryServers, shardkit.connect)
 
 
 def run(pytester: pytest.Pytester, *args: str, loops: str = "") -> pytest.RunResult:
@@ -85,32 +84,6 @@ def test_servers_that_a_test_killed_or_paused_run_again_for_the_next(
             assert all(client.ping() for client in shardkit_kit.key_sharded("unique"))
         """,
         count=2,
-    )
-
-
-def test_faults_are_ordered_from_the_memory_servers(pytester: pytest.Pytester) -> None:
-    passed(
-        pytester,
-        """
-        import pytest, shardkit
-
-        def test_a_shard_is_down(memory_kit, memory_servers):
-            ids = memory_kit.set("ids", component="timelines", total=10_000, members=int)
-            ids.sadd_many(range(100))
-            memory_servers.server_of("timelines", 1).down()
-            with pytest.raises(shardkit.ShardErrors):
-                ids.scard()
-
-        def test_it_is_up_again(memory_kit):
-            assert memory_kit.set("ids", component="timelines", total=9, members=int).scard() == 0
-
-        def test_no_such_shard(memory_servers):
-            with pytest.raises(shardkit.ConfigError, match="config:redis:timelines:8 is missing"):
-                memory_servers.server_of("timelines", 8)
-            with pytest.raises(shardkit.ConfigError, match="choose one of: timelines, unique"):
-                memory_servers.server_of("nope")
-        """,
-        count=3,
     )
 
 
@@ -198,10 +171,6 @@ def test_async_kits_serve_tests_without_any_plugin(pytester: pytest.Pytester) ->
     )
 
 
-def test_an_unused_async_kit_costs_no_loop(pytester: pytest.Pytester) -> None:
-    passed(pytester, "def test_nothing(async_memory_kit, shardkit_async_kit): pass", count=1)
-
-
 @pytest.mark.parametrize(
     ("ini", "named", "placed", "args"),
     [
@@ -224,35 +193,6 @@ def test_the_map_is_named_in_the_configuration_or_on_the_command_line(
             assert memory_kit.client('mine', 3).ping() and shardkit_kit.client('mine', 3).ping()
     """
     passed(pytester, source, "--rootdir=.", *args, count=1)
-
-
-def test_a_map_that_is_not_there_is_an_error_that_names_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_map(memory_kit): pass")
-    result = run(pytester, "--shardkit-map=nowhere.yaml")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*ConfigError: *nowhere.yaml: cannot be read: *"])
-
-
-def test_a_projects_own_fixture_gives_the_map(pytester: pytest.Pytester) -> None:
-    pytester.path.joinpath("my.yaml").write_text(MAP)
-    pytester.makeconftest("""
-        from pathlib import Path
-        import pytest
-
-        @pytest.fixture(scope="session")
-        def shardkit_map():
-            return Path(__file__).parent / "my.yaml"
-    """)
-    passed(
-        pytester,
-        """
-        def test_map(memory_kit, shardkit_kit, memory_servers):
-            assert memory_kit.components() == shardkit_kit.components() == ["mine"]
-            memory_kit.client("mine", 0).set("x", 1)
-            assert memory_servers.server("a.internal:6379").client().get("x") == b"1"
-        """,
-        count=1,
-    )
 
 
 def test_a_map_of_one_module_needs_servers_of_its_own(pytester: pytest.Pytester) -> None:
@@ -282,46 +222,6 @@ def test_a_map_of_one_module_needs_servers_of_its_own(pytester: pytest.Pytester)
     result = run(pytester)
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(["*must override shardkit_servers as well*"])
-
-
-def test_module_level_decorators_use_a_kit_that_a_fixture_makes_the_default(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(
-        app="""
-        import shardkit
-
-        @shardkit.sharded_connection("timelines", shards=8)
-        def post(conn, user, text):
-            return conn.rpush(f"home:{user}", text)
-
-        @shardkit.redis_connection("unique")
-        async def hits(conn):
-            return await conn.incr("hits")
-    """
-    )
-    pytester.makeconftest("""
-        import pytest
-        import shardkit
-
-        @pytest.fixture(autouse=True)
-        def default_kit(memory_kit):
-            shardkit.configure(memory_kit)
-            yield
-            shardkit.configure(None)
-    """)
-    passed(
-        pytester,
-        """
-        import asyncio, app, pytest
-
-        @pytest.mark.parametrize("turn", [1, 2])
-        def test_post(turn):
-            assert app.post(42, "hello") == 1
-            assert asyncio.run(app.hits()) == 1
-        """,
-        count=2,
-    )
 
 
 def test_each_worker_of_xdist_has_its_own_servers(pytester: pytest.Pytester) -> None:
@@ -368,17 +268,6 @@ print(*sorted(set(sys.modules) - before))
     )
     own = ["shardkit.lazy_names", "shardkit.testing", "shardkit.testing.plugin"]
     assert done.stdout.split() == own
-
-
-def test_the_fixtures_are_listed_with_what_they_are_for(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--fixtures", "-q")
-    listed = result.stdout.str()
-    for fixture in (
-        *("shardkit_map", "shardkit_servers", "shardkit_kit", "shardkit_async_kit"),
-        *("memory_servers", "memory_kit", "async_memory_kit"),
-    ):
-        assert f"\n{fixture} " in listed
-    assert "no docstring available" not in listed.partition("shardkit.testing.plugin")[2]
 
 
 def test_the_examples_of_the_documentation_work(pytester: pytest.Pytester) -> None:

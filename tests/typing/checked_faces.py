@@ -24,7 +24,7 @@ from shardkit import (
 )
 from shardkit.ads import Ad, Ads, Served
 from shardkit.completion import AddressBook, RecentContacts
-from shardkit.geo import City, Imported, IpToCity, LocalCities
+from shardkit.geo import City, Imported, IpToCity
 from shardkit.job_search import JobSearch
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.network.connections.clients import AsyncClient, Client
@@ -43,8 +43,6 @@ from shardkit.queues import AsyncWorker, DeadTask, Task, TaskQueues, Worker
 from shardkit.search import Document, Hit, Results, SearchIndex
 from shardkit.social import FollowResult, SocialNetwork, TimelinePage, User
 from shardkit.structures import (
-    Location,
-    LocationCounts,
     PackedRecords,
     RecordGroup,
     ScoreRanges,
@@ -137,12 +135,6 @@ def sorted_sets(kit: ShardKit) -> None:
     scores.zadd("a", xx=1)  # type: ignore
 
 
-async def awaited_sorted_sets(kit: AsyncShardKit) -> None:
-    scores = kit.sorted_set("s", component="c", members=bytes)
-    assert_type(await scores.bottom(3), list[tuple[bytes, float]])
-    assert_type(scores.zscan_iter(), AsyncIterator[tuple[bytes, Any]])
-
-
 # ---- task queues, and ranges of scores
 
 
@@ -197,11 +189,6 @@ def deferred(kit: ShardKit) -> None:
         kit.together(visitors.deferred.visit("a"), visitors.deferred.visit("b")), list[bool]
     )
     kit.together(ids.scard())  # type: ignore
-
-
-async def awaited_together(kit: AsyncShardKit) -> None:
-    ids = kit.set("ids", component="c", total=10, members=int)
-    assert_type(await kit.together(ids.deferred.scard()), list[int])
 
 
 def composed(ids: ShardedSet[Any, int]) -> Operation[str]:
@@ -264,17 +251,6 @@ def packed(kit: ShardKit) -> None:
     kit.packed("users", component="c")  # type: ignore
 
 
-async def apacked(kit: AsyncShardKit) -> None:
-    places = kit.locations(component="location")
-    assert_type(await places.set(1, "USA", "CA"), None)
-    assert_type(await places.get(1), Location)
-    assert_type(await places.aggregate(), LocationCounts)
-    assert_type(places.records, PackedRecords[Awaiting])
-    assert_type(
-        [pair async for pair in places.records.scan_iter()], list[tuple[int, dict[str, Any]]]
-    )
-
-
 # ---- IP to city
 
 
@@ -287,11 +263,6 @@ def geo(kit: ShardKit) -> None:
     assert_type(ip.local().find("192.0.2.7"), City | None)
     assert_type(kit.city_totals(component="geo").top("city", "2015-05-17"), list[tuple[City, int]])
     ip.find(7)  # type: ignore
-
-
-async def ageo(kit: AsyncShardKit) -> None:
-    assert_type(await kit.ip_to_city(component="geo").find("192.0.2.7"), City | None)
-    assert_type(await kit.ip_to_city(component="geo").local(), LocalCities)
 
 
 # ---- completion
@@ -307,11 +278,6 @@ def completion(kit: ShardKit) -> None:
     assert_type(book.join("elves", "Elrond"), bool)
     assert_type(book.names("elves"), Iterator[str])
     book.join(b"elves", "Elrond")  # type: ignore
-
-
-async def acompletion(kit: AsyncShardKit) -> None:
-    assert_type(await kit.recent_contacts(component="c").touch("ada", "Grace"), None)
-    assert_type(await kit.address_book(component="c").complete("elves"), list[str])
 
 
 # ---- decorators remove the connection
@@ -335,14 +301,6 @@ def hashes(kit: ShardKit) -> None:
     assert_type(kit.hash("h", component="c", codec="json").hget(1), Any | None)
     assert_type(kit.strings("s", component="c").mget(1, 2), list[bytes | None])
     assert_type(kit.strings("s", component="c", codec=TEXT).get(1), str | None)
-
-
-async def ahashes(kit: AsyncShardKit) -> None:
-    raw = kit.hash("h", component="c")
-    assert_type(await raw.hget(1), bytes | None)
-    assert_type(await raw.hgetall(), dict[str, bytes])
-    assert_type(raw.hscan_iter(), AsyncIterator[tuple[str, bytes] | Any])
-    assert_type(await kit.strings("s", component="c").incr(1), int)
 
 
 def decorators(kit: ShardKit) -> None:
@@ -462,12 +420,6 @@ def searching(kit: ShardKit) -> None:
     kit.search("s", component="c", weights=3)  # type: ignore
 
 
-async def asearching(kit: AsyncShardKit) -> None:
-    index = kit.search("s", component="c", parts=1)
-    assert_type(await index.remove("7"), bool)
-    assert_type([hit async for hit in index.all("a")], list[Hit])
-
-
 # ---- ads and jobs
 
 
@@ -490,13 +442,6 @@ def ads_and_jobs(kit: ShardKit) -> None:
     jobs.find()  # type: ignore
 
 
-async def aads_and_jobs(kit: AsyncShardKit) -> None:
-    jobs = kit.job_search(component="c")
-    assert_type(await jobs.find([]), Results)
-    assert_type([hit async for hit in jobs.all([])], list[Hit])
-    assert_type(await kit.ads(component="c").record_click("t", "7", action=True), bool)
-
-
 # ---- a social network
 
 
@@ -512,14 +457,6 @@ def social(kit: ShardKit) -> None:
     network.follow(7)  # type: ignore
     kit.social(component="u", fan_out=100)  # type: ignore
     network.post(7, 8)  # type: ignore
-
-
-async def asocial(kit: AsyncShardKit) -> None:
-    network = kit.social(component="u")
-    assert_type(network, SocialNetwork[Awaiting])
-    assert_type(await network.post(7, "x", lang="en"), int | None)
-    assert_type(await network.list_timeline(7), TimelinePage)
-    assert_type(network.follows(7, 8), Coroutine[Any, Any, bool])
 
 
 # ---- scripts

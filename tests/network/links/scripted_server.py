@@ -30,7 +30,7 @@ class ScriptedServer:
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._accepted: list[socket.socket] = []
+        self.accepted: list[socket.socket] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -42,7 +42,7 @@ class ScriptedServer:
             while True:
                 connection, _ = self._listener.accept()
                 self.connections += 1
-                self._accepted.append(connection)
+                self.accepted.append(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -74,7 +74,7 @@ class ScriptedServer:
             self._listener.shutdown(socket.SHUT_RDWR)  # closing alone leaves the thread waiting
         self._accepting.join()
         self._listener.close()
-        for connection in self._accepted:
+        for connection in self.accepted:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()

@@ -40,7 +40,7 @@ def dripping() -> Iterator[ScriptedServer]:
     with scripted() as server:
 
         def drip(args: list[bytes]) -> bytes:
-            for connection in list(server._accepted):
+            for connection in list(server.accepted):
                 threading.Thread(target=drips, args=(connection,), daemon=True).start()
             return b"$1000000\r\n"
 
@@ -252,7 +252,7 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
             return bulk(b"v")
         if ends != RESET:
             return ends
-        for each in bad._accepted:
+        for each in bad.accepted:
             with suppress(OSError):  # closed before
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return None

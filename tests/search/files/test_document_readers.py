@@ -21,12 +21,11 @@ from shardkit.search import (
     SkippedFile,
     adapt,
     documents_of,
-    files,
     files_below,
     installed_documents,
 )
 from shardkit.search.documents import prepare
-from shardkit.search.files import MAX_FILE_BYTES, bulk_lines, installed_packages, mappings
+from shardkit.search.files import MAX_FILE_BYTES, bulk_lines, installed_packages
 
 
 def written(path: Path, content: str) -> Path:
@@ -166,27 +165,15 @@ def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_pat
 
 @pytest.mark.parametrize("length", [99, 100, 101, 350])
 def test_a_line_is_skipped_as_a_whole_however_long_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+    tmp_path: Path, lower: Any, length: int
 ) -> None:
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
+    lower(search_line=100)
     path = tmp_path / "long.jsonl"
     line = b'{"text": "' + b"x" * (length - 12) + b'"}\n{"text": "next"}'
     path.write_bytes(line)
     first, then = documents_of(path)
     assert isinstance(first, FileDocument) is (length < 100)
     assert then == FileDocument(f"{path}#2", "", "next", {})
-
-
-def test_the_installed_packages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {}
-    for document in installed_documents():
-        found[document.id] = document
-        if "click" in found:
-            break
-    assert found["click"].title.startswith("Click is a simple Python module")
-    package = next(d for d in found.values() if d.id.startswith("click "))
-    assert package.attributes["kind"] == "package"
-    assert package.title.startswith("click: Composable command line interface toolkit")
 
 
 def installed(site: Path, *files: str, about: str = "") -> PathDistribution:
@@ -302,11 +289,6 @@ def test_a_value_of_another_kind_is_refused_with_the_attributes_name(name: str, 
         attributes(**{name: given})
 
 
-def test_an_id_that_cannot_be_one_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="document id"):
-        adapt(SCHEMA, FileDocument("", "", "", {}))
-
-
 def test_a_document_is_an_action_and_a_source() -> None:
     document = Document(
         "gu\u00efde\n1",
@@ -329,27 +311,6 @@ def test_a_document_is_an_action_and_a_source() -> None:
         "best": None,
         "title": "Gu\u00efde",
         "text": 'line\n"two"',
-    }
-
-
-def test_a_document_without_text_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="'7' cannot be exported"):
-        bulk_lines(Document("7", {}, None), "docs")
-
-
-def test_the_mappings_say_what_fields_and_attributes_are() -> None:
-    schema = Schema(
-        "docs",
-        parts=1,
-        fields={"title": 3.0, "text": 1.0},
-        attributes={"title": "text", "lang": "text", "votes": "number", "updated": "date"},
-    )
-    assert mappings(schema)["mappings"]["properties"] == {
-        "title": {"type": "text", "fields": {"keyword": {"type": "keyword"}}},
-        "text": {"type": "text"},
-        "lang": {"type": "keyword"},
-        "votes": {"type": "double"},
-        "updated": {"type": "date"},
     }
 
 

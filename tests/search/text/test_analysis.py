@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -34,8 +33,6 @@ from shardkit.search import (
     parse,
     snippet,
 )
-from shardkit.search.schema import idf, impact_byte
-from shardkit.search.text import ENGLISH, MAX_TERM_LENGTH, stemmer
 
 PLAIN = Analyzer()
 TEXTS = st.text(max_size=40) | st.text("aé'\u2019Eo ́ß日本カｶﾞ한ไทย½ﬁİ-_3²", max_size=30)
@@ -107,7 +104,6 @@ def test_places_are_in_order_and_terms_are_their_own_words(tokenizer: Tokenizer,
 def test_stop_words_are_left_out_and_leave_no_gap() -> None:
     assert PLAIN.terms("The state of the art") == ["state", "art"]
     assert [token.term for token in PLAIN.spans("The state of the art")] == ["state", "art"]
-    assert 110 <= len(ENGLISH) <= 130
 
 
 @pytest.mark.parametrize("stop_words", ["english", {"two words"}])
@@ -133,28 +129,13 @@ def test_an_unknown_stemmer_is_refused_with_the_known_ones() -> None:
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "snowballstemmer", None)
-    stemmer.cache_clear()
     with pytest.raises(InvalidArgumentError, match=r"shardkit\[search\]"):
-        Analyzer(stemmer="english")
-
-
-def test_the_fingerprint_tells_parameters_apart() -> None:
-    analyzers = [
-        Analyzer(),
-        Analyzer(English()),
-        Analyzer(Unicode(fold_accents=False)),
-        Analyzer(stop_words=set()),
-        Analyzer(stop_words={"the"}),
-        Analyzer(stemmer="english"),
-    ]
-    assert len({analyzer.fingerprint for analyzer in analyzers}) == len(analyzers)
-    assert len(set(analyzers)) == len(analyzers)
-    assert Analyzer() == Analyzer(Unicode(), set(ENGLISH))
+        Analyzer(stemmer="swedish")  # which no other test has loaded
 
 
 def test_long_terms_are_cut() -> None:
-    assert PLAIN.terms("x" * 1000) == ["x" * MAX_TERM_LENGTH]
-    assert analyze(Prefix("x" * 1000), PLAIN) == Prefix("x" * MAX_TERM_LENGTH)
+    assert PLAIN.terms("x" * 1000) == ["x" * 64]
+    assert analyze(Prefix("x" * 1000), PLAIN) == Prefix("x" * 64)
 
 
 # Queries
@@ -222,14 +203,6 @@ YEAR, LANG, ALL = Range("year", 1990.0, 2000.0), Equal("lang", "en"), Everything
 )
 def test_a_query_has_one_normal_form(query: Node, result: Node) -> None:
     assert analyze(query, PLAIN) == result
-
-
-def test_words_of_a_query_are_stemmed_and_beginnings_are_not() -> None:
-    analyzer = Analyzer(stemmer="english")
-    query = all_of(Word("searching"), Phrase(("searched", "houses")), Prefix("searching"))
-    assert analyze(query, analyzer) == all_of(
-        Word("search"), Phrase(("search", "hous")), Prefix("searching")
-    )
 
 
 DAY = 86_400.0
@@ -378,24 +351,6 @@ def matches(node: Node, document: set[str]) -> bool:
             return node == ALL
 
 
-@given(st.integers(1, 10**7), st.data())
-def test_rarer_words_weigh_more(documents: int, data: st.DataObject) -> None:
-    df = data.draw(st.integers(1, documents))
-    weight = idf(documents, df)
-    assert weight == pytest.approx(math.log(1 + (documents - df + 0.5) / (df + 0.5)), abs=1 / 1024)
-    assert 0 < idf(documents, df + 1) <= weight
-    assert (weight * 1024).is_integer()
-
-
-@given(st.floats(0, 1000), st.integers(0, 10**6))
-def test_an_impact_is_a_byte_that_grows_with_the_word_and_falls_with_the_length(
-    times: float, length: int
-) -> None:
-    byte = impact_byte(times, length)
-    assert 1 <= byte <= 255
-    assert impact_byte(times + 1, length) >= byte >= impact_byte(times, length + 10)
-
-
 ANALYZER = Analyzer()
 FILLER = "nothing to see here, move along please; " * 10
 BEST = "A sharded   Redis\ncluster keeps serving the state of the art. "
@@ -448,20 +403,6 @@ def test_what_was_asked_for_is_marked_in_the_best_window(
     text: str, asked: str, options: dict[str, Any], shown: str
 ) -> None:
     assert snippet(text, query(asked), ANALYZER, **options) == shown
-
-
-def test_a_phrase_is_found_wherever_it_stands_in_a_long_text() -> None:
-    for filler in range(380, 420):
-        text = "x" * filler + " red green " + "naïve y " * 200
-        found = snippet(text, query('"red green naive"'), ANALYZER, length=40)
-        assert "**red green naïve**" in found
-
-
-def test_stems_are_found_in_all_forms() -> None:
-    analyzer = Analyzer(stemmer="english")
-    assert snippet("He searches. Searched!", query("searching", analyzer), analyzer) == (
-        "He **searches**. **Searched**!"
-    )
 
 
 @pytest.mark.parametrize("length", [19, 10_001, 30.0])

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from itertools import product
 from typing import Any
 
 import pytest
 import redis
-from faces import Face, keys_of
+from faces import Face, drawn, keys_of
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.errors import InvalidArgumentError
 
 # The methods with redis-py names that take any number of values, called without one.
 WITHOUT_VALUES: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
@@ -139,16 +138,6 @@ def test_a_generator_is_read_no_further_than_it_is_sent(
     assert getattr(it, count)() == 10_000
 
 
-def test_methods_with_names_of_our_own_accept_nothing(face: Face, kit: ShardKit) -> None:
-    run, make = face.run, face.kit
-    assert run(make.hash("h", component="one").hset_many([])) == 0
-    assert run(make.strings("s", component="one").remove()) == 0
-    assert run(make.set("m", component="one").sadd_many([])) == 0
-    assert run(make.sorted_set("z", component="one").zadd_many([])) == 0
-    assert run(make.list("l", component="one").rpush_many([])) == 0
-    assert keys_of(kit, "one") == set()
-
-
 TAKEN = ["n:{0}", "a:b:{17}", "{docs:0}:d", "{docs:3}:a:1", "followers:{net:6}"]
 
 
@@ -162,37 +151,6 @@ def test_a_name_is_refused_that_another_structure_gives_keys(kit: ShardKit, name
             make(name, component="one")
     for tagged in ("{0}", "{user:1000}:following"):
         kit.set(tagged, component="one").sadd("a name with a tag")
-
-
-def test_strings_leave_alone_the_strings_that_they_replace(kit: ShardKit) -> None:
-    plain = kit.client("one")
-    plain.mset({f"user:{n}": f"old {n}" for n in range(300)})
-    users = kit.strings("user", component="one")
-    users.mset({n: f"new {n}" for n in range(300)})
-    plain.mset({f"user:{n}": f"newer {n}" for n in range(300)})  # a program not yet changed
-    assert users.mget(range(300)) == [b"new %d" % n for n in range(300)]
-    users.delete()
-    assert plain.mget("user:0", "user:2", "user:299") == [b"newer 0", b"newer 2", b"newer 299"]
-
-
-def test_expiries_out_of_range_are_refused(face: Face) -> None:
-    each = face.kit.hash("h", component="one")
-    face.run(each.hset(1, "x"))
-    assert face.run(each.expire(2**31 - 1)) is True
-    for call in (lambda: each.expire(2**31), lambda: each.pexpire((2**31 - 1) * 1000 + 1)):
-        with pytest.raises(InvalidArgumentError, match="time="):
-            face.run(call())
-    assert face.run(each.ttl()) > 2**31 - 1_000
-    for wrong in (True, 1.5, "10", None, 10**5000):
-        with pytest.raises(InvalidArgumentError, match="h: time="):
-            face.run(each.expire(wrong))
-    for call, said in (
-        (lambda: each.pexpireat(2**48), f"{2**48}"),
-        (lambda: each.expire(5, nx=True, xx=True), "nx and xx exclude each other"),
-        (lambda: each.expireat(datetime(2030, 1, 1)), "has no timezone"),
-    ):
-        with pytest.raises(InvalidArgumentError, match=said):
-            face.run(call())
 
 
 HUGE = 10**5000
@@ -242,7 +200,7 @@ def test_invalid_parameters_are_refused(
 LETTERS = st.text("ab-]^[\\*?\n", max_size=8)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(100, 300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(pattern=b"[\\", member=b"\\")
 @example(pattern=b"[?-]?", member=b"?")
 @example(pattern=b"**", member=b"")
@@ -268,12 +226,3 @@ def test_a_pattern_of_many_stars_takes_linear_time(face: Face) -> None:
     for scan in (names.sscan_iter, ages.hscan_iter):
         assert face.list(scan(match="*a" * 50 + "b")) == []
         assert len(face.list(scan(match="*a" * 50))) == 1
-
-
-def test_a_pattern_may_be_text_or_none(face: Face) -> None:
-    towns = face.kit.set("towns", component="one")
-    face.run(towns.sadd("Köln", "Bonn"))
-    assert face.list(towns.sscan_iter("Kö*n")) == ["Köln"]
-    assert len(face.list(towns.sscan_iter(None))) == 2
-    with pytest.raises(InvalidKeyError, match="5 is a float; give a str, bytes or an int"):
-        face.list(towns.sscan_iter(1.5))

@@ -12,7 +12,6 @@ from faces import Exchanges, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
-from shardkit.structures.base import parameters
 
 
 class Kind(NamedTuple):
@@ -85,17 +84,6 @@ def test_a_late_write_to_other_parameters_is_refused(
     assert new.ttl() == -1 or ends
 
 
-def test_a_late_write_with_the_same_parameters_counts(kit: ShardKit, kind: Kind) -> None:
-    old = kind.make(kit, 1)
-    kind.write(old, 1)
-    write = late(kit, kind, old)
-    assert kind.make(kit, 1).delete()
-    kind.write(kind.make(kit, 1), 40)
-    write.end()
-    assert kind.read(kind.make(kit, 1)) == {3, 40}
-    assert list(kind.make(kit, 1).check()) == []
-
-
 @pytest.mark.parametrize("then", ["write", "expire", "persist"])
 def test_unsettled_parts_of_an_older_generation_are_removed(
     kit: ShardKit, kind: Kind, then: str
@@ -134,7 +122,7 @@ def test_generations_restart_after_a_minute(kit: ShardKit, kind: Kind) -> None:
             assert left > 10**12 if n else left == -1
         assert it.delete()
         assert keys_of(kit, "many") == set()
-        assert 0 < client.pttl("{it:meta}:deleted") <= parameters.LAST_WRITES
+        assert 0 < client.pttl("{it:meta}:deleted") <= 60_000
     assert lives[0] == 0
     assert all(1 <= life <= 14 for life in lives[1:])
     assert all(a != b for a, b in itertools.pairwise(lives))

@@ -13,7 +13,6 @@ from faces import Face, faced
 from shardkit import ShardMap
 from shardkit.local import LocalServers
 from shardkit.log_records import Once
-from shardkit.structures.base import parameters
 
 MAP = """
 components:
@@ -39,10 +38,10 @@ def full(request: pytest.FixtureRequest, servers: LocalServers) -> Iterator[tupl
 
 
 def test_the_first_write_warns_of_eviction_once(
-    full: tuple[Face, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    full: tuple[Face, Any], caplog: pytest.LogCaptureFixture, lower: Any
 ) -> None:
     face, client = full
-    monkeypatch.setattr(parameters, "_WARNED", Once())
+    lower(eviction_warnings=Once())
     with caplog.at_level(logging.WARNING, "shardkit.structures"):
         face.run(face.kit.set("a", component="cached").sadd("x"))
         assert caplog.records == []

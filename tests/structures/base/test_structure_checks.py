@@ -11,9 +11,7 @@ from faces import Exchanges, Face, holder, keys_of, sessions
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
-from shardkit.geo import City, IpRange
 from shardkit.structures import Damage
-from shardkit.structures.base import parameters
 
 WORDS = [f"word{n}" for n in range(300)]
 DAY = date(2015, 5, 17)
@@ -204,10 +202,8 @@ def test_splits_during_a_check_are_no_damage(kit: ShardKit, moment: tuple[str, s
     assert it.scard() == 300
 
 
-def test_the_check_counts_large_groups_itself(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardkit.structures.layouts.structure.KEYS_PROBED", 2)
+def test_the_check_counts_large_groups_itself(face: Face, kit: ShardKit, lower: Any) -> None:
+    lower(group_keys=2)
     face.run(a_set(face.kit).sadd_many(range(300)))
     assert found_in(face, "set") == []
     key = next(k for k in keys_of(kit, "many") if k.endswith("}"))
@@ -239,28 +235,6 @@ def test_a_part_that_appears_while_a_group_is_rebuilt_is_taken_in(kit: ShardKit)
     assert a_set(kit).sismember(1_000_000)
     assert found_in(Face(kit, None), "set") == []
     assert sorted(key for key in keys_of(kit, "many") if key.endswith("}")) == states
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_data_without_parameters_is_rebuilt(
-    face: Face, kit: ShardKit, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parameters, "_READ_AFTER", 0.0)
-    make, fill, read = KINDS[name]
-    face.run(fill(make(face.kit)))
-    before = face.run(read(make(face.kit)))
-    holder(kit, "many", "it:meta").delete("it:meta")
-    for call in (fill, read):
-        with pytest.raises(DamagedDataError, match=r"it:meta is damaged: nothing.*rebuild\(\)"):
-            face.run(call(make(face.kit)))
-    assert "it:meta" not in keys_of(kit, "many")
-    [found] = found_in(face, name)
-    assert (found.key, found.found) == ("it:meta", "nothing")
-    face.run(make(face.kit).rebuild())
-    assert face.run(read(make(face.kit))) == before
-    holder(kit, "many", "it:meta").delete("it:meta")
-    face.run(make(face.kit).delete())
-    assert keys_of(kit, "many") == set()
 
 
 @pytest.mark.parametrize("damaged", ["a string", "a format"])
@@ -327,13 +301,6 @@ def test_damaged_lists_are_repaired(
     assert face.run(a_list(face.kit).rpop()) == 1000
 
 
-def test_a_value_that_is_none_of_the_lists_is_found(face: Face, kit: ShardKit) -> None:
-    face.run(a_list(face.kit).rpush(*range(100)))
-    holder(kit, "many", "{jobs}:3").lset("{jobs}:3", 0, "x")
-    [found] = face.list(a_list(face.kit).check())
-    assert (found.key, found.repair) == ("{jobs}:3", "")
-
-
 def test_damaged_packed_records_are_found_and_repaired(face: Face, kit: ShardKit) -> None:
     def records() -> Any:
         return face.kit.packed("p", component="many", fields={"a": "u8"}, part_size=64)
@@ -365,9 +332,9 @@ def test_damaged_packed_records_are_found_and_repaired(face: Face, kit: ShardKit
 
 @pytest.mark.parametrize("precision", ["60-bit", "bitmap"])
 def test_visitors_without_parameters_are_rebuilt(
-    face: Face, kit: ShardKit, precision: str, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, precision: str, lower: Any
 ) -> None:
-    monkeypatch.setattr(parameters, "_READ_AFTER", 0)
+    lower(missing_parameters_pause=0)
     planned = {"first_day": 100} if precision == "60-bit" else {}
 
     def visitors(**options: Any) -> Any:
@@ -419,24 +386,6 @@ MADE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda it: it.index("1", "some words"),
     ),
 }
-
-
-@pytest.mark.long(6)
-@pytest.mark.parametrize("name", MADE)
-def test_force_deletes_changed_parameters(face: Face, kit: ShardKit, name: str) -> None:
-    make, fill = MADE[name]
-    face.run(fill(make(face.kit)))
-    for number in range(16):
-        client: Any = kit.client("many", number)
-        for key in client.scan_iter("*:meta"):
-            client.hset(key, "part_size", 77)
-            client.hset(key, "chunk", 77)
-    with pytest.raises(ParameterMismatchError, match="'77', not None; open it with its own"):
-        face.run(make(face.kit).delete())
-    assert face.run(make(face.kit).delete(force=True))
-    assert keys_of(kit, "many") == set()
-    face.run(fill(make(face.kit)))
-    assert face.list(make(face.kit).check()) == []
 
 
 @pytest.mark.parametrize("name", ["set", "hash", "numbers", "sorted set", "list", "packed"])
@@ -549,32 +498,6 @@ def test_a_damaged_day_is_found(face: Face, kit: ShardKit, precision: str) -> No
         assert "no count" in [each.found for each in found()]
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut", "a list", "the generations"])
-def test_lost_blocks_of_ranges_are_found(face: Face, kit: ShardKit, damage: str) -> None:
-    ranges = [IpRange(n * 256, n * 256 + 255, City("DE", "", f"City {n % 7}")) for n in range(400)]
-    face.run(face.kit.ip_to_city(component="many").import_from(ranges))
-    assert face.list(face.kit.ip_to_city(component="many").check()) == []
-    blocks = [k for k in keys_of(kit, "many") if ":keys:" not in k and ":cities:" not in k]
-    key = max(blocks, key=len)
-    if damage == "the generations":
-        key = "ip2city:generations"
-    client: Any = holder(kit, "many", key)
-    if damage == "cut":
-        client.set(key, client.get(key)[:-1])
-    elif damage == "the generations":
-        client.hset(key, "current", "{")
-    else:
-        client.delete(key)
-    if damage == "a list":
-        client.rpush(key, 1)
-    [found] = face.list(face.kit.ip_to_city(component="many").check())
-    assert found.key == key
-    assert "import" in found.repair
-    if damage == "the generations":
-        face.run(face.kit.ip_to_city(component="many").import_from(ranges))
-        assert face.list(face.kit.ip_to_city(component="many").check()) == []
-
-
 def test_a_task_that_is_nowhere_is_found(face: Face, kit: ShardKit) -> None:
     queues = face.kit.queues(component="many")
     for n in range(10):
@@ -590,19 +513,6 @@ def test_a_task_that_is_nowhere_is_found(face: Face, kit: ShardKit) -> None:
     assert len(face.list(queues.check("mail"))) == 1
     client.set(f"{waiting}:dead", "x")
     assert [each.key for each in face.list(queues.check("mail"))] == [f"{waiting}:dead"]
-
-
-def test_a_state_of_an_index_that_contradicts_itself_is_found(face: Face, kit: ShardKit) -> None:
-    docs = face.kit.search("docs", component="one")
-    for n in range(20):
-        face.run(docs.index(f"{n}", text=f"word{n} and others"))
-    assert face.list(docs.check()) == []
-    state = "{docs:0}:state"
-    client: Any = kit.client("one")
-    assert client.exists(state)
-    client.hincrby(state, "docs", -1)
-    [found] = face.list(docs.check())
-    assert (found.key, found.shard) == (state, "one")
 
 
 def test_days_are_not_combined_over_a_damaged_part_or_count(face: Face, kit: ShardKit) -> None:

@@ -81,7 +81,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def test_every_json_value_comes_back(name: str) -> None:
     made = trained(name)
 
-    @settings(max_examples=30)
+    @settings(max_examples=15)
     @given(json_values)
     def check(value: Any) -> None:
         try:
@@ -109,20 +109,6 @@ def test_what_msgspec_writes_and_what_the_standard_library_writes_mean_the_same(
         plain = Json()
     assert same(plain.decode(JSON.encode(value)), value)
     assert same(JSON.decode(plain.encode(value)), value)
-
-
-def test_without_a_codec_values_are_stored_as_they_would_be_sent() -> None:
-    values: list[Any] = ["é", b"\xff", 42, -1, 2.5, 10**30]
-    found = [RAW.decode(RAW.encode(value)) for value in values]
-    assert found == ["é".encode(), b"\xff", b"42", b"-1", b"2.5", b"1" + b"0" * 30]
-
-
-def test_json_is_stored_without_spaces_and_with_letters_as_they_are(json_codec: Json) -> None:
-    assert json_codec.encode({"a": ["Köln", 1, None]}) == '{"a":["Köln",1,null]}'.encode()
-
-
-def test_tuples_come_back_as_lists(json_codec: Json) -> None:
-    assert json_codec.decode(json_codec.encode(("a", [("b",)]))) == ["a", [["b"]]]
 
 
 class Size(enum.Enum):
@@ -212,33 +198,13 @@ def test_numbers_that_json_does_not_have_are_not_read(json_codec: Json, stored: 
 def test_damaged_values_are_refused_or_read_as_another_value_but_nothing_else(name: str) -> None:
     made = trained(name)
 
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(st.binary(max_size=40))
     def check(stored: bytes) -> None:
         with contextlib.suppress(StructureError):
             made.decode(stored)
 
     check()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_codec_says_its_full_name(name: str) -> None:
-    assert codec(name).name == (f"{name}-json" if name in ("tokens", "zstd") else name)
-
-
-def test_names_and_codecs_and_none_are_codecs() -> None:
-    mine = Compressed(Zstd(level=19), TEXT)
-    assert codec(None) is RAW
-    assert codec("text") is TEXT
-    assert codec("json") is JSON
-    assert codec(mine) is mine
-    assert mine.name == "zstd-text"
-
-
-def test_only_what_stores_digits_can_be_counted_up() -> None:
-    counting = {name for name in ("text", *NAMES) if codec(name).integers}
-    assert counting == {"text", "json"}
-    assert RAW.integers
 
 
 @pytest.mark.parametrize("given", ["pickle", "", "zstd-", "json-zstd", "zstd-none", 5, object()])
@@ -339,13 +305,6 @@ def test_what_is_written_can_be_read_however_well_it_compresses(
     assert one.decode(one.encode(value)) == value
 
 
-@compressors
-def test_streams_behind_a_value_are_damage(name: str) -> None:
-    packed = COMPRESS[name](b"a" * 100)
-    with pytest.raises(StructureError, match="cannot be read"):
-        codec(f"{name}-text").decode(b"\1" + packed * 2)
-
-
 @pytest.mark.parametrize(
     "stored",
     [
@@ -411,21 +370,6 @@ def name(request: pytest.FixtureRequest) -> str:
     if request.param == "lz4":
         pytest.importorskip("lz4.frame")
     return str(request.param)
-
-
-@given(st.text(), st.sampled_from(["gzip", "bz2"]))
-def test_what_was_encoded_comes_back(text: str, name: str) -> None:
-    one = codec(f"{name}-text")
-    assert one.decode(one.encode(text)) == text
-    assert len(one.encode(text)) <= len(text.encode()) + 1
-
-
-def test_large_values_become_a_tenth_and_small_ones_no_longer(name: str) -> None:
-    one = codec(name)
-    assert one.name == f"{name}-json"
-    assert len(one.encode([PAGE])) < len(PAGE) / 10
-    assert one.encode("ab") == b'\0"ab"'
-    assert one.decode(one.encode([PAGE, 5])) == [PAGE, 5]
 
 
 def test_stored_bytes_that_are_damaged_are_refused(name: str) -> None:

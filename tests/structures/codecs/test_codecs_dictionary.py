@@ -12,10 +12,8 @@ from faces import Face, keys_of
 from hypothesis import given, settings, strategies as st
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError, StructureError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.structures import Codec, Compressed, Tokens, Zstd
-from shardkit.structures.base import parameters
-from shardkit.structures.codecs import compression
 from shardkit.structures.codecs.compression import Packing, dictionary_of
 from shardkit.structures.codecs.named import JSON, TEXT
 from shardkit.structures.codecs.token_table import TokenTable, code_lengths
@@ -39,23 +37,6 @@ def numbers(kit: ShardKit) -> set[int]:
     """The numbers of the dictionaries that are stored."""
     fields: Any = kit.client("one").hkeys("records:dictionary")
     return set(map(int, fields))
-
-
-@pytest.mark.parametrize("name", ["tokens", "zstd", "zstd-msgpack"])
-def test_a_dictionary_is_trained_once_for_all_processes(
-    face: Face, kit: ShardKit, name: str
-) -> None:
-    one, other = opened(face, name), opened(face, name)
-    assert face.run(one.train(CITIES)) is True
-    face.run(one.hset("a", CITIES[0]))
-    assert dictionary_of(stored(kit)) == 1
-    assert face.run(other.hget("a")) == CITIES[0]
-    face.run(other.hset("a", CITIES[1]))
-    assert stored(kit) == one._values.codec.encode(CITIES[1])
-    assert face.run(other.train(TREES)) is False
-    assert numbers(kit) == {1}
-    with pytest.raises(ParameterMismatchError, match="records:meta"):
-        face.run(face.kit.hash("records", component="one", codec=name, parts=2).hget("a"))
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -104,24 +85,13 @@ def test_values_from_before_and_after_every_training_are_readable_by_all(
         face.run(writer.train(CITIES, again=True))
 
 
-def test_a_writer_without_a_dictionary_finds_one_within_a_second(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    early = opened(face, "tokens")
-    face.run(early.hset("a", CITIES[0]))
-    face.run(opened(face, "tokens").train(CITIES))
-    monkeypatch.setattr(compression, "LEASE", 0)
-    face.run(early.hset("a", CITIES[0]))
-    assert dictionary_of(stored(kit)) == 1
-
-
 @pytest.mark.parametrize("codec", ["tokens", "zstd"])
 @pytest.mark.parametrize("options", [{"parts": 2}, {"total": 300}, {}], ids=str)
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     face: Face,
     kit: ShardKit,
-    monkeypatch: pytest.MonkeyPatch,
+    lower: Any,
     codec: str,
     options: dict[str, Any],
     later: bool,
@@ -138,8 +108,7 @@ def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     other.delete()
     if later:
         kit.client("one").delete(*kit.client("one").keys("*:deleted"))
-        for module in (compression, parameters):
-            monkeypatch.setattr(module, "LEASE", 0)
+        lower(compression_lease=0, lease=0)
     other = kit.hash("kept", **args)
     other.train(new.values())
     other.hset(mapping=new)
@@ -147,7 +116,7 @@ def test_a_kept_hash_follows_others_that_delete_it_and_train_again(
     new["town7"] = "Ulm"
     assert other.hgetall() == new
     if codec == "tokens":  # whose values might be decoded to others within a second
-        monkeypatch.setattr(compression, "LEASE", 0)
+        lower(compression_lease=0)
     assert face.run(kept.hmget(list(new))) == list(new.values())
     assert list(kit.hash("kept", **args).check()) == []
 
@@ -166,15 +135,6 @@ def test_invalid_samples_are_refused(face: Face, kit: ShardKit, samples: Any, sa
     with pytest.raises(InvalidArgumentError, match=said):
         face.run(opened(face, "tokens").train(samples))
     assert numbers(kit) == set()
-
-
-def test_a_codec_without_a_dictionary_says_so_and_costs_nothing(face: Face) -> None:
-    records = opened(face, "json")
-    for name, data in (("train", CITIES), ("add_dictionary", b"")):
-        with pytest.raises(InvalidArgumentError, match="records: codec 'json' has no dictionary"):
-            face.run(getattr(records, name)(data))
-    assert list(records._values.load()) == []
-    assert list(records._values.load_missing([b"\xff"])) == []
 
 
 def test_a_damaged_dictionary_is_named_by_its_key(face: Face, kit: ShardKit) -> None:
@@ -220,20 +180,6 @@ def with_dictionary(packing: Packing, number: int = 1) -> Compressed:
 
 
 @packings
-def test_whatever_is_packed_comes_back(packing: Packing) -> None:
-    coder = packing.coder(LEARNED[packing.name])
-
-    @settings(max_examples=50)
-    @given(st.one_of(st.binary(), st.lists(st.sampled_from(RECORDS)).map(b"".join)))
-    def check(value: bytes) -> None:
-        packed = coder.pack(value)
-        if packed is not None:
-            assert coder.unpack(packed) == value
-
-    check()
-
-
-@packings
 def test_a_value_is_at_most_one_byte_longer_than_without_a_dictionary(packing: Packing) -> None:
     made = with_dictionary(packing, 3)
 
@@ -245,17 +191,6 @@ def test_a_value_is_at_most_one_byte_longer_than_without_a_dictionary(packing: P
         assert made.decode(stored) == value
 
     check()
-
-
-@packings
-def test_values_say_which_dictionary_they_were_written_with(packing: Packing) -> None:
-    value = RECORDS[0].decode()
-    before = Compressed(packing, TEXT).encode(value)
-    first = with_dictionary(packing, 1).encode(value)
-    last = with_dictionary(packing, 7).encode(value)
-    assert [dictionary_of(stored) for stored in (before, first, last)] == [0, 1, 7]
-    assert before == b"\xf8" + RECORDS[0]
-    assert len(last) == len(first) + 1 == len(first[first[:1] == b"\xf9" :]) + 1
 
 
 @packings
@@ -273,32 +208,22 @@ def test_a_value_whose_packed_form_begins_like_a_mark_is_marked(packing: Packing
     assert made.decode(b"\xf9\xffc") == "abc"
 
 
-def test_a_missing_dictionary_is_named() -> None:
-    stored = with_dictionary(Tokens(), 4).encode(RECORDS[0].decode())
-    with pytest.raises(StructureError, match="with dictionary 4, which is missing here"):
-        with_dictionary(Tokens(), 1).decode(stored)
+def test_a_missing_dictionary_is_named(face: Face, kit: ShardKit) -> None:
+    def cities() -> Any:
+        return face.kit.hash("cities", component="one", codec="zstd")
+
+    face.run(cities().train([["City", n] for n in range(400)]))
+    face.run(cities().hset(mapping={n: ["City", n] for n in range(99)}))
+    kit.client("one").delete("cities:dictionary")
+    for read in (cities().hgetall, cities().hvals):
+        with pytest.raises(DamagedDataError, match=r"cities:dictionary is damaged: no dictionary"):
+            face.run(read())
 
 
 @packings
 def test_a_dictionary_cannot_be_trained_on_nothing(packing: Packing) -> None:
     with pytest.raises(InvalidArgumentError, match="trained on no values"):
         packing.build_dictionary([])
-
-
-@packings
-@pytest.mark.parametrize("samples", [[b"a"], [b"["] * 20, RECORDS[:3], [b"", b"x"]])
-def test_tiny_samples_make_working_dictionaries(packing: Packing, samples: list[bytes]) -> None:
-    coder = packing.coder(packing.build_dictionary(samples))
-    for value in (b"a", b"[", *RECORDS[:3], bytes(range(256))):
-        packed = coder.pack(value)
-        assert packed is None or coder.unpack(packed) == value
-
-
-@packings
-@pytest.mark.parametrize("damage", [lambda d: b"", lambda d: d[:-9], lambda d: d[:20] + b"x" * 99])
-def test_a_damaged_dictionary_is_refused(packing: Packing, damage: Any) -> None:
-    with pytest.raises(StructureError, match=r"stored .* is damaged"):
-        packing.coder(damage(LEARNED[packing.name]))
 
 
 def test_a_table_of_another_version_is_refused() -> None:
@@ -320,15 +245,6 @@ def test_one_zstd_coder_serves_many_threads() -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
     assert not failed
-
-
-def test_zstd_keeps_values_of_many_blocks_as_they_are() -> None:
-    made = with_dictionary(Zstd())
-    value = "".join(RECORDS[n % 80].decode() for n in range(10_000))
-    assert made.encode(value) == b"\xf8" + value.encode()
-    half = value[: len(value) // 2]
-    assert len(made.encode(half)) < len(half) // 10
-    assert made.decode(made.encode(half)) == half
 
 
 @settings(max_examples=40)

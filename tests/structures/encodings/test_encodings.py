@@ -15,7 +15,6 @@ from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServer
 from shardkit.structures.encodings import check, inspect_keys, limits_at, recommend
 from shardkit.structures.encodings.limits import (
-    FORMS,
     KeyEncoding,
     Limits,
     read_limits,
@@ -56,16 +55,6 @@ def seen_by_key(face: Face, *keys: str, to: Any = "own") -> dict[str, KeyEncodin
     return {seen.key.decode(): seen for seen in run(face, inspect_keys(to, keys))}
 
 
-def test_limits_have_the_names_that_the_server_gives_them() -> None:
-    assert OLD.entries(FORMS["hash"]) == ("hash-max-ziplist-entries", 512)
-    assert NEW.entries(FORMS["hash"]) == ("hash-max-listpack-entries", 512)
-    assert recommend("hash", 1024, 150, OLD) == {
-        "hash-max-ziplist-entries": 1024,
-        "hash-max-ziplist-value": 150,
-    }
-    assert recommend("hash", 1024, 150, NEW) == recommend("hash", 1024, 150)
-
-
 def test_a_recommendation_never_lowers_a_limit() -> None:
     assert recommend("hash", 100, 10, NEW) == {
         "hash-max-listpack-entries": 512,
@@ -101,31 +90,6 @@ def test_a_settings_reply_of_either_protocol_is_read_and_others_are_ignored() ->
     )
     assert read_limits([]) is None
     assert read_limits(None) is None
-
-
-@pytest.mark.parametrize(
-    ("type_", "encoding"),
-    [
-        *(("hash", encoding) for encoding in ("ziplist", "listpack", "listpackex")),
-        *(("set", encoding) for encoding in ("intset", "listpack")),
-        *(("list", encoding) for encoding in ("quicklist", "ziplist", "listpack")),
-        ("zset", "listpack"),
-        ("string", "raw"),
-        ("stream", "stream"),
-    ],
-)
-def test_compact_encodings_of_old_and_new_servers_are_accepted(type_: str, encoding: str) -> None:
-    assert check(KeyEncoding(b"k", type_, encoding, 9), NEW).compact
-
-
-def test_both_limits_are_named_when_both_are_exceeded() -> None:
-    verdict = check(KeyEncoding(b"k", "hash", "hashtable", 600, longest=150), NEW)
-    assert not verdict.compact
-    assert [str(excess) for excess in verdict.excesses] == [
-        "hash-max-listpack-entries is 512: there are 600 fields",
-        "hash-max-listpack-value is 64: a field or value has 150 bytes",
-    ]
-    assert not verdict.stale
 
 
 def test_what_is_within_the_limits_and_no_longer_compact_is_stale() -> None:
@@ -180,15 +144,6 @@ def test_keys_of_every_type_are_looked_at(own: Face, own_server: LocalServer) ->
         assert excess["words"] == ["set-max-listpack-value is 64: a member has 70 bytes"]
     else:  # Redis before 7.2
         assert excess["words"] == []
-
-
-def test_of_a_large_key_only_some_entries_are_read(own: Face, own_server: LocalServer) -> None:
-    with own_server.client() as client:
-        client.hset("h", mapping=dict.fromkeys(range(30000), "v"))
-        client.config_resetstat()
-        [seen] = run(own, inspect_keys("own", ["h"]))
-        assert client.info("commandstats")["cmdstat_hscan"]["calls"] <= 6
-    assert (seen.length, seen.longest) == (30_000, 5)
 
 
 def test_changing_keys_are_left_out(own: Face, own_server: LocalServer) -> None:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, sends
+from faces import Exchanges, Face, drawn, sends
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
@@ -28,18 +28,18 @@ def test_more_members_of_one_part_than_a_script_takes_go_in_several(face: Face) 
     assert run(names.hlen()) == 3000
 
 
-@pytest.mark.long(2)
+@pytest.mark.long(1)
 @pytest.mark.parametrize("component", ["many", "one"])
 def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: str) -> None:
     ids = face.kit.set("ids", component=component, members=int, part_size=64, parts=4)
     random = Random(1)
     largest = 0
-    for _ in range(12):
+    for _ in range(4):
         face.run(ids.sadd(*(random.getrandbits(60) for _ in range(700))))
         largest = max(largest, *(size for size, _ in parts_of(kit, component, "ids")))
     assert largest <= 64
     assert {encoding for _, encoding in parts_of(kit, component, "ids")} == {b"intset"}
-    assert face.run(ids.scard()) == 12 * 700 == len(set(face.run(ids.smembers())))
+    assert face.run(ids.scard()) == 4 * 700 == len(set(face.run(ids.smembers())))
 
 
 def parts_of(kit: ShardKit, component: str, name: str) -> list[tuple[int, bytes]]:
@@ -55,7 +55,7 @@ def parts_of(kit: ShardKit, component: str, name: str) -> list[tuple[int, bytes]
 
 def test_writers_that_grow_the_same_groups_lose_nothing(kit: ShardKit) -> None:
     random = Random(2)
-    members = [random.getrandbits(60) for _ in range(8000)]
+    members = [random.getrandbits(60) for _ in range(drawn(3000, 8000))]
 
     def add(some: list[int]) -> None:
         own = kit.set("ids", component="many", members=int, part_size=32, parts=2)
@@ -67,20 +67,6 @@ def test_writers_that_grow_the_same_groups_lose_nothing(kit: ShardKit) -> None:
     ids = kit.set("ids", component="many", members=int, part_size=32, parts=2)
     assert ids.scard() == len(members)
     assert sorted(ids.smembers()) == sorted(members)
-
-
-def test_a_reader_that_has_not_seen_the_splits_finds_everything(face: Face, kit: ShardKit) -> None:
-    reader = face.kit.set("ids", component="many", members=int, part_size=32, parts=2)
-    writer = kit.set("ids", component="many", members=int, part_size=32, parts=2)
-    writer.sadd(*range(10))
-    assert face.run(reader.smismember(*range(12))) == [True] * 10 + [False] * 2
-    writer.sadd(*range(3000))
-    assert face.run(reader.sismember(2999)) is True
-    writer.sadd(*range(3000, 6000))
-    assert face.run(reader.smismember(*range(0, 7000, 7))) == [n < 6000 for n in range(0, 7000, 7)]
-    writer.sadd(*range(6000, 9000))
-    assert sorted(face.run(reader.smembers())) == list(range(9000))
-    assert face.run(reader.srem(8999, 9000)) == 1
 
 
 def test_members_come_once_while_parts_split(kit: ShardKit) -> None:

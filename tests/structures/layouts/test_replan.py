@@ -9,24 +9,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, keys_of
+from faces import Exchanges, Face, drawn, keys_of
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, StructureError
-from shardkit.structures.base import parameters
-from shardkit.structures.layouts import replan
 
 SET: dict[str, Any] = {"component": "many", "total": 400, "part_size": 16, "members": int}
 HASH: dict[str, Any] = {"component": "many", "total": 100, "part_size": 16}
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(lower: Any) -> None:
     """Old parts are removed at once, and clients read the parameters more often."""
-    monkeypatch.setattr(replan, "GRACE", 0.0)
-    for module in (replan, parameters):
-        monkeypatch.setattr(module, "LEASE", 0.2)
+    lower(plan_grace=0.0, lease=0.2)
 
 
 @contextmanager
@@ -129,13 +125,10 @@ def test_fields_keep_their_times_to_live(kit: ShardKit) -> None:
     assert names.httl("b") == [-1]
 
 
-def test_it_is_carried_on_wherever_it_was_interrupted(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replan, "LEASE", 0.0)  # there is one client, which reads before each call
-    monkeypatch.setattr(parameters, "_WAIT", 0.05)
+def test_it_is_carried_on_wherever_it_was_interrupted(kit: ShardKit, lower: Any) -> None:
+    lower(plan_lease=0.0, plan_wait=0.05)  # there is one client, which reads before each call
     whole = set(range(200))
-    for most in range(1, 100):
+    for most in range(1, 100, drawn(3, 1)):
         ids = kit.set(f"ids{most}", **{**SET, "total": 32})
         ids.sadd_many(whole)
         other: Any = kit.set(f"ids{most}", **{**SET, "total": 32})

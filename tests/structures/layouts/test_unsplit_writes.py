@@ -9,7 +9,6 @@ import pytest
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.errors import DamagedDataError
 from shardkit.local import LocalServer
 
 
@@ -33,32 +32,6 @@ def state_key(client: Any) -> bytes:
 
 def opened(kit: ShardKit) -> Any:
     return kit.set("ids", component="own", members=int, parts=1)
-
-
-def test_one_member_costs_a_check_a_write_and_its_count(kit: ShardKit, client: Any) -> None:
-    ids = opened(kit)
-    ids.sadd(1, 2, 3)
-    client.config_resetstat()
-    assert ids.sadd(4) == 1
-    assert ids.sadd(4) == 0
-    assert ids.srem(4) == 1
-    calls = {name: value["calls"] for name, value in client.info("commandstats").items()}
-    assert calls["cmdstat_hmget"] == 3
-    assert calls["cmdstat_hincrby"] == 2
-    assert calls["cmdstat_pexpiretime"] == 2  # a part that is made expires with its group
-    assert calls["cmdstat_sadd"] == 2
-    assert "cmdstat_exists" not in calls
-    assert client.hget(state_key(client), "count") == b"3"
-
-
-@pytest.mark.parametrize("count", [b"many", b"-3", b"1.5"])
-def test_damaged_states_stop_a_write(kit: ShardKit, client: Any, count: bytes) -> None:
-    ids = opened(kit)
-    ids.sadd(1, 2)
-    client.hset(state_key(client), "count", count)
-    with pytest.raises(DamagedDataError, match="count"):
-        ids.sadd(3)
-    assert client.smembers(state_key(client) + b":0") == {b"1", b"2"}
 
 
 def test_full_groups_report_expiring_fields(kit: ShardKit, client: Any) -> None:

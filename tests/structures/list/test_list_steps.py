@@ -40,9 +40,8 @@ USES: dict[str, tuple[Callable[[Any], Any], Callable[[list[str]], list[str]]]] =
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 3)
-    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
+def small_steps(lower: Any) -> None:
+    lower(list_search=3, list_step=2)
 
 
 def made(kit: ShardKit, name: str, change: str) -> Any:
@@ -58,7 +57,7 @@ def run_until(kit: ShardKit, steps: Any, exchanges: int) -> bool:
     return Exchanges(kit, steps).stop_after(exchanges)
 
 
-@pytest.mark.long(4)
+@pytest.mark.long(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_next_client_completes_a_change(kit: ShardKit, change: str) -> None:
     call, _, left = CHANGES[change]
@@ -91,6 +90,7 @@ def test_the_next_client_completes_a_change(kit: ShardKit, change: str) -> None:
     assert unfinished >= 7
 
 
+@pytest.mark.long(8)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, change: str) -> None:
     call, returned, left = CHANGES[change]
@@ -131,6 +131,7 @@ def test_no_script_removes_more_than_some_thousand_values(kit: ShardKit) -> None
     assert list(jobs.check()) == []
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize(
     "stored",
     [
@@ -157,7 +158,7 @@ def test_an_unfinished_change_that_makes_no_sense_is_named(kit: ShardKit, stored
     assert not client.keys("{jobs}:*")
 
 
-@pytest.mark.long(3)
+@pytest.mark.long(2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_invalid_task_numbers_do_no_harm(kit: ShardKit, change: str) -> None:
     call, _, left = CHANGES[change]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import ALL_CASES, Exchanges, Face, holder, keys_of
+from faces import ALL_CASES, Face, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
@@ -20,30 +20,11 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.operations import Page
-from shardkit.structures.list import scripts
 
 
 @pytest.fixture(params=["one", "many"])
 def jobs(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.list("jobs", component=request.param, part_size=3)
-
-
-def test_values_come_back_as_the_list_says(face: Face) -> None:
-    sent = ["Köln", b"7", 8, 2.5, bytearray(b"x"), -0.0]
-    for kind, expected in [
-        (str, ["Köln", "7", "8", "2.5", "x", "-0.0"]),
-        (bytes, ["Köln".encode(), b"7", b"8", b"2.5", b"x", b"-0.0"]),
-    ]:
-        jobs = face.kit.list(f"of {kind.__name__}", component="many", part_size=2, values=kind)
-        face.run(jobs.rpush(*sent))
-        assert face.list(jobs.items()) == face.run(jobs.lrange(0, -1)) == expected
-        assert face.run(jobs.lindex(2)) == expected[2]
-        assert face.run(jobs.lpop()) == expected[0]
-    numbers = face.kit.list("of int", component="many", part_size=2, values=int)
-    face.run(numbers.rpush("007", 8, b"-9", 2**70))
-    assert face.run(numbers.lrange(0, -1)) == [7, 8, -9, 2**70]
-    assert face.run(numbers.rpop()) == 2**70
 
 
 def test_an_index_is_found_while_others_change_the_list(face: Face, kit: ShardKit) -> None:
@@ -63,31 +44,6 @@ def test_an_index_is_found_while_others_change_the_list(face: Face, kit: ShardKi
     kit.list("jobs", component="many", part_size=5).rpush(*range(10))
     with pytest.raises(ParameterMismatchError, match="part_size is '5', not '3'"):
         face.run(jobs.lindex(3))
-
-
-def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
-    """Between any two exchanges of `lindex` another client pushes on the left."""
-    jobs = kit.list("jobs", component="many", part_size=3)
-    jobs.rpush(*range(10))
-    jobs.lindex(0)
-    search = Exchanges(kit, jobs.deferred.lindex(5))
-    assert [jobs.lpush("x") for _ in search] == [11, 12, 13]
-    assert search.result == "2"
-
-
-def test_a_stream_asks_for_one_part_or_a_thousand_values_at_a_time(kit: ShardKit) -> None:
-    for size, most in [(3, 999), (1000, 1000), (2500, 2500)]:
-        jobs = kit.list(f"jobs {size}", component="many", part_size=size)
-        jobs.rpush_many(range(8000))
-        items = Exchanges(kit, jobs.deferred.items())
-        pages, at_once = [], 0
-        for step in items:
-            at_once = at_once + len(step) if isinstance(step, Page) else 0
-            pages.append(isinstance(step, Page))
-            assert at_once <= most
-            assert not pages[-1] or len(step) <= size
-        assert len(items.values) == 8000
-        assert pages.count(False) <= 8000 // most + 3
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -122,24 +78,6 @@ def test_iteration_ends_however_fast_others_push(kit: ShardKit) -> None:
     assert len(seen) == 10
 
 
-def test_its_keys_have_one_tag_and_live_on_one_shard(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("jobs", component="many", part_size=3)
-    face.run(jobs.rpush(*range(7)))
-    face.run(jobs.lpush(*range(2)))
-    client = holder(kit, "many", "jobs")
-    names = ("meta", "ends", "signal", -1, 0, 1, 2)
-    assert keys_of(kit, "many") == {f"{{jobs}}:{name}" for name in names}
-    assert client.dbsize() == 7
-    found = client.hgetall("{jobs}:meta")
-    assert found == {b"kind": b"list", b"part_size": b"3", b"values": b"str"}
-    assert jobs.name == "{jobs}"
-    assert jobs.part_key(-1) == "{jobs}:-1"
-    face.run(jobs.rpop(9))
-    assert keys_of(kit, "many") == {"{jobs}:meta", "{jobs}:ends"}
-    assert face.run(jobs.delete()) is True
-    assert keys_of(kit, "many") == set()
-
-
 def test_a_name_with_a_tag_of_its_own_keeps_it(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("{user:7}:jobs", component="many", part_size=3)
     face.run(jobs.rpush(1))
@@ -151,15 +89,6 @@ def test_a_name_with_a_tag_of_its_own_keeps_it(face: Face, kit: ShardKit) -> Non
         assert face.list(odd.items()) == ["1", "2", "3"]
     with pytest.raises(InvalidArgumentError, match="name='}x' of a list cannot be a tag"):
         face.kit.list("}x", component="many")
-
-
-def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) -> None:
-    lists = [face.kit.list(f"jobs:{n}", component="many", part_size=2) for n in range(40)]
-    lengths = face.run(face.kit.together(*(each.deferred.rpush(1, 2, 3) for each in lists)))
-    assert lengths == [3] * 40
-    shards = [kit.client("many", n) for n in range(16)]
-    assert sum(shard.dbsize() > 0 for shard in shards) > 8
-    assert face.run(face.kit.together(*(each.deferred.lpop() for each in lists))) == ["1"] * 40
 
 
 def test_a_value_moves_to_another_list_in_one_step(face: Face) -> None:
@@ -268,29 +197,6 @@ def test_a_foreign_key_in_the_way_is_named_and_nothing_is_pushed(face: Face, kit
         assert face.run(jobs.lrange(0, -1)) == ["1", "2"]
         client.delete(key)
     assert face.run(jobs.rpush(*range(6))) == 8
-
-
-@pytest.mark.parametrize("key", ["0", "ends", "meta"])
-def test_a_list_over_keys_of_another_type_is_refused(face: Face, kit: ShardKit, key: str) -> None:
-    jobs = face.kit.list("jobs", component="many", part_size=3)
-    client = holder(kit, "many", "jobs")
-    face.run(jobs.rpush(*range(7)))
-    client.delete(f"{{jobs}}:{key}")
-    client.set(f"{{jobs}}:{key}", "a string")
-    fresh = face.kit.list("jobs", component="many", part_size=3)
-    calls: list[Callable[[], Any]] = [
-        lambda: fresh.lpop(),
-        lambda: fresh.lindex(0),
-        lambda: fresh.lrange(0, 5),
-    ]
-    if key != "0":  # it is full: pushing on the left does not touch it
-        calls.append(lambda: fresh.lpush(1, 2, 3, 4))
-    for call in calls:
-        with pytest.raises(DamagedDataError, match=r"a STRING|of another type") as raised:
-            face.run(call())
-        assert raised.value.key == f"{{jobs}}:{key}"
-    assert client.get(f"{{jobs}}:{key}") == b"a string"
-    assert client.lrange("{jobs}:1", 0, -1) == [b"3", b"4", b"5"]
 
 
 def test_it_expires_and_persists_as_redis_py_has_it(face: Face, kit: ShardKit) -> None:
@@ -407,12 +313,10 @@ def check_parts(kit: ShardKit, parts: Any) -> None:
 @settings(max_examples=10 if ALL_CASES else 5, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=25, max_size=40))
 def test_a_list_in_parts_does_what_a_list_does(
-    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, Any]]
+    face: Face, kit: ShardKit, lower: Any, steps: list[tuple[str, Any]]
 ) -> None:
     """Each of two, with parts of each size, returns what redis-py's method does of a plain one."""
-    monkeypatch.setattr(scripts, "VALUES_PER_SEARCH", 6)
-    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 2)
-    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
+    lower(list_search_values=6, list_search=2, list_step=2)
     plain: Any = kit.client("one")
     prefix = next(FRESH)
     keys = first, _ = [f"{prefix}:{name}" for name in "ab"]
@@ -493,27 +397,6 @@ def test_a_damaged_number_is_named_and_nothing_is_written(
     assert raised.value.key.startswith("{jobs}:")
     assert raised.value.component == "many"
     assert raised.value.shard.startswith("many:")
-    assert {key: client.dump(key) for key in client.scan_iter()} == before
-
-
-@pytest.mark.parametrize("lost", ["{jobs}:0", "{jobs}:1", "{jobs}:3", "{jobs}:ends"])
-def test_lost_parts_stop_a_pop(face: Face, kit: ShardKit, lost: str) -> None:
-    jobs = face.kit.list("jobs", component="many", part_size=3)
-    client = holder(kit, "many", "jobs")
-    face.run(jobs.rpush(*range(11)))
-    client.delete(lost)
-    before = {key: client.dump(key) for key in client.scan_iter()}
-    for call in (
-        lambda: jobs.lpop(11),
-        lambda: jobs.rpop(11),
-        lambda: jobs.lrange(0, -1),
-        lambda: jobs.lrem(0, 5),
-    ):
-        with pytest.raises(DamagedDataError) as raised:
-            face.run(call())
-        assert raised.value.key == lost
-    with pytest.raises(DamagedDataError, match="was expected; restore it, or delete it"):
-        face.list(jobs.items())
     assert {key: client.dump(key) for key in client.scan_iter()} == before
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import islice
 from random import Random
 from typing import Any
@@ -20,46 +19,19 @@ import pytest
 from faces import Face, faced, holder, sends
 
 import shardkit
-from shardkit import AsyncShardKit, ServerClock, ShardKit, ShardMap
+from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.local import LocalServer
-from shardkit.structures import ShardedList
-from shardkit.structures.list import sharded_list
 
 STOP = "stop"
 
 
 @pytest.fixture
-def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_list, "LONGEST_BLOCK", 60.0)
+def only_tokens_wake(lower: Any) -> None:
+    lower(list_block=60.0)
 
 
 def left_over(kit: ShardKit, name: str, component: str = "many") -> list[str]:
     return list(kit.list(name, component=component, part_size=3).items())
-
-
-def test_a_value_that_is_there_is_given_at_once(face: Face) -> None:
-    jobs = face.kit.list("jobs", component="many", part_size=3)
-    face.run(jobs.rpush(*"abcd"))
-    assert face.run(jobs.blpop()) == "a"
-    assert face.run(jobs.brpop(timeout=0.5)) == "d"
-    assert face.run(jobs.blpop(1)) == "b"
-    assert face.run(jobs.brpop(None)) == "c"
-    assert face.run(jobs.blpop(0.001)) is None
-
-
-@pytest.mark.parametrize("end", ["l", "r"])
-def test_a_blocked_pop_returns_what_is_pushed(
-    kit: ShardKit, shard_map: ShardMap, only_tokens_wake: None, end: str
-) -> None:
-    jobs = kit.list("jobs", component="many", part_size=3)
-    with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(getattr(jobs, f"b{end}pop")) for _ in range(5)]
-        blocked(kit, "jobs", 5)
-        jobs.rpush(*range(8))  # one push, five to wake
-        assert sorted(str(w.result(30)) for w in waiting) == sorted(
-            map(str, range(5) if end == "l" else range(3, 8))
-        )
-    assert jobs.llen() == 3
 
 
 def test_a_missing_list_can_be_waited_for(kit: ShardKit, only_tokens_wake: None) -> None:
@@ -123,9 +95,9 @@ def test_threads_at_both_ends_lose_nothing(kit: ShardKit, only_tokens_wake: None
 
 
 async def test_cancelled_waiters_lose_nothing(
-    akit: AsyncShardKit, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    akit: AsyncShardKit, kit: ShardKit, lower: Any
 ) -> None:
-    monkeypatch.setattr(sharded_list, "LONGEST_BLOCK", 0.05)
+    lower(list_block=0.05)
     jobs = akit.list("jobs", component="many", part_size=3)
     random = Random(7)
     taken: list[str | None] = []
@@ -215,34 +187,3 @@ def test_a_wait_survives_a_lost_connection(mortal: tuple[Face, LocalServer]) -> 
         cutting = pool.submit(cut)
         assert face.run(jobs.blpop()) == "x"
         cutting.result(30)
-
-
-@pytest.mark.parametrize(
-    ("timeout", "times", "token", "waits"),
-    [
-        # By a clock that stands still: waits that found nothing count in full.
-        *((timeout, [1e9] * 9, False, [timeout]) for timeout in (0.1, 1)),
-        *((2.5, [1e9] * 9, False, [1, 1, 0.5]), (0.0001, [1e9] * 9, False, [0.001])),
-        (3, range(10**6, 0, -1000), False, [1, 1, 1]),  # it is set back
-        (3, [100.0, 101.25, 102.75, 110.0], False, [1, 1, 0.25]),  # time passes otherwise
-        (1.5, [100.0, 100.4, 100.8, 101.2, 101.6], True, [1, 1, 0.7, 0.3]),  # tokens for nothing
-    ],
-)
-def test_a_wait_is_as_long_as_its_timeout(
-    kit: ShardKit, timeout: float, times: Iterable[float], token: bool, waits: list[float]
-) -> None:
-    jobs: Any = ShardedList(
-        kit._driver, "many", "jobs", clock=ServerClock(now=iter(times).__next__)
-    )
-    steps, blocked = jobs.deferred.blpop(timeout), list[float]()
-    replies: Any = None
-    with suppress(StopIteration):
-        while True:
-            step = steps.send(replies)
-            if step[0].block is None:
-                replies = kit.driver.link.send(step)
-            else:
-                assert float(step[0].args[-1]) == pytest.approx(step[0].block, abs=0.0006)
-                blocked.append(step[0].block)
-                replies = [[b"{jobs}:signal", b"1"] if token else None]
-    assert blocked == pytest.approx(waits)

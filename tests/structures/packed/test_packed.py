@@ -24,7 +24,6 @@ from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.structures import FieldTotals, RecordGroup
-from shardkit.structures.packed import part_store, records as packed_records
 from shardkit.structures.packed.record_format import RecordFormat
 
 COMPONENTS = ("one", "many", "few", "both")
@@ -39,15 +38,6 @@ def users(request: pytest.FixtureRequest, face: Face) -> Any:
 @pytest.fixture
 def few(kit: ShardKit) -> Any:
     return kit.packed("users", component="many", fields=FIELDS, part_size=16)
-
-
-def test_removing_creates_no_parts(kit: ShardKit, few: Any) -> None:
-    few.set_many({})
-    assert keys_of(kit, "many") == set()
-    few.set(1, country=1)
-    other = kit.packed("users", component="many", fields=FIELDS, part_size=16)
-    assert other.remove(1, 10**6) == 1
-    assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:0"}
 
 
 def test_the_servers_bitfield_works_on_the_same_data(kit: ShardKit) -> None:
@@ -140,9 +130,8 @@ def test_flags_are_counted_by_their_servers(face: Face) -> None:
 
 
 @pytest.mark.parametrize("width", [3, 5, 7])
-def test_blocks_do_not_cut_records(monkeypatch: pytest.MonkeyPatch, face: Face, width: int) -> None:
-    monkeypatch.setattr(part_store, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(packed_records, "AGGREGATE_BYTES", 50)
+def test_blocks_do_not_cut_records(lower: Any, face: Face, width: int) -> None:
+    lower(packed_block=16, packed_aggregate=50)
     fields = {"n": f"bytes{width}"}
     records = face.kit.packed("w", component="few", fields=fields, part_size=21)
     wanted = {n: {"n": b"%0*d" % (width, n)} for n in range(0, 200, 2)}
@@ -157,23 +146,6 @@ def test_blocks_do_not_cut_records(monkeypatch: pytest.MonkeyPatch, face: Face, 
         }
 
 
-def test_a_part_that_is_missing_is_zeros(kit: ShardKit, few: Any) -> None:
-    few.set_many({n: {"country": 1} for n in range(64)})
-    holder(kit, "many", "users:0").delete("users:0")
-    assert few.count() == 48
-    assert few.get_field(3, "country") == 0
-    assert few.aggregate("country").totals["country"] == FieldTotals(48, 1, 1)
-    holder(kit, "many", "users:3").delete("users:3")
-    assert few.highest() == 47
-
-
-def test_a_part_is_created_at_full_length_and_written_down(kit: ShardKit, few: Any) -> None:
-    few.set(1000, country=1)
-    assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:62"}
-    assert holder(kit, "many", "users:62").strlen("users:62") == few.part_bytes == 160
-    assert holder(kit, "many", "users:parts").smembers("users:parts") == {b"62"}
-
-
 def test_parts_keep_their_length(own_server: LocalServer, own_map: ShardMap) -> None:
     """A string that grew would take up to twice its length."""
     with shardkit.connect(own_map) as kit, own_server.client() as client:
@@ -183,17 +155,6 @@ def test_parts_keep_their_length(own_server: LocalServer, own_map: ShardMap) -> 
             records.set(n, a=1)
         assert client.strlen("r:0") == 32752
         assert client.memory_usage("r:0") <= 32768 + 120
-
-
-def test_scripts_write_limited_fields(own_server: LocalServer, own_map: ShardMap) -> None:
-    with shardkit.connect(own_map) as kit, own_server.client() as client:
-        fields = {f"f{n}": "u8" for n in range(8)}
-        records = kit.packed("r", component="own", fields=fields, part_size=2**14)
-        records.set(0, f0=1)
-        client.config_resetstat()
-        records.set_many((n, {f"f{k}": n % 256 for k in range(7)}) for n in range(10_000))
-        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 4  # 70,000 fields
-        assert records.get(9_999) == {**dict.fromkeys(fields, 9_999 % 256), "f7": 0}
 
 
 @pytest.mark.parametrize("bad", [-1, "7", b"7", 1.0, None, True, 2**63])
@@ -255,19 +216,6 @@ def test_parts_have_whole_bytes_and_a_size_that_a_server_takes(kit: ShardKit, si
         kit.packed("f", component="many", fields="flag", part_size=size)
     with pytest.raises(InvalidArgumentError, match="name="):
         kit.packed("", component="many", fields="flag")
-
-
-def test_default_parts_fit_the_allocators_sizes(kit: ShardKit) -> None:
-    for fields, size in [
-        ("flag", 262_016),
-        ({"a": "u4"}, 65_504),
-        ({"a": "u8"}, 32_752),
-        ("postal", 10_912),
-        ({"a": "bytes1024"}, 24),
-    ]:
-        records = kit.packed("f", component="many", fields=fields)  # type: ignore[arg-type]
-        assert records.part_size == size
-        assert 24_000 < records.part_bytes <= 2**15 - 16
 
 
 def test_other_shards_are_written_if_one_fails(own_server: LocalServer, own_map: ShardMap) -> None:

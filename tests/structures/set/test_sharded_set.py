@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from enum import StrEnum
-from random import Random
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from faces import SESSION_ID, Exchanges, Face, faced, holder, keys_of
+from faces import SESSION_ID, Exchanges, Face, drawn, faced, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from shardkit import ShardKit, ShardMap, connect
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.local import LocalServer
-from shardkit.operations import Page
-from shardkit.structures import ShardedSet
-from shardkit.structures.set import sharded_set
 
 COMPONENTS = ("one", "many", "few", "both")
 
@@ -29,17 +22,6 @@ COMPONENTS = ("one", "many", "few", "both")
 @pytest.fixture(params=COMPONENTS)
 def ids(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.set("ids", component=request.param, total=1000, part_size=50, members=int)
-
-
-def test_members_are_iterated_over_by_pattern_and_by_count(face: Face, ids: Any) -> None:
-    assert face.list(ids.sscan_iter()) == []
-    face.run(ids.sadd(*range(3000)))
-    for count in (None, 1, 500, 10**9):
-        assert sorted(face.list(ids.sscan_iter(count=count))) == list(range(3000))
-    assert sorted(face.list(ids.sscan_iter("12?"))) == list(range(120, 130))
-    assert sorted(face.list(ids.sscan_iter(match="[13]", count=100))) == [1, 3]
-    with pytest.raises(InvalidArgumentError, match="count=0"):
-        face.list(ids.sscan_iter(count=0))
 
 
 @pytest.mark.parametrize("plan", [{"total": 1000, "part_size": 50}, {"part_size": 16, "parts": 4}])
@@ -67,36 +49,6 @@ def test_random_members_are_popped_once(face: Face, kit: ShardKit, plan: dict[st
     assert (run(ids.scard()), run(ids.spop(0))) == (0, set())
     with pytest.raises(InvalidArgumentError, match="count=-1"):
         run(ids.spop(-1))
-
-
-def test_one_member_is_one_however_it_is_given(face: Face) -> None:
-    class Town(StrEnum):
-        FULDA = "Fulda"
-
-    ids = face.kit.set("ids", component="many", total=1000, part_size=4, members=int)
-    assert face.run(ids.sadd(42)) == 1
-    assert face.run(ids.sadd("42", b"42", "042", bytearray(b"42"))) == 0
-    assert face.run(ids.sadd("-0")) == 1
-    assert face.run(ids.smismember(0, "0", b"0")) == [True] * 3
-    assert sorted(face.run(ids.smembers())) == [0, 42]
-
-    towns = face.kit.set("towns", component="many", total=1000, part_size=4)
-    assert face.run(towns.sadd("Köln", Town.FULDA, 7)) == 3
-    assert face.run(towns.sadd("Köln".encode(), "Fulda", b"Fulda", "7")) == 0
-    assert sorted(face.run(towns.smembers())) == ["7", "Fulda", "Köln"]
-
-    raw = face.kit.set("raw", component="many", total=1000, part_size=4, members=bytes)
-    assert face.run(raw.sadd(b"\xff", "é", 7)) == 3
-    assert sorted(face.run(raw.smembers())) == [b"7", "é".encode(), b"\xff"]
-
-
-def test_a_stream_asks_for_some_hundred_parts_at_a_time(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="many", total=100_000, part_size=50, members=int)
-    ids.sadd_many(range(100_000))
-    assert ids.parts == 4000
-    scan = Exchanges(kit, ids.deferred.sscan_iter())
-    assert all(len(step) < (100 if isinstance(step, Page) else 257) for step in scan)
-    assert len(scan.values) == 100_000
 
 
 def test_members_that_stay_come_once_whatever_is_written_meanwhile(face: Face) -> None:
@@ -141,25 +93,10 @@ def test_a_part_lives_on_the_shard_of_its_key(face: Face, kit: ShardKit) -> None
     assert keys_of(kit, "many") == {"ids:meta", *ids.by_key(range(300))}
 
 
-def test_a_long_member_is_cut_in_messages(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="many", total=1000, members=int)
-    with pytest.raises(InvalidArgumentError) as caught:
-        ids.sadd("x" * 1_000_000)
-    assert len(str(caught.value)) < 200
-
-
 @pytest.mark.parametrize("name", ["", None, 7, b"ids", ["ids"], "\ud800"])
 def test_a_name_is_text(kit: ShardKit, name: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"name=.* of a structure; give text"):
         kit.set(name, component="many", total=10)
-
-
-def test_the_largest_parameters_are_taken(kit: ShardKit) -> None:
-    assert kit.set("ids", component="many", total=2**31, part_size=1).parts == 2**32
-    assert kit.set("ids", component="many", total=2**63 - 1, part_size=2**63 - 1).parts == 2
-
-
-PARAMETERS = {"total": 1000, "part_size": 50, "members": int}
 
 
 def test_another_kind_of_structure_is_refused_by_name(face: Face) -> None:
@@ -195,34 +132,6 @@ def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
     assert sum(outcome for outcome in outcomes if isinstance(outcome, int)) == 1
 
 
-def test_binary_parameters_are_shown(face: Face, kit: ShardKit) -> None:
-    holder(kit, "many", "ids:meta").hset("ids:meta", mapping={"kind": b"\xff"})
-    with pytest.raises(ParameterMismatchError, match="kind is '\ufffd'"):
-        face.run(face.kit.set("ids", component="many", **PARAMETERS).scard())
-
-
-def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", **PARAMETERS)
-    face.run(ids.open(create=True))
-    key = ids.key_of(1)
-    holder(kit, "many", key).set(key, "a string")
-    others = [n for n in range(2, 50) if ids.key_of(n) != key]
-    with pytest.raises(DamagedDataError) as caught:
-        face.run(ids.sadd(1, *others))
-    assert caught.value.key == key
-    assert caught.value.expected == "a SET"
-    assert face.run(ids.smismember(*others)) == [True] * len(others)
-
-
-def test_a_set_says_what_it_is(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="many", total=1000, members=int)
-    assert repr(ids) == "ShardedSet('ids', component='many')"
-    assert (ids.total, ids.part_size, ids.parts, ids.meta_key) == (1000, 512, 3, "ids:meta")
-    assert ids.parameters["members"] == "int"
-    text = ShardedSet(kit.driver, "many", "names", 1000)
-    assert (text.part_size, text.parts) == (128, 15)
-
-
 @pytest.fixture(params=["blocking", "awaiting"])
 def own(request: pytest.FixtureRequest, own_map: ShardMap) -> Any:
     with faced(request.param, own_map) as face:
@@ -235,43 +144,6 @@ def encodings(server: LocalServer, keys: list[str]) -> Counter[str]:
         for key in keys:
             pipe.object("encoding", key)
         return Counter(reply.decode() for reply in pipe.execute() if reply is not None)
-
-
-def part_keys(ids: Any) -> list[str]:
-    return [ids.part_key(part) for part in range(ids.parts)]
-
-
-def test_parts_of_a_full_set_are_intsets(own_map: ShardMap, own_server: LocalServer) -> None:
-    random = Random(41)
-    with connect(own_map) as kit:
-        ids = kit.set("ids", component="own", total=2**15, members=int)
-        assert ids.sadd_many(random.getrandbits(60) for _ in range(2**15)) == 2**15
-        assert encodings(own_server, part_keys(ids)) == {"intset": 128}
-
-
-def test_parts_of_text_are_compact(own_map: ShardMap, own_server: LocalServer) -> None:
-    with connect(own_map) as kit:
-        names = kit.set("names", component="own", total=4096, part_size=128)
-        assert names.sadd_many(f"visitor {n}" for n in range(4096)) == 4096
-        with own_server.client() as client:
-            limit = client.config_get("set-max-listpack-entries")
-        # Redis has a compact form of text sets from 7.2 on.
-        assert encodings(own_server, part_keys(names)) == {"listpack" if limit else "hashtable": 64}
-
-
-def test_oversized_parts_are_logged(own: Face, caplog: pytest.LogCaptureFixture) -> None:
-    name = f"large {uuid4().hex}"  # each name is told of once in a process
-    with caplog.at_level(logging.WARNING, logger="shardkit"):
-        fits = own.kit.set("fits", component="own", total=10, part_size=512, members=int)
-        own.run(fits.sadd(1))
-        large = own.kit.set(name, component="own", total=10, part_size=1024, members=int)
-        assert own.run(large.scard()) == 0
-        assert caplog.messages == []
-        own.run(large.sadd(1))
-        own.run(large.sadd(2))
-    [message] = caplog.messages
-    assert message.startswith(f"{name}: parts of up to 1024 members are not compact")
-    assert "set-max-intset-entries is 512" in message
 
 
 PLAN = {"total": 1000, "part_size": 50, "members": int}
@@ -318,18 +190,8 @@ def test_sets_are_combined_without_storing(face: Face, sets: list[Any]) -> None:
     assert face.run(a.sinter([b, c])) == face.run(a.sinter([b], c)) == ONE & OTHER & THIRD
 
 
-@pytest.mark.parametrize("component", ["one", "many"])
-def test_empty_parts_of_a_target_are_removed(face: Face, kit: ShardKit, component: str) -> None:
-    empty = face.kit.set("empty", component="few", **PLAN)
-    target = face.kit.set("target", component=component, **PLAN)
-    face.run(target.sadd_many(range(1000)))
-    assert len(keys_of(kit, component)) == 41
-    assert face.run(target.sunionstore(empty)) == 0
-    assert keys_of(kit, component) == {"target:meta"}
-
-
-def test_an_interrupted_store_expires(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_set, "PARTS_COMBINED", 4)  # the parts of a group
+def test_an_interrupted_store_expires(kit: ShardKit, lower: Any) -> None:
+    lower(set_parts=4)  # the parts of a group
     a = kit.set("a", component="one", members=int, parts=4, part_size=8)
     a.sadd_many(range(100))
     client: Any = kit.client("one")
@@ -373,25 +235,6 @@ def test_sets_with_other_parameters_are_not_combined(face: Face, kit: ShardKit) 
         with pytest.raises(ParameterMismatchError, match=pattern):
             face.run(store(b))
     assert keys_of(kit, "many") == before
-
-
-def test_a_source_that_was_created_with_other_parameters_is_refused(face: Face) -> None:
-    face.run(face.kit.set("b", component="many", **PLAN | {"part_size": 5}).sadd(1))
-    a, b = (face.kit.set(name, component="many", **PLAN) for name in "ab")
-    with pytest.raises(ParameterMismatchError, match="b:meta: 'b' was created with other"):
-        face.run(a.sinter(b))
-    with pytest.raises(ParameterMismatchError, match="b:meta: 'b' was created with other"):
-        face.run(a.sinterstore(b))
-
-
-def test_only_sharded_sets_can_be_combined(face: Face, kit: ShardKit) -> None:
-    a = face.kit.set("a", component="many", **PLAN)
-    for wrong in ("b", b"b", None, ["b"], {1, 2}, [[a]]):
-        with pytest.raises(InvalidArgumentError, match=r"a: .* is not a sharded set; give sets as"):
-            face.run(a.sinter(wrong))
-        with pytest.raises(InvalidArgumentError, match="is not a sharded set"):
-            face.run(a.sunionstore(wrong))
-    assert keys_of(kit, "many") == set()
 
 
 def test_a_store_needs_a_source(face: Face, kit: ShardKit) -> None:
@@ -459,7 +302,7 @@ def steps(kind: type) -> st.SearchStrategy[list[tuple[str, str, Any]]]:
 @pytest.mark.long(2)
 @pytest.mark.parametrize("kind", [int, str, bytes])
 @settings(
-    max_examples=12,
+    max_examples=drawn(6, 12),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

@@ -7,24 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Face, drawn
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import shardkit
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
-from shardkit.local import LocalServer
 from shardkit.operations import Command, Shard, ShardOf
-from shardkit.operations.commands import Key, To
-from shardkit.operations.lua import script
 from shardkit.structures import part_key, range_over
-from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES
 
 Row = tuple[bytes, float]
 
 
 def fill(
-    kit: ShardKit, places: Sequence[tuple[To, Key]], rows: Sequence[tuple[Any, float]]
+    kit: ShardKit, places: Sequence[tuple[Any, str]], rows: Sequence[tuple[Any, float]]
 ) -> None:
     """Put each row into one of the places."""
     commands = []
@@ -35,11 +31,11 @@ def fill(
         kit.driver.link.send(commands[first : first + 1000])
 
 
-def parts(component: str, shards: int, name: str = "f") -> list[tuple[To, Key]]:
+def parts(component: str, shards: int, name: str = "f") -> list[tuple[Any, str]]:
     return [(ShardOf(component, n, shards), part_key(name, n)) for n in range(shards)]
 
 
-def paged(kit: ShardKit, places: Sequence[tuple[To, Key]], num: int, **options: Any) -> list[Row]:
+def paged(kit: ShardKit, places: Sequence[tuple[Any, str]], num: int, **options: Any) -> list[Row]:
     """All pages of everything."""
     found: list[Row] = []
     cursor = None
@@ -98,13 +94,6 @@ def test_it_returns_what_redis_py_returns_of_one_sorted_set(face: Face, kit: Sha
         )
 
 
-def test_more_rows_than_a_call_reads_are_returned(kit: ShardKit) -> None:
-    ranges = kit.score_ranges("f", component="few", shards=4, members=int)
-    fill(kit, ranges.places, [(n, n) for n in range(10_050)])
-    assert ranges.zrangebyscore("-inf", "+inf") == [*range(10_050)]
-    assert ranges.zrangebyscore("-inf", "+inf", 10_001, 5) == [*range(10_001, 10_006)]
-
-
 def test_one_key_is_read_on_every_shard(kit: ShardKit) -> None:
     ranges = kit.score_ranges("profile:7", component="few", shards=4, one_key=True)
     for n in range(4):
@@ -127,34 +116,11 @@ def test_a_page_is_filled_where_one_part_has_it_all(kit: ShardKit) -> None:
     )
 
 
-def test_most_pages_take_one_exchange_and_little_more_than_they_hold(kit: ShardKit) -> None:
-    places = parts("many", 16)
-    fill(kit, places, [(n, n) for n in range(8000)])
-    exchanges = rows = 0
-    cursor = None
-    while True:
-        steps: Any = range_over(places, "-inf", "+inf", 1000, cursor)
-        batch = next(steps)
-        try:
-            while True:
-                exchanges += 1
-                replies = kit.driver.link.send(batch)
-                rows += sum(len(reply) // 2 for reply in replies)
-                batch = steps.send(replies)
-        except StopIteration as done:
-            page = done.value
-        if not page:
-            break
-        cursor = page[-1]
-    assert exchanges <= 9 + 4
-    assert rows < 1.8 * 8000
-
-
 scores = st.sampled_from([0.0, 1.0, 1.0, 2.5, -1.0, math.inf, -math.inf, 1e300, 0.1])
 names = st.binary(max_size=2)
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(40, 120), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(names, scores, max_size=30),
     st.sampled_from([1, 3, 16]),
@@ -221,29 +187,6 @@ def test_members_removed_and_added_between_pages_leave_no_gap(kit: ShardKit, rev
     assert members == sorted(members, reverse=reverse)
 
 
-def test_a_cursor_among_equal_scores_is_cheap(any_server: LocalServer) -> None:
-    with any_server.client() as client:
-        client.flushall()
-        for first in range(0, 100_000, 10_000):
-            client.zadd("z", {f"{n:06}": 1 for n in range(first, first + 10_000)})
-        client.zrem("z", "050000")
-        client.config_resetstat()
-        found = client.eval(
-            script("structures/sorted_set/score_range").text,
-            1,
-            "z",
-            "-inf",
-            "+inf",
-            2,
-            0,
-            "1",
-            "050000",
-        )
-        assert found == [b"050001", b"1", b"050002", b"1"]
-        calls = sum(int(each["calls"]) for each in client.info("commandstats").values())
-        assert calls < 30
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -265,7 +208,7 @@ def test_invalid_arguments_are_refused(
 
 
 def test_too_many_sorted_sets_are_refused(kit: ShardKit) -> None:
-    most = parts("one", 1) * MOST_PLACES
+    most = parts("one", 1) * 10_000
     assert kit.driver.run(range_over(most, "-inf", "inf", 0)) == []
-    with pytest.raises(InvalidArgumentError, match=rf"over {MOST_PLACES + 1:,} sorted sets; give"):
+    with pytest.raises(InvalidArgumentError, match="over 10,001 sorted sets; give"):
         kit.driver.run(range_over([*most, *parts("one", 1)], "-inf", "inf", 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +13,10 @@ from uuid import UUID
 
 import pytest
 from arranged import map_of
-from faces import SESSION, SESSION_ID, Face, sessions
+from faces import SESSION
 from hypothesis import given, strategies as st
 
 import shardkit
-from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.structures import UniqueVisitors
@@ -52,15 +51,6 @@ def test_a_uuid_is_one_session_however_it_is_spelled(precision: str) -> None:
     assert len({read(precision, spelled) for spelled in SPELLINGS}) == 1
 
 
-def test_sixty_bits_are_the_first_fifteen_digits() -> None:
-    assert read("60-bit", SESSION) == SESSION_ID == 383061330139657245
-
-
-def test_exact_keeps_the_sixteen_bytes_of_a_uuid() -> None:
-    assert read("exact", SESSION) == bytes.fromhex("550e8400e29b41d4a716446655440000")
-    assert visitor_id(read("exact", SESSION.upper())) == SESSION
-
-
 @given(st.lists(st.one_of(st.uuids(), st.text(min_size=1, max_size=40)), max_size=30))
 def test_no_two_sessions_are_stored_alike(sessions: list[UUID | str]) -> None:
     def canonical(session: UUID | str) -> str:
@@ -70,14 +60,6 @@ def test_no_two_sessions_are_stored_alike(sessions: list[UUID | str]) -> None:
     assert len(stored) == len(set(map(canonical, sessions)))
     for session in sessions:
         assert canonical(session) == str(session) or UUID(str(session)) == UUID(canonical(session))
-
-
-def test_text_of_sixteen_bytes_is_no_uuid() -> None:
-    text = "abcdefghijklmnop"
-    same_bytes = UUID(bytes=text.encode())
-    assert read("exact", text) != read("exact", same_bytes)
-    assert visitor_id(read("exact", text)) == text
-    assert visitor_id(read("exact", same_bytes)) == str(same_bytes)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -95,14 +77,6 @@ def test_invalid_sessions_name_the_precision(precision: str, session: Any) -> No
         read(precision, session)
     assert f"for precision={precision!r}; give a UUID or text" in str(caught.value)
     assert len(str(caught.value)) < 250
-
-
-@pytest.mark.parametrize(
-    "session", [*BAD, -1, 2**32, "-1", "1.0", " 7", "\u0667", "99999999999", 10**99]
-)
-def test_an_invalid_user_number_is_refused(session: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="for precision='bitmap'; give users' numbers"):
-        read("bitmap", session)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +126,6 @@ def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
 def test_the_parts_of_one_plan_divide_those_of_another(one: int, other: int, size: int) -> None:
     parts = [parts_for(2**doublings, size) for doublings in (one, other)]
     assert math.gcd(*parts) == min(parts)
-
-
-def test_compact_hashes_alike_everywhere() -> None:
-    """What ``b2sum -l 128`` says of the 16 bytes."""
-    assert f"{read('compact', SESSION):032x}" == "57272e92ca298e77c98eb55a1bcc06c6"
-    assert 0 <= read("compact", "Ada") < 2**128
 
 
 def test_the_odds_of_each_precision() -> None:
@@ -224,21 +192,6 @@ def test_registers_that_are_all_full_are_counted() -> None:
 def test_a_value_that_is_not_a_hyperloglog_is_refused(stored: bytes) -> None:
     with pytest.raises(DamagedDataError, match=r"unique:1 is damaged: .*, where a HyperLogLog"):
         registers(stored, "one", "unique:1")
-
-
-@pytest.mark.parametrize("component", ["one", "many", "both"])
-def test_days_are_merged_wherever_they_live(face: Face, kit: ShardKit, component: str) -> None:
-    visitors: Any = face.kit.unique_visitors(component=component, precision="hyperloglog")
-    days = [DAY + timedelta(days=n) for n in range(12)]
-    known = sessions(3000)
-    for n, day in enumerate(days):
-        face.run(visitors.visit_many(known[n * 200 : n * 200 + 800], day))
-    found = face.run(visitors.count_union([*days, DAY, DAY - timedelta(days=1)]))
-    assert found == pytest.approx(3000, rel=0.03)
-    alone: Any = kit.unique_visitors("alone", component="one", precision="hyperloglog")
-    alone.visit_many(known, DAY)
-    assert found == alone.count(DAY)
-    assert face.run(visitors.count_union([DAY])) == face.run(visitors.count(DAY))
 
 
 ROOT = Path(__file__).parents[3]

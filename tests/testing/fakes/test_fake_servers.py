@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 import redis
 from arranged import ask, map_of
-from faces import faced
 from redis.exceptions import (
     AuthenticationError,
     ClusterCrossSlotError,
-    ExecAbortError,
     OutOfMemoryError,
     ReadOnlyError,
 )
@@ -24,13 +22,11 @@ import shardkit
 from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap, ShardUnavailable
 from shardkit.errors import (
     ClosedError,
-    CommandRefused,
     InvalidEntryError,
     MissingExtraError,
-    ShardErrors,
 )
 from shardkit.local import LocalServer
-from shardkit.operations import Command, Locate, Replies, Shard, Transaction
+from shardkit.operations import Command, Replies, Shard, Transaction
 from shardkit.testing.fakes import servers as fake_servers
 from shardkit.testing.fakes.servers import MemoryConnector
 
@@ -106,15 +102,6 @@ def to_all(*args: Any, idempotent: bool = False) -> list[Command]:
     ]
 
 
-def test_every_address_is_a_server_with_databases(memory: MemoryConnector, kit: ShardKit) -> None:
-    kit.client("data", 0).set("x", "in database 0")
-    kit.client("one").set("x", "in database 3")
-    assert kit.client("data", 1).get("x") is None
-    assert memory.server("a").client().get("x") == b"in database 0"
-    assert memory.server("a:6379").client(db=3).get("x") == b"in database 3"
-    assert {server.address for server in memory.servers} == {"a:6379", "b:6379"}
-
-
 def test_one_server_has_one_address_however_it_is_written(memory: MemoryConnector) -> None:
     server = memory.server("127.0.0.1:6379")
     for where in ("localhost", "localhost:6379", "redis://localhost/5", "127.0.0.1:6379/2"):
@@ -124,15 +111,6 @@ def test_one_server_has_one_address_however_it_is_written(memory: MemoryConnecto
     assert memory.server("[fe80::2]:7001").address == "[fe80::2]:7001"
     with pytest.raises(InvalidEntryError, match="url"):
         memory.server("a b")
-
-
-def test_a_server_can_be_told_to_fail_before_anybody_connects(memory: MemoryConnector) -> None:
-    memory.server("b").down()
-    with (
-        shardkit.connect(MAP, connector=memory) as kit,
-        pytest.raises(redis.ConnectionError, match=r"connecting to b:6379. Connection refused"),
-    ):
-        kit.client("data", 1).ping()
 
 
 async def test_blocking_and_awaiting_clients_of_all_kits_find_the_same_data(
@@ -168,22 +146,6 @@ def test_sockets_and_sentinels_services_are_servers_by_name(
         kit.client("socket").ping()
 
 
-async def test_a_cluster_routes_and_structures_work_on_it(
-    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit
-) -> None:
-    ids = kit.set("ids", component="slots", total=10_000, members=int)
-    assert ids.sadd_many(range(2_000)) == 2_000
-    assert ids.scard() == 2_000
-    same = akit.set("ids", component="slots", total=10_000, members=int)
-    assert await same.scard() == 2_000
-    assert len([member async for member in same.sscan_iter()]) == 2_000
-    visitors = akit.unique_visitors(component="slots")
-    assert await visitors.visit("550e8400-e29b-41d4-a716-446655440000")
-    [(_, slot)] = kit.driver.link.locate(Locate([("slots", "ids")]))
-    assert slot is not None
-    assert memory.server("f").client().exists("ids:meta")
-
-
 async def test_a_cluster_refuses_keys_of_several_slots(kit: ShardKit, akit: AsyncShardKit) -> None:
     with pytest.raises(ClusterCrossSlotError, match="hash to the same slot"):
         kit.client("slots").mset({"a": 1, "b": 2})
@@ -206,18 +168,6 @@ async def test_a_cluster_that_failed_is_asked_again(memory: MemoryConnector, sen
     for redirection in ("ASK 15495 f:6379", "MOVED 15495 f:6379"):
         memory.server("f").answer(redirection, "GET")
         assert await send(Command("slots", "a", ("GET", "a"))) == [b"1"]
-
-
-async def test_flushing_deletes_data_and_scripts_and_scripts_come_back(
-    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit
-) -> None:
-    session = "550e8400-e29b-41d4-a716-446655440000"
-    for _ in range(2):
-        assert kit.unique_visitors(component="one").visit(session)
-        assert not await akit.unique_visitors(component="one").visit(session)
-        memory.flush()
-        assert memory.server("a").client(db=3).dbsize() == 0
-        assert memory.server("a").client().script_exists("0" * 40) == [False]
 
 
 def test_without_fakeredis_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,23 +200,6 @@ async def until_somebody_waits(memory: MemoryConnector) -> None:
     async with asyncio.timeout(10):
         while not somebody_waits(memory):  # noqa: ASYNC110 - a task of the test makes it so
             await asyncio.sleep(0.001)
-
-
-@pytest.mark.parametrize("blocks", [True, False])
-async def test_a_client_that_waits_is_thrown_out_when_the_server_goes_down(
-    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit, blocks: bool
-) -> None:
-    client = await akit.client("one")
-    blpop = asyncio.to_thread(kit.client("one").blpop, "queue", 30)
-    waiting = asyncio.create_task(blpop if blocks else client.blpop("queue", timeout=30))
-    if not blocks:
-        blpop.close()
-    await until_somebody_waits(memory)
-    memory.server("a").down()
-    with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
-        await waiting
-    memory.server("a").up()
-    assert await client.lpush("queue", "x") == 1
 
 
 @pytest.mark.parametrize("blocks", [True, False])
@@ -307,22 +240,6 @@ async def test_a_connection_that_was_broken_says_so_once_and_connects_again(
     await value(pool.release(connection))
 
 
-async def test_a_listener_hears_that_the_server_went_down(
-    memory: MemoryConnector, akit: AsyncShardKit
-) -> None:
-    client = await akit.client("one")
-    async with client.pubsub() as listener:
-        await listener.subscribe("news")
-        assert (await listener.get_message(timeout=1))["type"] == "subscribe"
-        memory.server("a").client(db=3).publish("news", "hello")
-        assert (await listener.get_message(timeout=1))["data"] == b"hello"
-        memory.server("a").down()
-        with pytest.raises(
-            redis.ConnectionError, match=r"connecting to a:6379. Connection refused"
-        ):
-            await listener.get_message(timeout=1)
-
-
 async def test_a_cancelled_wait_takes_nothing_that_is_meant_for_others(
     memory: MemoryConnector, akit: AsyncShardKit
 ) -> None:
@@ -354,15 +271,6 @@ async def test_only_idempotent_commands_are_repeated_and_once(
     # INCR tells how often it was executed.
     replies = await send(*to_all("INCR", "{}", idempotent=True))
     assert replies == [2, 3 if executed else 2, 2, 2]
-
-
-@pytest.mark.parametrize("executed", [False, True])
-async def test_clients_repeat_nothing(memory: MemoryConnector, call: Call, executed: bool) -> None:
-    server = memory.server("a")
-    (server.lose_answer if executed else server.lose_command)()
-    with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
-        await call("incr", "n")
-    assert await call("get", "n") == (b"1" if executed else None)
 
 
 async def test_a_connection_breaks_at_the_command_that_is_struck(
@@ -406,58 +314,12 @@ async def test_a_server_that_asks_for_a_password_breaks_the_connection_as_redis_
     assert await call("get", "x") is None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        "LOADING Redis is loading the dataset in memory",
-        "READONLY You can't write against a read only replica.",
-    ],
-)
-async def test_a_server_that_is_not_ready_is_asked_again(
-    memory: MemoryConnector, send: Send, call: Call, error: str
-) -> None:
-    memory.server("a").answer(error, times=2)
-    assert await call("incr", "n") == 1
-    memory.server("a").answer(error, times=1)
-    assert await send(Command("one", "n", ("INCR", "n"))) == [2]
-
-
-async def test_an_error_inside_a_transaction_aborts_it(memory: MemoryConnector, send: Send) -> None:
-    def transaction() -> Transaction:
-        incr = Command("one", "n", ("INCR", "n"))
-        return Transaction("one", "n", (incr, Command("one", "n", ("SET", "x", 1)), incr))
-
-    memory.server("a").answer("OOM command not allowed", "SET")
-    [refused] = await send(transaction())
-    assert isinstance(refused, CommandRefused)
-    assert isinstance(refused.error, OutOfMemoryError)
-    assert memory.server("a").client(db=3).exists("n", "x") == 0
-    assert await send(transaction()) == [[1, b"OK", 2]]
-
-
 async def test_a_transactions_answer_can_be_lost(memory: MemoryConnector, send: Send) -> None:
     incr = Command("one", "n", ("INCR", "n"), idempotent=True)
     memory.server("a").lose_answer("EXEC")
     [lost] = await send(Transaction("one", "n", (incr, incr)))
     assert isinstance(lost, ShardUnavailable)
     assert memory.server("a").client(db=3).get("n") == b"2"
-
-
-def test_a_refused_exec_leaves_no_transaction_open(memory: MemoryConnector, kit: ShardKit) -> None:
-    memory.server("a").answer("EXECABORT Transaction discarded", "EXEC")
-    with pytest.raises(ExecAbortError, match="Transaction discarded"):
-        kit.client("one").pipeline().incr("n").incr("n").execute()
-    assert kit.client("one").incr("n") == 1
-
-
-def test_a_redis_py_pipeline_has_the_error_in_its_place(memory: MemoryConnector, kind: str) -> None:
-    memory.server("a").answer("OOM command not allowed", "SET")
-    with faced(kind, MAP, connector=memory) as face:
-        client = face.run(face.kit.client("one"))
-        pipe = client.pipeline(transaction=False).incr("n").set("x", 1).incr("n")
-        first, error, last = face.run(pipe.execute(raise_on_error=False))
-    assert (first, last) == (1, 2)
-    assert isinstance(error, OutOfMemoryError)
 
 
 async def test_faults_strike_in_order_as_often_as_they_say(
@@ -475,37 +337,6 @@ async def test_faults_strike_in_order_as_often_as_they_say(
         with pytest.raises(error, match=said):
             await call("incr", "n")
     assert await call("incr", "n") == 1
-
-
-async def test_a_fault_can_last_until_it_is_cleared(memory: MemoryConnector, call: Call) -> None:
-    memory.server("a").answer("OOM for good", times=None)
-    for _ in range(5):
-        with pytest.raises(OutOfMemoryError, match="for good"):
-            await call("incr", "n")
-    memory.server("a").clear()
-    assert await call("incr", "n") == 1
-    memory.server("a").down()
-    memory.server("a").clear()
-    assert await call("incr", "n") == 2
-
-
-def test_faults_leave_the_commands_of_connections_themselves_alone(
-    memory: MemoryConnector, kit: ShardKit
-) -> None:
-    memory.server("e:6380").answer("OOM not for SELECT, CLIENT SETINFO and CLIENT SETNAME")
-    client = kit.client("locked")
-    with pytest.raises(OutOfMemoryError, match="not for SELECT"):
-        client.get("x")
-    assert client.get("x") is None
-
-
-def test_a_script_is_struck_and_not_its_loading(memory: MemoryConnector, kit: ShardKit) -> None:
-    ids = kit.set("ids", component="one", total=100, members=int)
-    memory.server("a").answer("OOM for the script")
-    with pytest.raises(ShardErrors) as raised:
-        ids.sadd(1)
-    assert "maxmemory" in str(raised.value)
-    assert ids.sadd(1) == 1
 
 
 @pytest.mark.parametrize(

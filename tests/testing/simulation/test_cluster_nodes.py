@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import hiredis
@@ -16,11 +15,9 @@ from shardkit.local import LocalCluster
 from shardkit.routing.placement import slot_of
 from shardkit.testing.simulation.choices import Choices
 from shardkit.testing.simulation.cluster import NODES, SimulatedNode
-from shardkit.testing.simulation.connections import SimulatedSocket
-from shardkit.testing.simulation.processes import SimulatedProcess
 from shardkit.testing.simulation.replication import LAGS, Replication, SimulatedSentinels, replicate
-from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer, pack_reply
-from shardkit.testing.simulation.world import STEP, World
+from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer
+from shardkit.testing.simulation.world import World
 
 TAG = next(f"{{t{n}}}" for n in range(1000) if slot_of(f"{{t{n}}}") < 5000)  # of the first node
 SLOT = slot_of(TAG)
@@ -130,20 +127,6 @@ def test_nodes_answer_as_real_ones_while_a_slot_moves() -> None:
     assert simulated == real
 
 
-def test_unknown_commands_are_answered_by_the_node_that_gets_them() -> None:
-    nodes = SimulatedNodes()
-    for command in (["NOSUCH", TAG], ["GET"]):
-        for node in range(NODES):
-            assert str(nodes.ask(node, command)).startswith(("ERR unknown", "ERR wrong number"))
-
-
-def test_nodes_describe_commands_as_servers_did_before_version_7() -> None:
-    said = SimulatedNodes().ask(0, ["COMMAND"])
-    assert {len(command) for command in said} == {6}
-    [(arity, _, *keys)] = [command[1:] for command in said if command[0] == b"get"]
-    assert (arity, keys) == (2, [1, 1, 1])
-
-
 @pytest.fixture
 def world() -> World:
     return World(Choices(1, {}))
@@ -175,24 +158,13 @@ def pass_time(world: World, seconds: float) -> None:
     world._fire_timers()
 
 
-def test_a_replica_that_is_down_gets_nothing_until_it_is_up_again(world: World) -> None:
-    master, replica = replicas_in(world, 2)
+@pytest.mark.parametrize("which", [0, 1])
+def test_while_a_master_or_its_replica_is_down_nothing_is_sent(world: World, which: int) -> None:
+    master, replica = servers = replicas_in(world, 2)
     write(master, b"1")
-    replica.crash(10)
+    servers[which].crash(10)
     pass_time(world, max(LAGS))
     assert held(replica) is None
-    pass_time(world, 10)
-    pass_time(world, max(LAGS))
-    assert held(replica) == b"1"
-    assert replica.is_linked()
-
-
-def test_a_replica_is_told_again_when_its_master_is_up_again(world: World) -> None:
-    master, replica = replicas_in(world, 2)
-    write(master, b"1")
-    master.crash(10)
-    pass_time(world, max(LAGS))
-    assert held(replica) is None, "what had not been sent is not sent by a server that is down"
     pass_time(world, 10)
     pass_time(world, max(LAGS))
     assert held(replica) == b"1"
@@ -208,21 +180,6 @@ def test_sentinels_choose_no_replica_that_is_down(world: World) -> None:
     pass_time(world, 0.1)
     assert sentinels.master is up
     assert (up.master, master.master) == (None, None), "the old one is told later"
-
-
-def test_connecting_waits_while_cut_off_and_fails_if_the_server_is_down(
-    world: World,
-) -> None:
-    server = world.server("10.0.0.1:6379")
-    process: Any = SimpleNamespace(immediate=False, cut_off={server.address: 7.0}, deaf_to={})
-    assert world.connect_delay(process, server.address) == 7.0 - world.seconds
-    world.seconds = 7.0
-    assert world.connect_delay(process, server.address) == 0.0
-    server.up = False
-    with pytest.raises(ConnectionRefusedError, match="refused"):
-        world.connect_delay(process, server.address)
-    process.immediate = True  # an observer is never cut off
-    assert world.connect_delay(process, server.address) == 0.0
 
 
 def asked(server: SimulatedServer, *args: str | int) -> Any:
@@ -262,84 +219,6 @@ def test_sentinels_say_who_is_who_of_their_service_alone(world: World) -> None:
     assert ask("SET", "k", "v") == b"OK"  # as any server
 
 
-@pytest.mark.parametrize(
-    ("value", "read"),
-    [
-        (True, 1),
-        (1.5, b"1.5"),
-        ("é", "é".encode()),
-        ({"a": 1, "b": None}, [b"a", 1, b"b", None]),
-        ({7}, [7]),
-        ([1, (b"x", [])], [1, [b"x", []]]),
-    ],
-)
-def test_replies_are_packed_as_servers_do(value: Any, read: Any) -> None:
-    reader = hiredis.Reader()
-    reader.feed(pack_reply(value))
-    assert reader.gets() == read
-
-
-def test_a_replica_of_a_replica_gets_writes_after_it(world: World) -> None:
-    master, replica, last = replicate(world, *(f"10.0.0.{n}:6379" for n in range(3)))
-    replica.fill(master)
-    last.fill(replica)
-    pass_time(world, max(LAGS))
-    write(master, b"1")
-    pass_time(world, LAGS[0])
-    assert (held(replica), held(last)) == (b"1", None)
-    pass_time(world, LAGS[0])
-    assert held(last) == b"1"
-
-
-def test_a_held_writer_that_has_gone_writes_nothing_afterwards(world: World) -> None:
-    master, replica = replicas_in(world, 2)
-    write(master, b"0")
-    assert asked(master.server, "FAILOVER", "TO", "10.0.0.1", 6379, "TIMEOUT", 5000) == b"OK"
-    replica.server.up = False  # it never has all
-    replies: list[bytes] = []
-    gone, waiting = (master.server.connect(0, replies.append) for _ in range(2))
-    master.server.execute(gone, [b"SET", b"k", b"gone"])
-    master.server.execute(waiting, [b"APPEND", b"k", b"!"])
-    master.server.disconnect(gone)
-    pass_time(world, 5)
-    assert held(master) == b"0!"
-    assert replies == [b":2\r\n"]
-
-
-def test_a_script_that_a_server_does_not_know_is_no_write_of_its_log() -> None:
-    server = SimulatedServer("simulated", lambda: 1.0, log=True)
-    assert "NOSCRIPT" in str(asked(server, "EVALSHA", "f" * 40, 1, "k"))
-    assert server.log == []
-    assert asked(server, "SET", "k", "v") == b"OK"
-    assert server.log == [[b"SET", b"k", b"v"]]
-
-
-def test_requests_to_a_closed_connection_are_dropped(world: World) -> None:
-    process = SimulatedProcess("client", world.now)
-    received: list[bytes | None] = []
-    wire = world.open_wire(process, "10.0.0.1:6379", 0, received.append)
-    wire.held = []  # it hears nothing, of the end neither
-    wire.close_server()
-    wire.write(b"*1\r\n$4\r\nPING\r\n")
-    assert not wire.requests
-    assert received == []
-    wire.release()
-    assert received == [None]
-
-
-def test_a_request_is_lost_if_a_timer_closes_its_connection_at_that_moment(world: World) -> None:
-    process = SimulatedProcess("client", world.now, 0)
-    world.processes.append(process)
-    received: list[bytes | None] = []
-    wire = world.open_wire(process, "10.0.0.1:6379", 0, received.append)
-    wire.write(b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n")
-    world.after(STEP, wire.close_server)
-    delivered: list[bool] = []
-    world.run(lambda: True, delivered.append)
-    assert (received, delivered) == ([None], [])
-    assert asked(world.server("10.0.0.1:6379"), "GET", "k") is None
-
-
 def test_servers_with_equal_data_have_one_digest_in_whatever_order_it_came() -> None:
     def digest(*commands: str) -> int:
         server = SimulatedServer("simulated", lambda: 1.0, log=False)
@@ -354,18 +233,3 @@ def test_servers_with_equal_data_have_one_digest_in_whatever_order_it_came() -> 
     assert len(same) == 1
     others = (["SADD s a b"], ["SADD s a c"], ["SET s a"], ["SET s b"], [])
     assert len({digest(*each) for each in others}) == len(others)
-
-
-def test_only_code_of_a_client_waits_for_answers(world: World) -> None:
-    process = SimulatedProcess("client", world.now)
-    sock = SimulatedSocket(process, None)
-    with pytest.raises(ConnectionRefusedError, match="the process is dead"):
-        sock.wait_for(1)
-    fiber = process.start_blocking(lambda: sock.wait_for(None))
-    fiber.resume()
-    assert fiber.wake_at == float("inf"), "nobody said how long"
-    assert not fiber.is_ready(world.now())
-    sock.receive(b"x")
-    assert process.runnable() is fiber
-    fiber.resume()
-    assert fiber.done

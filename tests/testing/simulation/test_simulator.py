@@ -34,8 +34,6 @@ from shardkit.testing import (
     replay,
     simulate,
 )
-from shardkit.testing.simulation.choices import Choices, from_text, shrink
-from shardkit.testing.simulation.protocol import _Run
 
 
 class Racing(Protocol):
@@ -145,12 +143,12 @@ def test_a_client_that_never_ends_is_found() -> None:
     assert isinstance(found.value.__cause__, EndlessRun)
 
 
-def test_a_client_that_never_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_never_waits_is_found(lower: Any) -> None:
     async def spin(client: Client) -> None:
         for _ in range(10_000):
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("shardkit.testing.simulation.processes.MOST_TURNS", 1_000)
+    lower(turns=1_000)
     with pytest.raises(SimulationFailure, match="runs for ever without waiting"):
         simulate(alone(spin), 1)
 
@@ -219,18 +217,12 @@ def test_an_invariant_is_asked_where_data_changed_and_in_the_end() -> None:
     assert len(protocol.asked) == sum(protocol.asked_by.values()) + 1
 
 
-def run_of(protocol: Protocol, schedule: str) -> _Run:
-    run = _Run(protocol, from_text(schedule), traced=True)
-    run.execute()
-    return run
-
-
 ONE_COMMAND = """
 import sys
 sys.path[:0] = ["tests", "tests/testing/simulation"]
-from test_simulator import *
-run = run_of(Filling(), sys.argv[1])
-print([tuple(event) for event in run.world.events])
+from test_faults import executed
+from test_simulator import Filling
+print([tuple(event) for event in executed(Filling()).world.events])
 """
 
 
@@ -256,7 +248,7 @@ class Filling(Protocol):
 def test_the_same_schedule_is_the_same_run_in_another_process_with_other_hashes() -> None:
     shown = {
         subprocess.run(
-            [sys.executable, "-c", ONE_COMMAND, "2"],
+            [sys.executable, "-c", ONE_COMMAND],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
@@ -268,50 +260,11 @@ def test_the_same_schedule_is_the_same_run_in_another_process_with_other_hashes(
     assert "HSET" in shown.pop()
 
 
-@pytest.mark.parametrize("choices", [None, {}, {3: 1, 9: 2}])
-def test_choices_are_what_was_drawn_or_recorded(choices: dict[int, int] | None) -> None:
-    made = Choices(5, choices)
-    drawn = [made.draw(4) for _ in range(12)]
-    again = from_text(str(made))
-    assert [again.draw(4) for _ in range(12)] == drawn
-    if choices is not None:
-        assert {n: each for n, each in enumerate(drawn) if each} == choices
-
-
-@pytest.mark.parametrize("choices", [None, {3: 1, 5: 9}])
-def test_weighted_choices_are_made_again_and_what_weighs_nothing_is_not_drawn(
-    choices: dict[int, int] | None,
-) -> None:
-    made = Choices(5, choices)
-    drawn = [made.weighted((3, 0, 1)) for _ in range(40)]
-    again = from_text(str(made))
-    assert [again.weighted((3, 0, 1)) for _ in range(40)] == drawn
-    if choices is None:
-        assert set(drawn) == {0, 2}
-        assert drawn.count(0) > drawn.count(2)
-    else:
-        assert {n: each for n, each in enumerate(drawn) if each} == {3: 1, 5: 2}, "2 is the last"
-
-
-def test_a_recorded_choice_of_more_options_than_there_are_is_the_last_one() -> None:
-    assert [Choices(5, {0: 9}).draw(options) for options in (1, 2, 4)] == [0, 1, 3]
-
-
 @pytest.mark.parametrize("text", ["", "x", "17:1", "17:a=1", "17:1=b"])
 def test_an_invalid_schedule_is_refused(text: str) -> None:
     said = f'^{re.escape(repr(text))} is no schedule; give a seed, "17", or what a failure printed$'
     with pytest.raises(InvalidArgumentError, match=said):
-        from_text(text)
-
-
-def test_choices_are_shrunk_to_the_fewest_and_smallest_that_fail() -> None:
-    def still_fails(taken: dict[int, int]) -> dict[int, int] | None:
-        return taken if taken.get(7, 0) >= 2 and 2 in taken else None
-
-    assert shrink({1: 3, 2: 3, 7: 3, 9: 1}, still_fails) == {2: 1, 7: 2}
-    assert shrink({2: 3, 7: 3}, still_fails, most_runs=0) == {2: 3, 7: 3}
-    assert shrink({1: 3}, lambda taken: taken, most_runs=1) == {}
-    assert shrink({1: 1, 2: 1}, lambda taken: taken or None, most_runs=2) == {1: 1}
+        replay(Counting(), text)
 
 
 def explained_by_brute_force(calls: list[RecordedCall], model: Register) -> bool:

@@ -1,0 +1,84 @@
+"""Limits and pauses of shardkit that tests set, so that little is much; only this file names them.
+
+``lower(list_step=2)`` has a change of a list visit two parts in a call for the rest of the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+_STRUCTURES = "structures.base.parameters", "structures.layouts.replan"
+_SEARCHER, _PARTS, _LISTS = "search.searcher", "search.parts", "structures.list.scripts"
+
+# What a test says, and the names in the modules of shardkit that are set.
+LIMITS: dict[str, tuple[str, ...]] = {
+    "ads_work": ("ads.ads.WORK_PER_CALL",),
+    "city_blocks": ("geo.block_store.BLOCKS_AT_ONCE",),
+    "city_cached_addresses": ("messaging.totals._MOST_KNOWN",),
+    "compression_lease": ("structures.codecs.compression.LEASE",),
+    "eviction_warnings": ("structures.base.parameters._WARNED",),
+    "file_line": ("messaging.files.LONGEST_LINE",),
+    "follow_pause": ("metrics.logs.POLL",),
+    "group_keys": ("structures.layouts.structure.KEYS_PROBED",),
+    "index_check": ("search.check._WORDS_PER_CALL", "search.check._POSTINGS_PER_CALL"),
+    "job_work": ("job_search.job_search.WORK_PER_CALL",),
+    "job_page": ("job_search.job_search.PAGE_SIZE",),
+    "jobs_per_batch": ("job_search.job_search.JOBS_PER_BATCH",),
+    "log_messages": ("metrics.logs._Messages.most",),
+    "lease": tuple(f"{module}.LEASE" for module in _STRUCTURES),
+    "list_block": ("structures.list.sharded_list.LONGEST_BLOCK",),
+    "list_search": (f"{_LISTS}.PARTS_PER_SEARCH",),
+    "list_search_values": (f"{_LISTS}.VALUES_PER_SEARCH",),
+    "list_step": (f"{_LISTS}.PARTS_PER_STEP",),
+    "metrics_rounds": ("metrics.outbox._MOST_ROUNDS",),
+    "metrics_waiting": ("metrics.outbox.MOST_WAITING",),
+    "missing_parameters_pause": ("structures.base.parameters._READ_AFTER",),
+    "packed_aggregate": ("structures.packed.records.AGGREGATE_BYTES",),
+    "packed_block": ("structures.packed.part_store.BLOCK_BYTES",),
+    "plan_grace": ("structures.layouts.replan.GRACE",),
+    "plan_lease": ("structures.layouts.replan.LEASE",),
+    "plan_wait": ("structures.base.parameters._WAIT",),
+    "queue_block": ("queues.claim.LONGEST_BLOCK",),
+    "recreations": (
+        *("structures.base.writes.ATTEMPTS", "structures.layouts.growing.ATTEMPTS"),
+        *("structures.list.scripts.ATTEMPTS", "structures.list.sharded_list.ATTEMPTS"),
+        "structures.unique.days.ATTEMPTS",
+    ),
+    "search_expansions": (f"{_SEARCHER}.MAX_EXPANSIONS",),
+    "search_facet_values": (f"{_SEARCHER}.MAX_FACET_VALUES",),
+    "search_hits": (f"{_SEARCHER}.HITS_PER_CALL",),
+    "search_line": ("search.files.MAX_FILE_BYTES",),
+    "search_pending": (f"{_PARTS}.PENDING_SECONDS",),
+    "search_slice_time": (f"{_PARTS}.SLICE_MICROSECONDS",),
+    "search_slice_words": (f"{_PARTS}.WORDS_PER_SLICE",),
+    "search_terms": (f"{_PARTS}.TERMS_PER_CALL",),
+    "search_words": (f"{_SEARCHER}.WORDS_PER_CALL",),
+    "search_work": (f"{_SEARCHER}.WORK_PER_CALL",),
+    "search_write_time": (f"{_PARTS}.WRITE_MICROSECONDS",),
+    "set_parts": ("structures.set.sharded_set.PARTS_COMBINED",),
+    "skills_per_batch": ("job_search.job_search.SKILLS_PER_BATCH",),
+    "social_at_once": ("social.repair.AT_ONCE",),
+    "sorted_set_keys": ("structures.sorted_set.groups.KEYS_PER_EXCHANGE",),
+    "sorted_set_first_page": ("structures.sorted_set.groups.FIRST_PAGE",),
+    "sorted_set_page": ("structures.sorted_set.groups.LARGEST_PAGE",),
+    "statistics_contexts": ("metrics.statistics._MOST_CONTEXTS",),
+    "statistics_values": ("metrics.statistics._SUMMED_AT",),
+    "transfer_attempts": ("coordination.transfers.ATTEMPTS",),
+    "turns": ("testing.simulation.processes.MOST_TURNS",),
+    "visitors_compared": ("structures.unique.visitors.MOST_IDS_A_GROUP",),
+}
+
+
+@pytest.fixture
+def lower(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Set limits by their names above for one test."""
+
+    def set_all(**values: Any) -> None:
+        for limit, value in values.items():
+            for name in LIMITS[limit]:
+                monkeypatch.setattr(f"shardkit.{name}", value)
+
+    return set_all
