@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import socket
@@ -503,20 +502,6 @@ def leave_out(own_server: LocalServer, tmp_path: Path) -> None:
 
 def unmarked(target: redis.Redis) -> Any:
     return partial(backups._under, target, "one", b"mark", lambda: None, first=True)
-
-
-def test_keys_that_expire_in_a_restore_do_not_count(own_server: LocalServer) -> None:
-    class Expiring(redis.Redis):
-        def pipeline(self, *args: Any, **options: Any) -> Any:
-            self.delete("ends")
-            return super().pipeline(*args, **options)
-
-    told: list[int] = []
-    with Expiring(port=own_server.port) as source, own_server.client(db=1) as target:
-        source.mset({"ends": 1, "stays": 2})
-        copied = backups._copy(source, target, "one", unmarked(target), told.append)
-        assert (copied, told) == ({math.inf: 1}, [1])
-        assert target.keys() == [b"stays"]
 
 
 def test_a_server_that_cannot_read_a_backup_says_so(

@@ -32,18 +32,6 @@ def test_a_shared_database_is_scanned_once(own_server: LocalServer) -> None:
     assert len(looked_at) > 2, "they come in pages"
 
 
-def test_keys_are_ranked_by_elements_without_memory_usage(own_server: LocalServer) -> None:
-    components = map_of(own={"entry": own_server.entry.fields}).components
-    with own_server.client() as client:
-        client.rpush("list", 1, 2)
-        client.set("text", "v")
-        client.execute_command("ACL", "SETUSER", "default", "-memory")
-        found = biggest_keys(list(components.values()), by="elements")
-    assert [(each.key, each.elements, each.memory) for each in found] == [
-        (b"list", 2, 0), (b"text", 1, 0),
-    ]  # fmt: skip
-
-
 class Losing(redis.Redis):
     """A client of a server where keys go just before it looks at them, or become another type."""
 

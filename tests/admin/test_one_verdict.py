@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from shardkit.cli.app import app
 from shardkit.config.entry import Entry
 from shardkit.local import LocalServer
 from shardkit.network import survey as module
-from shardkit.network.rules import ConfigFacts, judge
+from shardkit.network.rules import judge
 from shardkit.network.survey import ServerFacts, SurveyedEntry, Target, survey, targets_of
 from shardkit.operations.commands import Shard
 
@@ -135,15 +134,6 @@ def test_moves_are_warnings_or_if_unreadable_problems(servers: list[LocalServer]
         data.delete("config:fence")
 
 
-def test_an_entry_is_judged_by_facts_alone() -> None:
-    target = Target("config:redis:a", Entry({"port": 1}))
-    info = {"role": "master", "connected_slaves": 0, "maxclients": 10, "connected_clients": 10}
-    rows = [SurveyedEntry(target, 0, ServerFacts("a:1", info=info, role="master"))]
-    [judged] = judge(rows, ConfigFacts()).entries
-    assert [problem.kind for problem in judged.problems] == ["clients"]
-    assert judge(rows, kinds=["full"]).entries[0].state == "ok"
-
-
 REDIS = {"redis_version": "7.4.1"}
 VALKEY = {"redis_version": "7.2.4", "valkey_version": "9.0.0"}
 OLDER = {**VALKEY, "valkey_version": "8.1.1"}
@@ -201,15 +191,3 @@ def test_survey_faults_are_named(own_server: LocalServer, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "server_facts", Mock(side_effect=ZeroDivisionError("by zero")))
     with pytest.raises(ZeroDivisionError, match="by zero"):
         survey(targets_of(components.components.values()))
-
-
-def test_a_survey_uses_two_connections_whatever_the_databases(own_server: LocalServer) -> None:
-    shards = [{"port": own_server.port, "db": n} for n in range(8)]
-    described = ShardMap.parse(json.dumps({"components": {"a": {"shards": shards}}}))
-    with own_server.client() as client:
-        before = client.info("stats")["total_connections_received"]
-        rows = survey(targets_of(described.components.values()), thorough=True)
-        after = client.info("stats")["total_connections_received"]
-    assert len({id(row.server) for row in rows}) == 1
-    assert after - before == 2  # the trial of rights ends the first
-    assert socket.gethostbyname(rows[0].server.address.rpartition(":")[0]) == "127.0.0.1"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -81,15 +79,6 @@ def test_removal_starts_the_quiet_time(own_server: LocalServer, config: redis.Re
         assert delete_data(retirement, quiet=LONG) == 1
 
 
-def test_age_counts_from_the_removing_push(own_server: LocalServer, config: redis.Redis) -> None:
-    retired(config, at(own_server, 1), at(own_server, 2))
-    record = json.loads(config.lindex("config:history", 0) or b"")
-    config.lset("config:history", 0, json.dumps({**record, "at": time.time() - LONG}))
-    assert last_known(config, "old").removed_for >= LONG - 1
-    config.lset("config:history", 0, json.dumps({**record, "at": time.time() + LONG}))
-    assert last_known(config, "old").removed_for == 0, "the clock was set back since"
-
-
 def test_a_key_used_lately_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
     retirement = retired(config, at(own_server, 1), at(own_server, 2))
     with own_server.client(db=1) as old:
@@ -140,14 +129,6 @@ def test_data_of_another_component_is_kept(own_server: LocalServer, config: redi
             delete_data(retirement, quiet=0)
         retirement = retired(config, at(own_server, 1, "localhost"), at(own_server, 2))
         assert delete_data(retirement, quiet=0) == 1
-
-
-def test_data_read_at_a_replica_is_kept(own_server: LocalServer, config: redis.Redis) -> None:
-    with LocalServer(replica_of=own_server) as copy:
-        retirement = retired(config, at(own_server, 1), at(own_server, 2))
-        entry = map_of(new={"entry": at(copy, 1)})
-        with pytest.raises(ConfigError, match="shares a database with config:redis:new"):
-            delete_data(replace(retirement, others=entry.components), quiet=0)
 
 
 def test_an_unknown_server_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:

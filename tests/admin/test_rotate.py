@@ -26,7 +26,6 @@ import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
 from shardkit.admin.changes import CHANGES_KEY
-from shardkit.admin.servers import ClientProcess
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
 from shardkit.errors import ConfigError, ConfigServerError
@@ -538,26 +537,6 @@ def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.Monke
     assert len(slept) == 6, "nobody was left for two seconds"
     assert not wait(3.0)
     assert turning.rotation.pending == ["late"]
-
-
-@pytest.mark.parametrize(
-    ("library", "pid", "age", "concerned"),
-    [
-        ("", 0, 0, False),  # a connection of ours that has not yet said whose it is
-        ("shardkit 0.1.0", 0, 0, False),
-        ("batch 1.0", 0, 0, True),
-        ("", 0, 3600, True),
-        ("shardkit 0.1.0", 0, 3600, True),
-        ("shardkit 0.1.0", 7, 0, True),
-        ("Sentinel", 0, 3600, False),
-    ],
-)
-def test_fresh_connections_may_be_ours(library: str, pid: int, age: int, concerned: bool) -> None:
-    process = ClientProcess("elsewhere", pid, library, {"app"}, age=age)
-    turning = SimpleNamespace(user="app")
-    assert module._OngoingRotation._concerns(turning, process) == concerned
-    turning.user = "other"
-    assert not module._OngoingRotation._concerns(turning, process)
 
 
 def test_a_password_that_is_gone_already_is_not_removed(own_server: LocalServer) -> None:

@@ -18,17 +18,14 @@ from growth_helpers import (
 )
 
 import shardkit
-from shardkit.admin import HotName
 from shardkit.admin.growth import (
     LoadReport,
-    PartLoad,
     apply_balance,
     balance,
     measure_balance,
     plan_balance,
     plan_move,
     reverse_move,
-    with_operations,
 )
 from shardkit.admin.growth.balance import Unit, place
 from shardkit.errors import GrowthError, InvalidArgumentError
@@ -322,16 +319,3 @@ def test_lines_of_monitor_are_read() -> None:
     ):
         balance._count(line, seen)
     assert seen == {(3, b"a\0\n"): 1, (3, b'b"[0 lua] '): 1, (12, b"a"): 1}
-
-
-def test_rates_of_clients_leave_no_part_out() -> None:
-    parts = tuple(PartLoad("key", b"ann", (f"users:{n}",), 40.0, 1) for n in (0, 1))
-    hot = {
-        "key": [HotName("users", "ann", 9.0, 0.0, 0.5, 0.0), HotName("users", "new", 2.0, 0, 0, 0)]
-    }
-    found = with_operations(LoadReport((), (), parts), {}, hot).parts
-    assert [(part.name, part.shards, part.operations) for part in found] == [
-        (b"ann", ("users:0",), 9.0),
-        (b"ann", ("users:1",), None),
-        (b"new", ("users",), 2.0),
-    ]

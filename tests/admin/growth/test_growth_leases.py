@@ -32,8 +32,6 @@ from shardkit.admin.growth import (
     resume_move,
     reverse_move,
     servers as growth_servers,
-    shard_move,
-    verify_move,
 )
 from shardkit.admin.growth.journal import Lease
 from shardkit.cli.app import app
@@ -262,23 +260,3 @@ def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.Monk
     with b.client() as client:
         assert client.info("replication")["role"] == "slave"
     assert masters_write(fleet)
-
-
-def test_a_verification_keeps_a_new_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    small(fleet)
-    fleet.move_shard()
-    with monkeypatch.context() as patched:
-        asleep_at(
-            patched,
-            fleet,
-            shard_move.ShardMover,
-            "verify",
-            lambda: reverse_move(fleet.config, "users:1", hold=PATIENT),
-        )
-        assert verify_move(fleet.config, "users:1").target == fleet.name(1)
-    assert [each.target for each in moves(fleet.config)] == [fleet.name(0)]
-    fleet.move_server(to=2, hold=PATIENT)
-    written = fleet.config.hgetall("config:changes")
-    fleet.config.set("config:growth:lease", "somebody")
-    assert verify_move(fleet.config, fleet.name(0)).phase == "done", "it finds what it finds"
-    assert fleet.config.hgetall("config:changes") == written

@@ -247,13 +247,6 @@ def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPat
         failover.fail_over_sentinels(lease, {}, SERVICE, "data", str(B))
 
 
-def test_a_master_that_does_not_answer_is_not_taken_for_one() -> None:
-    with LocalServer() as server:
-        assert failover._is_master(server.entry, "data")
-        entry = server.entry
-    assert not failover._is_master(entry, "data")
-
-
 def test_a_name_of_something_else_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = {
         f"{A}@11": {"flags": "myself,master", "node_id": "a", "master_id": "-", "slots": []},

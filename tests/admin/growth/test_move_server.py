@@ -63,7 +63,7 @@ from shardkit.admin.growth import (
     start_move,
     verify_move,
 )
-from shardkit.admin.growth.exchange import Slices, at_work
+from shardkit.admin.growth.exchange import at_work
 from shardkit.admin.growth.relocation import ServerAddress, Stored
 from shardkit.admin.growth.servers import (
     hand_over,
@@ -576,15 +576,6 @@ def test_a_target_that_somebody_else_has_filled_meanwhile_is_not_emptied(
         assert client.get("somebody's") == b"1"
 
 
-def test_a_move_that_was_handed_over_before_that_was_noted_is_not_aborted(fleet: Fleet) -> None:
-    fleet.push(0)
-    follow(fleet.servers[0], fleet.servers[1])
-    recorded(fleet, False)
-    with pytest.raises(GrowthError, match=f"{fleet.name(1)} has taken over; resume it, and then"):
-        abort_move(fleet.config, fleet.name(0))
-    assert [each.phase for each in moves(fleet.config)] == ["begun"]
-
-
 A, B = ServerAddress("10.0.0.1", 1), ServerAddress("10.0.0.2", 1)
 MASTER = {"role": "master", "master_repl_offset": 5, "master_replid": "f00d"}
 FOLLOWER = {"ip": B.host, "port": B.port, "offset": 5, "state": "online"}
@@ -692,22 +683,6 @@ def test_a_server_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPat
     with pytest.raises(redis.TimeoutError, match="late"):
         wait_for_copy(Answering(MASTER), replica, -1)
     assert len(late) == 1
-
-
-@pytest.mark.parametrize(
-    ("replica", "said"),
-    [
-        (MASTER, "no longer follows its master: .*Nothing has changed.*; empty it if it has keys"),
-        (
-            {**REPLICA, "master_link_status": "down"},
-            "within 0 s .its link .* is down.*; wait until",
-        ),
-        ({**REPLICA, "master_replid": "other"}, "within 0 s .its link .* is up.*; wait until"),
-    ],
-)
-def test_a_copy_that_does_not_come_is_not_waited_for(replica: dict[str, Any], said: str) -> None:
-    with pytest.raises(GrowthError, match=said):
-        wait_for_copy(Answering(MASTER), Answering(replica), 0)
 
 
 @pytest.mark.parametrize(
@@ -824,21 +799,6 @@ def touching(
             yield client
 
 
-def test_a_busy_key_is_the_same(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate, "SETTLED", 0.05)
-
-    def touch(client: redis.Redis, data: bytes) -> None:
-        client.incr("count")
-
-    with touching(own_server, touch) as one, own_server.client(db=2) as other:
-        for client in (one, other):
-            client.mset({"count": 0, "k": 1})
-        found = compared(one, other)
-    assert (found.changing, found.differing, found.different) == (1, 0, [])
-    assert found.same
-    assert found.keys == {"0 string": 2}
-
-
 def test_a_busy_key_that_is_copied_late_is_the_same_and_one_that_is_quiet_is_not(
     own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -905,19 +865,6 @@ def test_work_with_a_share_of_the_time_pauses(monkeypatch: pytest.MonkeyPatch) -
     assert slept == [pytest.approx(8.0)]
 
 
-def test_slices_have_fewer_keys_the_larger_their_values_are() -> None:
-    slices = Slices(1000)
-    sizes = []
-    for part in slices.of(range(400)):
-        sizes.append(len(part))
-        slices.note(
-            len(part), len(part) * (10 if len(sizes) < 4 else 2500 if len(sizes) < 6 else 100)
-        )
-    assert sizes[:4] == [8, 16, 32, 32], "values are small"
-    assert sizes[4:6] == [1, 1], "each is larger than an exchange should be"
-    assert sizes[6:11] == [2, 4, 8, 10, 10]
-
-
 def test_the_command_moves_and_says_so(fleet: Fleet) -> None:
     small(fleet)
     source, target = fleet.name(0), fleet.name(1)
@@ -931,19 +878,3 @@ def test_the_command_moves_and_says_so(fleet: Fleet) -> None:
     assert shown["phase"] == "done"
     done = fleet.run("failover", target, "--to", source)
     assert f"{source} is the master in place" in done.output
-
-
-def test_only_a_late_new_server_is_waited_for(fleet: Fleet) -> None:
-    follow(fleet.servers[1], fleet.servers[0])
-    with (
-        fleet.servers[0].client() as master,
-        redis.Redis(port=fleet.servers[1].port, socket_timeout=0.05) as replica,
-    ):
-        fleet.servers[1].pause()
-        with pytest.raises(redis.TimeoutError, match="Timeout reading"):
-            wait_for_copy(master, replica, 0.2)
-        later = threading.Timer(0.3, fleet.servers[1].resume)
-        later.start()
-        wait_for_copy(master, replica, 60)
-        later.join()
-        assert replica.info("replication")["master_link_status"] == "up"

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from importlib import import_module
 from operator import eq
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,7 +21,6 @@ from shardkit.admin.growth import (
     attach_replica,
     attachment,
     detach_replica,
-    exchange,
     plan_move,
     replica_tree,
     servers as growth_servers,
@@ -214,12 +212,6 @@ def test_entries_name_servers_by_host_and_port(monkeypatch: pytest.MonkeyPatch) 
     assert servers.replicas_of(near) == [ServerAddress("near", n) for n in (3, 4)]
 
 
-def test_servers_that_are_named_by_references_only_are_not_asked() -> None:
-    far = [ELSEWHERE["far"], ELSEWHERE["nodes"]]
-    assert replica_tree(far) == []
-    assert verify_replicas(far, timeout=0.1) == {}
-
-
 @pytest.mark.parametrize(("described", "database"), [({}, 0), ({"db": 3}, 3)])
 def test_a_replica_is_verified_in_the_database_of_its_entry(
     monkeypatch: pytest.MonkeyPatch, described: dict[str, int], database: int
@@ -231,29 +223,6 @@ def test_a_replica_is_verified_in_the_database_of_its_entry(
     [answer] = verify_replicas(ShardMap.parse(text).components.values()).values()
     assert isinstance(answer, redis.ConnectionError)
     assert asked.call_args.kwargs == {"database": database}
-
-
-def test_clients_delay_a_detach(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
-    monkeypatch.setattr(exchange, "time", clock)
-    with own_server.client() as client, own_server.client(client_name="batch"):
-        client.client_setname("shardkit:operator@test/1")
-        exchange.wait_until_left(client, 3)
-        assert slept == []
-        with own_server.client(client_name="shardkit:batch") as reader:
-            reader.ping()
-            exchange.wait_until_left(client, 3)
-            assert len(slept) == 3
-
-            def leave(seconds: float) -> None:
-                slept.append(seconds)
-                reader.close()
-
-            slept.clear()
-            clock.sleep = leave
-            exchange.wait_until_left(client, 3)
-            assert 0 < len(slept) < 3
 
 
 def test_a_node_of_a_cluster_is_neither_moved_nor_replicated(fleet: Fleet) -> None:

@@ -40,7 +40,6 @@ from shardkit.admin.growth import (
     start_split,
     verify_move,
 )
-from shardkit.admin.growth.exchange import at_once
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, RoutingError
 
 
@@ -407,18 +406,3 @@ def test_the_old_database_of_a_moved_shard_is_kept_up_to_date(fleet: Fleet) -> N
         assert move.result().phase == "done"
         assert fleet.masters() == [fleet.name(0)] * 2
         assert router.mget([f"k{n}" for n in range(200)]) == [b"new"] * 200
-
-
-def test_work_at_once_ends_with_the_first_error() -> None:
-    done = []
-
-    def work(n: int) -> int:
-        if n == 1:
-            raise ValueError(n)
-        done.append(n)
-        return n
-
-    with pytest.raises(ValueError, match="1"):
-        at_once(work, range(4))
-    assert sorted(done) == [0, 2, 3]
-    assert at_once(work, [5, 6]) == [5, 6]

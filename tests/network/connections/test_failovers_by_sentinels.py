@@ -183,24 +183,6 @@ def alone() -> Iterator[LocalSentinel]:
         yield running
 
 
-@pytest.mark.parametrize("private", [False, True])
-async def test_a_subscriber_comes_back(kind: str, private: bool, alone: LocalSentinel) -> None:
-    async with opened(kind, map_of(alone)) as face:
-        client = await of(face.kit.client("data", private=private))
-        news = client.pubsub(ignore_subscribe_messages=True)
-        await of(news.subscribe("news"))
-        await of(news.get_message(timeout=0.2))
-        with alone.master.client() as admin:
-            admin.client_kill_filter(_type="pubsub")
-            heard = None
-            for _ in range(20):
-                with suppress(redis.ConnectionError):
-                    heard = heard or await of(news.get_message(timeout=0.2))
-                admin.publish("news", "hello")
-        assert heard["data"] == b"hello"
-        await of(news.close() if face.blocks else news.aclose())
-
-
 @pytest.mark.parametrize("given", [{}, {"password": "wrong"}, {"username": "nobody"}], ids=str)
 async def test_a_login_that_the_sentinels_refuse_is_named(
     kind: str, given: dict[str, str], alone: LocalSentinel

@@ -162,12 +162,6 @@ def cut(server: LocalServer) -> int:
     return killed
 
 
-def forget_scripts(*servers: LocalServer) -> None:
-    for server in servers:
-        with server.client() as client:
-            client.script_flush()
-
-
 def mapped(fields: Mapping[str, Any], name: str = "data") -> ShardMap:
     """A map of one component with this entry."""
     described = {"components": {name: {"entry": dict(fields)}}}

@@ -70,27 +70,6 @@ async def test_operations_emit_no_keys(kind: str, own_map: ShardMap, told: list[
         assert "SECRET" not in str(told)
 
 
-async def test_one_event_for_each_server(kind: str, own_map: ShardMap, told: list[Any]) -> None:
-    async with opened(kind, own_map) as face:
-        pipe = face.kit.key_sharded("own_shards").pipeline()
-        for n in range(100):
-            pipe.set(f"k{n}", n)
-        await face.value(pipe.execute())
-        sent = of(told, events.CommandsSent)
-        assert {event.shard for event in sent} == {f"own_shards:{n}" for n in range(4)}
-        assert sum(event.count for event in sent) == 100
-        assert {event.name for event in sent} == {"SET"}
-        finished = of(told, events.CommandsFinished)
-        assert len(finished) == 4
-        assert {each.waited is None for each in finished} == {face.blocks}
-        assert [event.name for event in of(told, events.CallFinished)] == ["pipeline"]
-        opened_for = {event.shard for event in of(told, events.ConnectionOpened)}
-    closed_for = {event.shard for event in of(told, events.ConnectionClosed)}
-    assert opened_for == closed_for  # of whichever used it first
-    assert len(opened_for) == 1
-    assert opened_for < {event.shard for event in sent}
-
-
 async def test_transactions_list_commands(kind: str, own_map: ShardMap, told: list[Any]) -> None:
     async with opened(kind, own_map) as face:
         inner = (command("own", "k", "INCR"), command("own", "k", "GET"))

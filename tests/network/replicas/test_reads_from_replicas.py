@@ -25,7 +25,6 @@ from shardkit import Entry, ShardKit, ShardMap
 from shardkit.admin import push
 from shardkit.errors import (
     InvalidArgumentError,
-    InvalidEntryError,
     ShardErrors,
     ShardUnavailable,
 )
@@ -129,35 +128,6 @@ def test_reads_go_on_where_there_can_be_no_more_threads(
     for _ in range(2):
         assert on(opened, router, "k", "get", "k") is None
     assert len(refused) >= 2  # each read tries again
-
-
-def test_replicas_in_use_are_asked_regularly(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    once, rounds, before = replicas.Replicas.round, threading.Semaphore(0), threading.enumerate()
-
-    def counted(asked: replicas.Replicas) -> bool:
-        rounds.release()
-        return once(asked)
-
-    monkeypatch.setattr(replicas.Replicas, "round", counted)
-    monkeypatch.setattr(replicas, "INTERVAL", 0.01)
-    router = opened.kit.key_sharded("users", read_from="replica")
-    assert on(opened, router, "k", "get", "k") is None
-    for _ in range(3):
-        assert rounds.acquire(timeout=20)
-    [thread] = [
-        each
-        for each in threading.enumerate()
-        if each.name == "shardkit-replicas" and each not in before
-    ]
-    monkeypatch.setattr(replicas, "UNUSED", -1.0)  # as if there had been no read for so long
-    thread.join(20)
-    assert not thread.is_alive()
-    monkeypatch.undo()
-    monkeypatch.setattr(replicas.Replicas, "round", counted)
-    while rounds.acquire(blocking=False):
-        pass
-    assert on(opened, router, "k", "get", "k") is None
-    assert rounds.acquire(timeout=20)
 
 
 def read_in_session(face: Face, router: Any, name: str) -> None:
@@ -272,25 +242,6 @@ def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicate
     assert opened.run(ids.sismember(5000)), "what this process wrote is read"
 
 
-def test_structures_may_read_from_decoding_replicas(kind: str, replicated: Replicated) -> None:
-    """Their own values are decoded by the structures, whatever clients do."""
-    with faced(kind, replicated.map(decode_responses=True), zone="z1") as face:
-        value = bytes(range(128, 256))
-        face.run(face.kit.hash("h", component="one").hset("a", value))
-        replicated.settle()
-        assert face.run(face.kit.hash("h", component="one", read_from="replica").hget("a")) == value
-
-
-def test_search_runs_on_a_replica(opened: Face, replicated: Replicated) -> None:
-    docs = opened.kit.search("docs", component="users", fields={"title": 1})
-    opened.run(docs.index("a", {"title": "moving a shard"}))
-    replicated.settle()
-    replicated.forget_counts()
-    reader = opened.kit.search("docs", component="users", fields={"title": 1}, read_from="replica")
-    assert [hit.id for hit in opened.run(reader.search("shard"))] == ["a"]
-    assert replicated.counts("evalsha")[0] + replicated.counts("eval")[0] == 0
-
-
 def test_entries_say_where_reads_go(kind: str, replicated: Replicated) -> None:
     with faced(kind, replicated.map(read_from="prefer_replica")) as face:
         users = face.kit.hash("h", component="users")
@@ -300,12 +251,6 @@ def test_entries_say_where_reads_go(kind: str, replicated: Replicated) -> None:
         assert reader(face, face.kit.sharded_connection("users"))("k") is None
         assert replicated.counts("get")[0] == 0
         assert replicated.counts("hget")[0] == 0
-
-
-def test_decorated_functions_and_unsharded_entries(opened: Face, replicated: Replicated) -> None:
-    decorate = opened.kit.redis_connection("one", read_from="prefer_replica")
-    assert reader(opened, decorate)("settled") == b"1"
-    assert replicated.counts("get")[0] == 0
 
 
 def test_a_writable_replica_is_never_written_to(opened: Face, replicated: Replicated) -> None:
@@ -325,24 +270,6 @@ def test_a_writable_replica_is_never_written_to(opened: Face, replicated: Replic
     assert on(opened, router, "k", "get", "k") == b"3"
     for command in ("set", "incr", "hset"):
         assert len(set(replicated.counts(command))) == 1, "as the master sent it, no more"
-
-
-def test_unusable_replicas_are_skipped(opened: Face, replicated: Replicated) -> None:
-    strict = opened.kit.key_sharded("users", read_from="replica")
-    preferring = opened.kit.key_sharded("users", read_from="prefer_replica")
-    first, second = replicated.replicas
-    ask(second, "replicaof", "127.0.0.1", "1")  # nobody is there
-    assert on(opened, strict, "k", "get", "k") is None
-    assert replicated.counts("get")[2] == 0
-    ask(first, "replicaof", "127.0.0.1", "1")
-    opened.kit.plane.replicas.round()
-    with pytest.raises(ShardUnavailable, match="its link to the master is down"):
-        on(opened, strict, "k", "get", "k")
-    assert on(opened, preferring, "k", "get", "k") is None
-    assert replicated.counts("get")[0] == 1
-    stale = opened.kit.key_sharded("users", read_from=ReadFrom("replica", max_lag=None))
-    assert on(opened, stale, "k", "get", "k") is None
-    assert replicated.counts("get")[0] == 1, "stale reads were asked for"
 
 
 @pytest.mark.parametrize("what", ["client", "structure"])
@@ -399,16 +326,6 @@ def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
     with pytest.raises(ShardErrors) as raised:
         opened.run(hashes.hget("a"))
     assert "is a replica that has lost its master" in str(raised.value.exceptions[0])
-
-
-def test_a_refused_read_is_not_retried_elsewhere(opened: Face, replicated: Replicated) -> None:
-    router = opened.kit.key_sharded("one", read_from="replica")
-    ask(replicated.master, "set", "k", 1)
-    replicated.settle()
-    with pytest.raises(ShardErrors) as raised:
-        opened.run(router.pipeline().hget("k", "a").execute())
-    assert "HGET was refused: WRONGTYPE" in str(raised.value.exceptions[0])
-    assert sorted(replicated.counts("hget")) == [0, 0, 1]
 
 
 def state_of(face: Face) -> tuple[Replicas, Any]:
@@ -579,15 +496,6 @@ def test_why_no_replica_can_be_read_is_said_of_each(opened: Face, replicated: Re
         on(opened, strict, "k", "get", "k")
 
 
-def test_an_entry_without_replicas_has_none_to_read(kind: str, replicated: Replicated) -> None:
-    with faced(kind, replicated.map(replicas=[])) as face:
-        strict = face.kit.key_sharded("users", read_from="replica")
-        with pytest.raises(
-            ShardUnavailable, match=r"no usable replica \(its entry names none\); see"
-        ):
-            on(face, strict, "k", "get", "k")
-
-
 @pytest.mark.parametrize(
     ("known", "since", "why"),
     [
@@ -678,21 +586,6 @@ def test_own_writes_are_read_though_replicas_lag(opened: Face, replicated: Repli
         on(opened, router, "k", "set", "k", "mine")
         assert on(opened, router, "k", "get", "k") == b"mine"
         assert replicated.master.running
-
-
-def test_reads_return_to_a_replica_after_catch_up(opened: Face, replicated: Replicated) -> None:
-    router = opened.kit.key_sharded("users", read_from="replica")
-    for n in range(3):
-        on(opened, router, "k", "get", "k")
-        on(opened, router, "k", "set", "k", n)
-        assert on(opened, router, "k", "get", "k") == b"%d" % n
-    replicated.settle()
-    replicated.forget_counts()
-    opened.kit.plane.replicas.round()  # what the thread does by itself twice a second
-    for _ in range(2):
-        assert on(opened, router, "k", "get", "k") == b"2"
-        opened.kit.plane.replicas.round()
-    assert sum(replicated.counts("get")[1:]) >= 1
 
 
 def test_sentinels_tell_the_replicas(kind: str) -> None:
@@ -806,13 +699,6 @@ def test_a_mode_that_is_none_is_refused(given: Any, replicated: Replicated) -> N
         kit.key_sharded("users", read_from=given)
 
 
-def test_what_entries_say_is_checked(replicated: Replicated) -> None:
-    with pytest.raises(InvalidEntryError, match="read_from"):
-        replicated.map(read_from="slave")
-    with pytest.raises(InvalidEntryError, match="max_lag"):
-        replicated.map(max_lag=0)
-
-
 @pytest.mark.parametrize("mode", ["zone", "zone_replica"])
 def test_reads_by_zone_need_the_zone_of_the_process(mode: str, replicated: Replicated) -> None:
     with (
@@ -832,22 +718,3 @@ def test_a_session_that_has_no_name_is_refused(name: Any) -> None:
 def test_a_zone_that_is_no_name_is_refused(zone: Any, replicated: Replicated) -> None:
     with pytest.raises(InvalidArgumentError, match=r"zone=.* is not a name; pass a str"):
         shardkit.connect(replicated.map(), zone=zone)
-
-
-def test_health_reports_roles_and_lag(kind: str, replicated: Replicated) -> None:
-    """Of a master, a replica, and a replica whose master is not there."""
-    places = [replicated.master, *replicated.replicas]
-    text = json.dumps({"components": {"all": {"shards": [{"port": each.port} for each in places]}}})
-    ask(replicated.replicas[1], "replicaof", "127.0.0.1", "1")
-    with faced(kind, ShardMap.parse(text)) as face:
-        master, linked, alone = face.run(face.kit.health()).shards
-    assert [each.role for each in (master, linked, alone)] == ["master", "replica", "replica"]
-    assert 0 <= master.replication_lag < 10_000
-    assert 0 <= linked.replication_lag < 10_000
-    assert alone.replication_lag is None
-
-
-@pytest.mark.parametrize("lag", [0, -1, float("nan"), True, "5"])
-def test_a_lag_that_is_no_time_is_refused(lag: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"max_lag=.*; give seconds above 0"):
-        ReadFrom("replica", max_lag=lag)

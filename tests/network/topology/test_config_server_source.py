@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
@@ -84,14 +83,6 @@ def push(client: redis.Redis, wanted: ShardMap) -> None:
 def mgets(client: redis.Redis) -> int:
     stats: Any = client.info("commandstats")
     return int(stats.get("cmdstat_mget", {}).get("calls", 0))
-
-
-def test_components_are_listed_by_full_name(
-    server: LocalServer, config: redis.Redis, kit: Any
-) -> None:
-    fields = server.entry.fields
-    push(config, shard_map(**{"logs:old": [fields] * 12, "logs:old:web": fields, "logs": fields}))
-    assert kit.topology.names() == ["logs", "logs:old", "logs:old:web"]
 
 
 def test_more_shards_take_a_second_exchange_once(config: redis.Redis, kit: Any) -> None:
@@ -344,24 +335,6 @@ def test_a_shard_is_not_taken_for_a_component(
         kit.client("few:0")
 
 
-def test_unsharded_components_need_one_entry(
-    server: LocalServer, config: redis.Redis, kit: Any
-) -> None:
-    config.set("config:redis:one", json.dumps({"port": server.port, "db": 15}))
-    kit.client("one").set("k", "v")
-    assert kit.components() == ["one"]
-    with server.client(db=15) as client:
-        assert client.get("k") == b"v"
-
-
-def test_urls_may_set_decode_responses(server: LocalServer, config: redis.Redis) -> None:
-    push(config, shards_on(server))
-    for options in ("decode_responses=true", "protocol=3", "protocol=3&decode_responses=true"):
-        with shardkit.connect(f"{url(server)}/0?{options}") as kit:
-            assert kit.components() == ["few", "one"]
-            assert len(kit.component("few").shards) == 4
-
-
 def test_no_secret_shows_when_the_config_server_refuses_or_is_away() -> None:
     with LocalServer(password="right") as server:
         for port in (server.port, 1):
@@ -420,12 +393,3 @@ def test_thousands_of_shards_that_did_not_change_are_not_parsed_again(
     kit.topology.expire()
     monkeypatch.setattr(Entry, "from_json", None)
     assert kit.component("many") is known
-
-
-def test_a_reading_that_a_renamed_connection_is_refused_is_an_error(mortal: LocalServer) -> None:
-    with mortal.client() as client, shardkit.connect(url(mortal)) as kit:
-        source: Any = kit.topology.source
-        client.execute_command("ACL", "SETUSER", "default", "-mget")
-        source.epoch += 1  # which the connection's name says
-        with pytest.raises(redis.ResponseError, match="mget"):
-            source.fetch(["config:epoch"])

@@ -142,22 +142,6 @@ def test_what_was_never_read_is_refused_too(reader: Reader, config: redis.Redis)
         reader.component("few")
 
 
-def test_an_overtaken_reply_is_no_rollback(server: LocalServer, config: redis.Redis) -> None:
-    push(config, four())
-    source, clients = shardkit.kit.kit._source(f"redis://{server.address}", {})
-    slow = source.read("few", None)
-    slow_values = source.fetch(next(slow))
-    push(config, four(port=2))
-    quick = source.read("one", None)
-    with pytest.raises(StopIteration):
-        quick.send(source.fetch(next(quick)))
-    with pytest.raises(StopIteration) as done:
-        slow.send(slow_values)
-    assert done.value.value.epoch == 1
-    assert clients is not None
-    clients.close()
-
-
 def test_manual_entries_without_epoch_may_change(server: LocalServer, config: redis.Redis) -> None:
     config.set("config:redis:one", '{"port": 1}')
     with shardkit.connect(f"redis://{server.address}") as kit:

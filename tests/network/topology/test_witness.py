@@ -12,7 +12,6 @@ from faces import Face, faced
 from link_helpers import cut
 
 from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.config import store
 from shardkit.errors import ConfigServerError, ShardErrors
 from shardkit.local import LocalServer
@@ -71,23 +70,6 @@ def test_an_old_snapshot_stops(server: LocalServer, config: redis.Redis, connect
     assert read_witness(config, ["data"]) == 0
 
 
-def test_data_servers_witness_pushes_from_python(server: LocalServer, config: redis.Redis) -> None:
-    push(config, described(server, 1, 2))
-    push(config, described(server, 1, 3), force=True)
-    for number, epoch in ((1, 2), (2, 2), (3, 2)):  # 2 is told too: clients may still use it
-        with server.client(db=number) as client:
-            assert read_witness(client, ["data"]) == epoch
-
-
-def test_clients_are_refused(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
-    store.push(config, described(server, 1))
-    witness(server, 2, 1)
-    face = connect()
-    client = face.kit.client("data", 0)
-    with pytest.raises(ConfigServerError, match="went back in time"):
-        face.run((face.run(client) if face.runner else client).get("k"))
-
-
 def test_unread_pushes_pass(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
     store.push(config, described(server, 1))
     face = connect()
@@ -135,29 +117,3 @@ def test_while_the_config_server_is_away_the_known_entries_stay_in_use(
         incr(face)  # the next connection asks again
     failures = getattr(refused.value, "exceptions", [refused.value])
     assert "went back in time" in str(failures[0])
-
-
-def test_others_are_ignored(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
-    store.push(config, described(server, 1))
-    with server.client(db=1) as client:
-        client.set("config:witness", "another type")
-    assert incr(connect()) == 1
-
-
-def test_nameless_are_served(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
-    config.execute_command("ACL", "SETUSER", "nameless", "on", ">x", "~*", "+@all", "-client")
-    entry = {"port": server.port, "db": 1, "username": "nameless", "password": "x"}
-    store.push(config, ShardMap.parse(str({"components": {"data": {"shards": [entry]}}})))
-    assert incr(connect()) == 1
-    assert all(each["user"] != "nameless" or not each["name"] for each in config.client_list())
-    config.execute_command("ACL", "DELUSER", "nameless")
-
-
-def test_names_carry_epochs(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
-    store.push(config, described(server, 1, 2))
-    face = connect()
-    face.run(face.kit.strings("s", component="data").mset({"a": "1", "b": "2", "c": "3"}))
-    face.kit.topology.expire()
-    incr(face)
-    names = {str(each["name"]).split("@")[0] for each in config.client_list()}
-    assert {"shardkit:data/1;1-2", "shardkit:config-server/1"} <= names
