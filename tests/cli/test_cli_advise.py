@@ -109,14 +109,6 @@ def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take
         assert predicted == pytest.approx(taken, rel=0.05), plain["structure"]
 
 
-def test_the_table_fits_a_terminal_and_has_the_code(at: list[str], cli: Cli) -> None:
-    shown = cli("advise", *at, "--sample", 400, "--families", 3, code=0)
-    table = shown.out.partition("\n\n")[0].splitlines()
-    assert max(map(len, table)) <= 80
-    assert "user:<n>:name (string)" in shown.out
-    assert 'kit.hash("city:hash", component="data"' in shown.out
-
-
 def test_a_family_without_a_structure_says_why(expiring: LocalServer, cli: Cli) -> None:
     shown = cli("advise", *on(expiring), "--match", "events")
     assert re.search(r"a STREAM is compact at any length: \d+ bytes an entry", shown.out), shown

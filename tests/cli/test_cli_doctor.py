@@ -225,17 +225,6 @@ def test_values_that_are_too_long_are_found_on_the_server_that_has_them(
     assert fixed["changes"] == []
 
 
-def test_long_values_within_reason_raise_the_limit_to_a_round_number(cli: Cli, ward: Ward) -> None:
-    ward.client("plain").hset("h", "field", "x" * 150)
-    found = cli.json("doctor", "-c", ward.path, "plain", "--fix", code=1)
-    assert [(each["setting"], each["after"]) for each in found["changes"]] == [
-        ("hash-max-listpack-value", 256)
-    ]
-    one, two = ward.settings("hash-max-listpack-value")
-    assert one["hash-max-listpack-value"] == "64"  # plain lives on the other one
-    assert two["hash-max-listpack-value"] == "256"
-
-
 def test_parts_that_outgrew_their_size_are_no_reason_for_a_higher_limit(
     cli: Cli, ward: Ward
 ) -> None:
@@ -300,28 +289,6 @@ def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
         assert steps == [(n, len(steps) - 1) for n in range(len(steps))]
     assert found.failures == {f"geo:{n}": away for n in range(3)}
     assert [name for _, name in found.structures] == ["lost"]
-
-
-def test_every_kind_of_structure_is_recognised_by_its_parts(cli: Cli, ward: Ward) -> None:
-    kit = ward.kit
-    kit.hash("numbered", component="geo").hset(mapping=dict.fromkeys(range(1000), "v"))
-    kit.hash("hashed", component="geo").hset(mapping={f"f{n}": "v" for n in range(1000)})
-    kit.set("grown", component="geo", members=int).sadd(*range(1000))
-    kit.list("queue", component="geo").rpush(*map(str, range(1000)))
-    kit.locations("where", component="geo").set_many((n, ("USA", "CA")) for n in range(1000))
-    found = cli.json("doctor", "-c", ward.path)
-    assert found["ok"], found["findings"]
-    entries = {name: each["entries"] for name, each in by_name(found).items()}
-    assert entries == {
-        "grown": 1000,
-        "hashed": 1000,
-        "numbered": 1000,
-        "{queue}": 1000,
-        "where": 0,  # of bytes
-    }
-    assert found["others"] == []
-    assert all(each["parts"] > 0 for each in found["structures"])
-    assert all(each["compact"] in (1, None) for each in found["structures"])
 
 
 def test_only_servers_that_tell_their_limits_are_given_others(cli: Cli, ward: Ward) -> None:
@@ -408,18 +375,6 @@ def test_nodes_of_a_cluster_and_sentinels_masters_are_inspected(kind: Any, total
             assert {(change.setting, change.after) for change in changes} == {
                 ("set-max-intset-entries", 1024)
             }
-
-
-def test_the_first_and_last_members_of_a_sorted_set_have_limits_too(cli: Cli, ward: Ward) -> None:
-    scores = ward.kit.sorted_set("scores", component="geo", bound=5_000, members=int)
-    scores.zadd({n: n for n in range(12_000)})
-    found = cli.json("doctor", "-c", ward.path, "--all", code=1)["findings"]
-    [ends] = [each for each in found if "first or last members" in each["text"]]
-    assert (ends["structure"], ends["setting"]) == ("scores", "zset-max-listpack-entries")
-    assert ends["found"] > 128
-    assert ends["remedy"] == "set zset-max-listpack-entries to 256"
-    cli("doctor", "-c", ward.path, "--all", "--fix")
-    assert cli.json("doctor", "-c", ward.path, "--all")["findings"] == []
 
 
 def test_meta_keys_that_describe_no_structure_are_named(cli: Cli, ward: Ward) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,14 +34,6 @@ def test_keys_are_where_the_kit_finds_them(cli: Cli, town: LocalServers, town_ma
     assert f"tag home:42: crc32 = {found[1]['hash']}, mod 8 = {found[1]['number']}" in shown.out
 
 
-def test_a_key_that_is_not_utf8_is_located_as_its_bytes(
-    cli: Cli, town: LocalServers, town_map: Path
-) -> None:
-    [found] = cli.json("locate", "unique", os.fsdecode(b"\xff\x00"[:1]), "-c", town_map)
-    assert found["number"] == town.shard_map.components["unique"].place(b"\xff")
-    assert found["key"] == "\\xff"
-
-
 def test_pairs_are_placed_whatever_their_order(
     cli: Cli, town: LocalServers, town_map: Path
 ) -> None:
@@ -58,11 +49,6 @@ def test_pairs_are_placed_whatever_their_order(
     assert (
         "not an integer" in cli("locate", "followers", "-c", town_map, "--pair", "a", "b").error()
     )
-
-
-def test_an_unsharded_component_has_one_place(cli: Cli, town_map: Path) -> None:
-    [found] = cli.json("locate", "sessions", "a", "-c", town_map)
-    assert (found["shard"], found["number"], found["why"]) == ("sessions", None, "not sharded")
 
 
 def test_members_of_a_set_are_located_by_what_it_was_made_with(
@@ -334,18 +320,6 @@ def test_a_count_is_that_of_one_component(cli: Cli, town_url: str) -> None:
     assert cli("config", "show", "a", "--shards", 2, "--at", 1, "-c", town_url).code == 2
 
 
-def test_keys_are_located_by_the_placement_that_is_said(
-    cli: Cli, write: Write, town_url: str
-) -> None:
-    write("handplaced")
-    rule = "redis-in-action"
-    words = ["--shards", "3", "--placement", rule, "-c", town_url]
-    keys = [f"home:{n}" for n in range(20)]
-    found = cli.json("locate", "handplaced", *keys, *words)
-    place = placed(rule, 3)
-    assert [each["number"] for each in found] == list(map(place, keys))
-
-
 def test_entries_with_a_gap_or_of_a_lost_count_are_refused(
     cli: Cli, write: Write, config: redis.Redis, town_url: str, town_map: Path
 ) -> None:
@@ -427,14 +401,3 @@ def test_a_push_of_another_count_is_refused_as_ever(
         components["grown"]["shards"].pop()
     refused = cli("config", "push", pulled, "-c", town_url).error()
     assert "going from 3 to 2 shards" in refused
-
-
-def test_the_url_of_an_unsharded_entry_needs_no_count(
-    cli: Cli, town: LocalServers, config: redis.Redis, town_url: str, write: Write
-) -> None:
-    write("apart")
-    config.delete("config:redis:apart:1")
-    config.set("config:redis:apart", town.shard_map.components["unique"].shards[0].to_json())
-    result = cli("url", "apart", "-o", "/dev/null", "-c", town_url)
-    assert (result.code, result.err) == (0, "wrote /dev/null\n")
-    assert os.stat("/dev/null").st_mode & 0o777 == 0o666, "only files are made private"

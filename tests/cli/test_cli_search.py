@@ -353,17 +353,6 @@ def test_a_query_shows_the_other_parts_when_a_server_is_down(
         assert "warning: 1 part did not answer" in cli("search", "query", "*", "--partial").err
 
 
-def test_a_named_file_that_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Path) -> None:
-    good, odd = tmp_path / "good.txt", tmp_path / "odd.xyz"
-    good.write_text("a good text")
-    odd.write_text("of an unknown kind")
-    assert cli("search", "index", *TO, good).code == 0
-    for path, why in ((tmp_path / "nowhere.txt", "does not exist"), (odd, "is of a kind")):
-        result = cli("search", "index", *TO, good, path, code=1)
-        assert f"{path}: {why}" in result.err
-    assert cli("search", "index", *TO, tmp_path).code == 0  # odd.xyz is not named
-
-
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
 def test_text_is_read_in_the_encoding_that_its_first_bytes_say(
     cli: Cli, tmp_path: Path, encoding: str

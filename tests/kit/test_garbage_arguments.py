@@ -26,7 +26,6 @@ from shardkit.messaging import Files, RecordTally
 from shardkit.operations.arguments import annotations_of, kind_of
 from shardkit.operations.operation import _Method
 from shardkit.queues import Task
-from shardkit.search import AllOf, Not, Phrase, Range, Word
 from shardkit.social import Relation, TimelineCursor
 from shardkit.testing import MemoryServers
 
@@ -232,17 +231,6 @@ def test_a_guard_is_of_a_component(kit: ShardKit, sent: list[Any], name: str) ->
     assert not sent
 
 
-def test_a_text_is_not_taken_for_a_list_of_its_characters(kit: ShardKit, sent: list[Any]) -> None:
-    for method, argument in (
-        (kit.mailboxes(component="c").unread_many, "owners"),
-        (kit.transfers(component="c").total, "accounts"),
-        (kit.search("d", component="c").remove_many, "ids"),
-    ):
-        with pytest.raises(InvalidArgumentError, match=f"{argument}='abc'; give a list"):
-            method("abc")
-    assert not sent
-
-
 def test_pairs_and_names_of_limits_markets_and_counters_are_checked(kit: ShardKit) -> None:
     for make, given in (
         (kit.rate_limit("g", component="c", limit=5).hit_many, ("a", 1, 2)),
@@ -283,22 +271,6 @@ def test_the_options_of_what_can_be_held_are_checked_as_it_is_made(
     ):
         with pytest.raises(InvalidArgumentError, match=f"{option}=<garbage>"):
             make()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Word(5),  # type: ignore[arg-type]
-        lambda: Word("a", field=5),  # type: ignore[arg-type]
-        lambda: Phrase(("a", 5)),  # type: ignore[arg-type]
-        lambda: Range("votes", low="5"),  # type: ignore[arg-type]
-        lambda: AllOf((Word("a"), 5)),  # type: ignore[arg-type]
-        lambda: Not(5),  # type: ignore[arg-type]
-    ],
-)
-def test_a_query_tree_is_made_of_what_it_says(make: Callable[[], object]) -> None:
-    with pytest.raises(InvalidArgumentError, match="5"):
-        make()
 
 
 def test_cursors_are_those_that_were_returned(kit: ShardKit, sent: list[Any]) -> None:

@@ -19,13 +19,13 @@ from click.testing import CliRunner
 
 import shardkit
 from shardkit import ShardMap, events
-from shardkit.admin import config_client, push, read_heat
+from shardkit.admin import push, read_heat
 from shardkit.admin.growth import measure_balance, plan_balance, with_operations
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.kit import heat as counting
-from shardkit.kit.heat import KINDS, SLOTS, HeatCounter, Sketch, slot_key
-from shardkit.local import LocalCluster, LocalServer, LocalServers
+from shardkit.kit.heat import KINDS, HeatCounter, Sketch, slot_key
+from shardkit.local import LocalServers
 
 RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
 MAP = """
@@ -163,27 +163,6 @@ def test_large_batches_are_sampled_and_scaled(url: str, config: Any) -> None:
     assert 15_000 < hot.day * found.day_seconds < 40_000
 
 
-def test_what_is_stored_is_bounded_and_expires(
-    url: str, config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting, "_STORED", 10)
-    with shardkit.connect(url, heat=1) as kit:
-        router = kit.key_sharded("shop")
-        listening()
-        for n in range(60):
-            for _ in range(1 + (n < 5)):
-                router.get(f"{n}:" + "x" * 500)
-    keys = list(config.scan_iter("config:heat:*"))
-    assert len(keys) >= 6
-    for key in keys:
-        unit = key.decode().split(":")[2]
-        assert 0 < config.ttl(key) <= SLOTS[unit][1]
-        assert key.endswith(b":covered") or config.zcard(key) <= 10
-    names = [each.name for each in read_heat(config).kinds["key"]]
-    assert {name.partition(":")[0] for name in names} >= {"0", "1", "2", "3", "4"}
-    assert max(map(len, names)) <= 120
-
-
 def test_a_forked_child_counts_for_itself(url: str, config: Any) -> None:
     with shardkit.connect(url, heat=1) as kit:
         listening()
@@ -253,18 +232,6 @@ def test_a_hot_key_is_named_first_with_what_to_do(url: str, config: Any) -> None
     assert cold.shards == ("shop",)  # not stored: its component is all that is known
 
 
-def test_rates_are_of_the_time_that_was_counted(url: str, config: Any) -> None:
-    for _ in range(2):
-        with shardkit.connect(url, heat=1) as kit:
-            router = kit.key_sharded("shop")
-            listening()
-            for _ in range(200):
-                router.get("often")
-    found = read_heat(config)
-    assert 1 <= found.day_seconds <= found.seconds < 60  # an hour's slot began long before
-    assert round(found.kinds["key"][0].day * found.day_seconds, -2) == 400
-
-
 def test_without_the_right_to_write_it_is_logged_once_and_calls_go_on(
     url: str, config: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,20 +269,3 @@ def test_it_is_off_unless_it_is_asked_for(
     assert not events.handlers
     assert set(KINDS) == {"key", "tag", "shard", "component", "structure", "function"}
     assert slot_key("hour", 1, "key") == "config:heat:hour:1:key"
-
-
-def test_a_cluster_as_config_server_keeps_heat_in_its_one_slot(
-    cluster: LocalCluster, own_server: LocalServer
-) -> None:
-    url = f"redis+cluster://127.0.0.1:{cluster.nodes[0].port}"
-    shard_map = ShardMap.parse(f"components: {{shop: {{entry: {{port: {own_server.port}}}}}}}")
-    with config_client(url) as client:
-        push(client, shard_map)
-        with shardkit.connect(url, heat=1) as kit:
-            listening()
-            kit.client("shop").get("k")
-        assert [each.name for each in read_heat(client).kinds["key"]] == ["k"]
-    with cluster.client() as plain:
-        names = [key for key in plain.scan_iter() if b"heat" in key]
-        assert names
-        assert all(key.startswith(b"{config}:heat:") for key in names)

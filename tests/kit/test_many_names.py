@@ -17,7 +17,7 @@ from typing import Any
 
 from faces import Face, faced
 
-from shardkit import ShardMap, log_records
+from shardkit import ShardMap
 from shardkit.coordination import Leg
 from shardkit.local import LocalServer
 from shardkit.recent import Recent
@@ -132,17 +132,6 @@ def test_memory_does_not_grow_with_names(kind: str) -> None:
             text=True,
         )
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_the_latest_keys_are_kept() -> None:
-    table: Recent[int, int] = Recent(3)
-    for n in range(10):
-        table[n] = n
-        assert table.setdefault(n, -1) == n
-    assert list(table) == [7, 8, 9]
-    once = log_records.Once()
-    assert once.first("a")
-    assert not once.first("a")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import shardkit
 from shardkit import (
     AsyncShardKit,
     CommandRefused,
-    CrossShardError,
     ShardErrors,
     ShardKit,
     ShardMap,
@@ -72,23 +71,6 @@ def test_a_pipeline_is_a_context_manager_has_a_length_and_a_repr(kit: ShardKit) 
     pipe.get("a")
     pipe.reset()
     assert pipe.execute() == []
-
-
-def test_a_pipeline_can_be_used_again_also_after_a_failure(face: Face, router: Any) -> None:
-    pipe = router.pipeline()
-    assert face.run(pipe.set("a", 1).execute()) == [True]
-    with pytest.raises(ShardErrors) as failed:
-        face.run(pipe.lpush("a", 1).execute())
-    assert "LPUSH was refused: WRONGTYPE" in str(failed.value)
-    with pytest.raises(CrossShardError, match="2, SINTER: the keys live on different shards"):
-        face.run(pipe.get("a").sinter(*apart(router)).execute())
-    assert face.run(pipe.get("a").execute()) == [b"1"]
-
-
-def test_the_last_of_two_equal_keys_is_set(face: Face, router: Any) -> None:
-    one, other = apart(router)
-    pipe = router.pipeline().execute_command("MSET", one, 1, other, 2, one, 3)
-    assert face.run(pipe.mget(one, other).execute()) == [True, [b"3", b"2"]]
 
 
 async def test_an_awaiting_pipeline_is_an_asynchronous_context_manager(
@@ -316,19 +298,6 @@ def test_blocking_commands_of_several_shards_wait_at_the_same_time(
         pipe.blpop(queue, 20)
     assert face.run(pipe.execute()) == [(queue.encode(), b"served") for queue in queues]
     serving.join()
-
-
-def test_a_pipeline_of_very_many_commands(face: Face, router: Any) -> None:
-    count = 5_000 if face.runner else 20_000
-    pipe = router.pipeline()
-    for n in range(count):
-        pipe.set(f"k{n}", n)
-    assert face.run(pipe.execute()) == [True] * count
-    pipe.mget([f"k{n}" for n in range(count)])
-    pipe.set("long", "x" * 20_000_000).get("long")
-    values, _, long = face.run(pipe.execute())
-    assert values == [str(n).encode() for n in range(count)]
-    assert len(long) == 20_000_000
 
 
 # They do not collect a command, or are refused, or are for redis-py itself.

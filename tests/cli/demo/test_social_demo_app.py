@@ -73,32 +73,6 @@ async def test_a_post_reaches_a_follower_and_leaves_with_the_author(web: AsyncCl
     assert messages(await web.get(f"/users/{ada}/home")) == []
 
 
-async def test_pages_follow_one_another_by_their_links(web: AsyncClient) -> None:
-    ada, alan = await user(web, "ada"), await user(web, "alan")
-    await web.put(f"/users/{ada}/following/{alan}")
-    for n in range(7):
-        await web.post(f"/users/{alan}/statuses", json={"message": str(n)})
-    for start in (f"/users/{ada}/home?limit=3", "/users/ALAN?limit=3"):
-        found, link = [], start
-        while link:
-            answer = await web.get(link)
-            found.append(messages(answer))
-            link = answer.json()["next"]
-        assert [message for page in found for message in page] == list("6543210")
-        assert all(len(page) == 3 for page in found[:2])
-
-
-async def test_a_profile_counts(web: AsyncClient) -> None:
-    ada, alan = await user(web, "ada"), await user(web, "alan")
-    await web.put(f"/users/{ada}/following/{alan}")
-    status = (await web.post(f"/users/{alan}/statuses", json={"message": "Hello"})).json()["id"]
-    found = (await web.get("/users/alan")).json()["user"]
-    assert (found["followers"], found["following"], found["posts"]) == (1, 0, 1)
-    assert (await web.delete(f"/users/{ada}/statuses/{status}")).status_code == 404  # not hers
-    assert (await web.delete(f"/users/{alan}/statuses/{status}")).status_code == 204
-    assert (await web.get("/users/alan")).json()["user"]["posts"] == 0
-
-
 async def test_the_rest_of_the_followers_is_reached_by_a_worker(
     app: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
