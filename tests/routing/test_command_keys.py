@@ -23,7 +23,6 @@ from shardkit.local import LocalServer
 from shardkit.routing.command_keys import (
     blocking_seconds,
     command_name,
-    has_plain_form,
     key_positions,
     reads_only,
 )
@@ -143,20 +142,6 @@ def test_keys_are_those_that_the_server_finds(server: Server) -> None:
         assert found(args) == server.keys(args), call
 
 
-def test_a_sub_command_may_be_joined_and_spelled_in_any_way() -> None:
-    assert len(TABLE) > 100
-    for args in map(shlex.split, TABLE):
-        plain = [args[at] for at in key_positions(args)]
-        name = command_name(args)
-        words = name.count(" ") + 1
-        for first in (name, name.lower(), name.title(), name.encode(), name.lower().encode()):
-            joined = (first, *args[words:])
-            for _ in range(2):  # again, now that it is remembered
-                assert [joined[at] for at in key_positions(joined)] == plain
-            assert command_name(joined) == name
-        assert key_positions([arg.encode() for arg in args]) == key_positions(args)
-
-
 def test_every_command_of_the_server_is_known_with_its_keys(server: Server) -> None:
     if server.newer_than_the_table():
         pytest.skip("a newer server than the table's: run tools/command_keys.py")
@@ -274,15 +259,6 @@ def test_keys_of_redis_py_s_methods_are_those_that_the_server_finds(server: Serv
     for call in calls:
         args = eval(f"recorder.{call}", {"recorder": recorder})
         assert found(args) == server.keys(args), call
-
-
-def test_a_stream_called_streams_is_told_from_the_option() -> None:
-    args = ("XREADGROUP", "COUNT", 1, "GROUP", "g", "streams", "STREAMS", "streams", ">")
-    assert key_positions(args) == (7,)
-    if "max_count" not in inspect.signature(recorder.xreadgroup).parameters:
-        pytest.skip("this redis-py has no max_count")
-    claiming = recorder.xreadgroup("g", "c", {"a": ">"}, claim_min_idle_time=5, max_count=9)
-    assert [claiming[at] for at in key_positions(claiming)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -405,12 +381,6 @@ def test_what_cannot_be_routed_is_an_error_that_shows_no_arguments(call: str, me
     assert "secret" not in repr(caught.value).lower()
 
 
-@pytest.mark.parametrize("name", [b"", "  ", "G\u00cbT", 7, None])
-def test_what_is_no_name_is_an_error(name: Any) -> None:
-    with pytest.raises(RoutingError, match="a command without a name; give a word"):
-        key_positions((name, "a"))
-
-
 @pytest.mark.parametrize(
     ("call", "seconds"),
     [
@@ -489,14 +459,3 @@ def test_the_table_is_sorted_and_small() -> None:
 )
 def test_what_a_replica_may_answer(said: str, reads: bool) -> None:
     assert reads_only(said.split()) is reads
-
-
-@pytest.mark.parametrize(
-    ("name", "length", "plain"),
-    [
-        *(("GET", 2, True), ("get", 2, True), ("GET", 1, False), (b"GET", 2, False)),
-        *(("MGET", 2, False), ("BLPOP", 3, False), ("NO_SUCH", 2, False), (None, 2, False)),
-    ],
-)
-def test_which_commands_have_one_key_and_it_first(name: object, length: int, plain: bool) -> None:
-    assert has_plain_form(name, length) is plain
