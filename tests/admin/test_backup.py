@@ -24,19 +24,12 @@ from resources import bounded
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin import push
-from shardkit.admin.backup import (
-    CONFIG,
-    MANIFEST,
-    MAP as MAP_FILE,
-    backup,
-    restore,
-    restore_objects,
-    verify,
-)
+from shardkit.admin import backup, push, restore, restore_objects, verify
+from shardkit.admin.backup import CONFIG, MANIFEST, MAP as MAP_FILE
 from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.connections.databases import FENCE_KEY
+
+FENCE_KEY = "config:fence"
 
 backups: Any = import_module("shardkit.admin.backup")
 LIBRARY = "#!lua name=l\nredis.register_function('f', function() return 1 end)"

@@ -14,18 +14,19 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from shardkit import ShardMap
+from shardkit import Entry, ShardMap
 from shardkit.admin import push
-from shardkit.admin.changes import CHANGES_KEY, text_of
+from shardkit.admin.changes import text_of
 from shardkit.admin.growth import Move, start_move
 from shardkit.admin.growth.gate import fence_value
 from shardkit.cli.app import app
-from shardkit.config.entry import Entry
 from shardkit.local import LocalServer
 from shardkit.network import survey as module
 from shardkit.network.rules import judge
 from shardkit.network.survey import ServerFacts, SurveyedEntry, Target, survey, targets_of
 from shardkit.operations.commands import Shard
+
+CHANGES_KEY = "config:changes"
 
 Run = Callable[..., Any]
 

@@ -10,9 +10,7 @@ import pytest
 import redis
 from arranged import map_of
 
-from shardkit.admin import delete_data, push
-from shardkit.admin.retire import Retirement, last_known, remove
-from shardkit.config.store import read_epoch
+from shardkit.admin import Retirement, delete_data, last_known, push, remove
 from shardkit.errors import ConfigError
 from shardkit.local import LocalCluster, LocalServer
 
@@ -50,10 +48,12 @@ def test_data_stays_while_it_may_be_used(own_server: LocalServer, config: redis.
         with pytest.raises(ConfigError, match="'old' is still there; remove it first: shardkit re"):
             delete_data(last_known(config, "old"))
         remove(config, last_known(config, "old"))
-        removed, epoch = last_known(config, "old"), read_epoch(config)
+        removed, epoch = last_known(config, "old"), int(config.get("config:epoch") or 0)
         assert (removed.removed, list(removed.others)) == (True, ["new"])
         remove(config, removed)
-        assert read_epoch(config) == epoch, "it was removed before: nothing is pushed"
+        assert int(config.get("config:epoch") or 0) == epoch, (
+            "it was removed before: nothing is pushed"
+        )
         config.execute_command("ACL", "SETUSER", "default", "-client|list")
         said = "component 'old': the processes that use it are unknown: .*cannot be asked.*; start"
         with pytest.raises(ConfigError, match=said):

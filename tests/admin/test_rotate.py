@@ -25,11 +25,12 @@ from redis.exceptions import AuthenticationError
 import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
-from shardkit.admin.changes import CHANGES_KEY
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalSentinel, LocalServer
+
+CHANGES_KEY = "config:changes"
 
 module: Any = import_module("shardkit.admin.rotate")
 OLD, NEW = "theOldPassword", "theNewPassword"

@@ -7,11 +7,10 @@ from typing import Any
 from arranged import map_of
 
 from shardkit.admin import execute
-from shardkit.config.component import Component
 from shardkit.local import LocalServer
 
 
-def components(*entries: dict[str, Any]) -> list[Component]:
+def components(*entries: dict[str, Any]) -> list[Any]:
     described = {f"c{n}": {"entry": entry} for n, entry in enumerate(entries)}
     return list(map_of(**described).components.values())
 

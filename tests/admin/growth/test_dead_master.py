@@ -13,8 +13,8 @@ from faces import eventually
 from growth_helpers import Fleet
 
 import shardkit
+from shardkit import Entry
 from shardkit.cli.app import app
-from shardkit.config.entry import Entry
 from shardkit.config.store import pull
 from shardkit.dashboard.fleet import FleetWatch
 from shardkit.errors import ShardErrors, ShardUnavailable

@@ -25,7 +25,8 @@ from shardkit.admin.growth.gate import (
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import FENCE_KEY
+
+FENCE_KEY = "config:fence"
 
 MINE, OTHERS = fence_value("mine", "1", "a:1"), fence_value("other's", "1", "a:1")
 

@@ -25,12 +25,11 @@ from growth_helpers import (
 from redis.client import Pipeline
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import Entry, ShardMap
 from shardkit.admin.growth import fail_over, failover, servers
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import Takeover
 from shardkit.cli.app import app
-from shardkit.config.entry import Entry
 from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 

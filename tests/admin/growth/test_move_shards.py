@@ -41,6 +41,7 @@ from growth_helpers import (
 from secure_server import SecureServer, TlsProxy
 
 import shardkit
+from shardkit import Entry
 from shardkit.admin.growth import (
     abort_move,
     certificate,
@@ -59,11 +60,12 @@ from shardkit.admin.growth.gate import fence_value
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import connected_to
 from shardkit.admin.growth.shard_copy import copy_libraries
-from shardkit.config.entry import Entry
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
-from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING
+from shardkit.network.connections.databases import READING, WAITING
+
+FENCE_KEY = "config:fence"
 
 
 @on_redis_too

@@ -17,10 +17,12 @@ from growth_helpers import FAST, PATIENT, Fleet, follow
 
 import shardkit
 from shardkit.admin import changes
-from shardkit.admin.changes import APART, CHANGES_KEY, COMMANDS, KINDS, WITHOUT, Change
+from shardkit.admin.changes import APART, COMMANDS, KINDS, WITHOUT, Change
 from shardkit.admin.growth import journal, start_move
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
+
+CHANGES_KEY = "config:changes"
 
 READS = {
     *("advise", "changes list"),

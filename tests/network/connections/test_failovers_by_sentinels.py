@@ -19,7 +19,6 @@ from link_helpers import eventually, of, opened
 
 from shardkit import ShardErrors, ShardKitError, ShardMap
 from shardkit.local import LocalSentinel
-from shardkit.local.sentinel import SentinelServer
 
 
 @pytest.fixture
@@ -102,12 +101,12 @@ def promoted(watched: LocalSentinel) -> bool:
     return False
 
 
-def leaders(watched: LocalSentinel) -> list[SentinelServer]:
+def leaders(watched: LocalSentinel) -> list[Any]:
     """Return the Sentinels that say that they replace the master."""
     return [each for each in watched.sentinels if "failover_in_progress" in flags(each)]
 
 
-def flags(sentinel: SentinelServer) -> list[str]:
+def flags(sentinel: Any) -> list[str]:
     with sentinel.client() as client:
         state: Any = client.sentinel_masters()["main"]  # of one, redis-py 6 has a fault
     return str(state["flags"]).split(",")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from link_helpers import Face, command, eventually, mapped, opened
+from link_helpers import Face, command, eventually, mapped, opened, script_call
+from redis.crc import key_slot
 from scripted_server import bulk, scripted
 
 import shardkit
@@ -18,8 +19,6 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.links import wakeups
 from shardkit.operations import AwaitWakeup, Script, Shard, Subscribe, Transaction
-from shardkit.operations.commands import script_call
-from shardkit.routing.placement import slot_of
 
 
 @pytest.fixture
@@ -215,7 +214,9 @@ async def test_a_moved_slot_gives_its_waiters_another_channel(kind: str) -> None
                 tasks = await waiting(face, "a", "b")
                 new_owner = target.execute_command("CLUSTER MYID")
                 for each in (target, source):
-                    each.execute_command("CLUSTER SETSLOT", slot_of(before), "NODE", new_owner)
+                    each.execute_command(
+                        "CLUSTER SETSLOT", key_slot(before.encode()), "NODE", new_owner
+                    )
                 assert await asyncio.gather(*tasks) == [None, None]
                 channel = await subscribed(face)
                 assert channel != before

@@ -13,6 +13,7 @@ import pytest_asyncio
 import redis
 from hypothesis import given, strategies as st
 from link_helpers import FACES, Face, command, count_of, opened
+from redis.crc import key_slot
 from redis.exceptions import ResponseError
 from scripted_server import Answer, ScriptedServer, bulk, scripted
 from test_gate import map_of
@@ -38,7 +39,6 @@ from shardkit.operations import (
     Transaction,
 )
 from shardkit.operations.commands import Home
-from shardkit.routing.placement import slot_of
 
 MANY_SHARDS = """
 components:
@@ -221,7 +221,7 @@ class Refusing:
             self.left = self.dice.choice((1, 1, 2, 5))
         self.left -= 1
         node = f"127.0.0.1:{self.server.port}"
-        text = self.dice.choice(self.refusals).format(slot=slot_of(key), node=node)
+        text = self.dice.choice(self.refusals).format(slot=key_slot(key.encode()), node=node)
         return f"{text}\r\n".encode()
 
     def push(self, keys: list[bytes], value: bytes) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 from faces import own_client
-from link_helpers import FACES, command, mapped, opened, two
+from link_helpers import FACES, command, mapped, opened, script_call, two
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     MasterDownError,
@@ -23,7 +23,6 @@ from shardkit.local import LocalServer
 from shardkit.network.connections.clients import Clients
 from shardkit.network.links import server_request
 from shardkit.operations import Command, CommandList, Script, Shard, Transaction
-from shardkit.operations.commands import script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 

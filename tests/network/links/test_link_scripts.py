@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from link_helpers import Face, command, count_of, opened
+from link_helpers import Face, command, count_of, opened, script_call
 from redis.exceptions import ExecAbortError, ResponseError
 
 from shardkit import CommandRefused, ShardMap
 from shardkit.local import LocalServers
 from shardkit.operations import Command, Script, Transaction
-from shardkit.operations.commands import script_call
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 BROKEN = Script("broken", "return return")

@@ -11,18 +11,17 @@ import pytest
 import pytest_asyncio
 import redis
 from arranged import ask
-from link_helpers import Face, command, eventually, mapped, of, opened
+from link_helpers import Face, command, eventually, mapped, of, opened, script_call
+from redis.crc import key_slot
 
 from shardkit import ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster
 from shardkit.local.cluster import ClusterNode
 from shardkit.operations import Command, Script, Transaction
-from shardkit.operations.commands import script_call
-from shardkit.routing.placement import slot_of
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 KEYS = [f"{{tag}}{n}" for n in range(1_000)]
-SLOT = slot_of(KEYS[0])
+SLOT = key_slot(KEYS[0].encode())
 
 
 @pytest.fixture(scope="module")

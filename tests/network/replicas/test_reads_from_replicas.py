@@ -17,6 +17,7 @@ import yaml
 from arranged import ask, map_of
 from faces import Face, faced
 from link_helpers import count_of, mapped, paused
+from redis.crc import key_slot
 from redis.exceptions import MasterDownError
 from replication_helpers import Replicated
 
@@ -34,7 +35,6 @@ from shardkit.network.connections.clients import ReplicaOf
 from shardkit.network.replicas import ReadFrom, replicas, session
 from shardkit.network.replicas.replicas import Replicas, ReplicaState
 from shardkit.operations import Shard
-from shardkit.routing.placement import slot_of
 
 
 def on(face: Face, router: Any, key: str, method: str, *args: Any) -> Any:
@@ -642,7 +642,7 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.Monk
         # Of a slot whose replicas are not known the master answers, of the others they do.
         number: Any = ReplicaOf(None)
         owners: Any = redis_private.slot_owners(face.run(client_of(face.kit, number)))
-        owners[slot_of("k7")] = owners[slot_of("k7")][:1]
+        owners[key_slot(b"k7")] = owners[key_slot(b"k7")][:1]
         pipe = router.pipeline()
         for key in keys:
             pipe.get(key)

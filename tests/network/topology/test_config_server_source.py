@@ -16,8 +16,7 @@ from faces import eventually, faced
 from link_helpers import clients_of
 
 import shardkit
-from shardkit import ConfigError, Entry, ShardMap
-from shardkit.config import store
+from shardkit import ConfigError, Entry, ShardMap, admin
 from shardkit.config.component import Component
 from shardkit.errors import (
     ConfigServerError,
@@ -77,7 +76,7 @@ def shard_map(**components: Any) -> ShardMap:
 
 
 def push(client: redis.Redis, wanted: ShardMap) -> None:
-    store.push(client, wanted, force=True)
+    admin.push(client, wanted, force=True, check=False)
 
 
 def mgets(client: redis.Redis) -> int:

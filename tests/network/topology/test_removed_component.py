@@ -12,8 +12,7 @@ import redis
 from faces import eventually, faced
 
 import shardkit
-from shardkit import ShardMap, events
-from shardkit.config import store
+from shardkit import ShardMap, admin, events
 from shardkit.errors import RetiredError
 from shardkit.local import LocalServer
 
@@ -22,7 +21,7 @@ from shardkit.local import LocalServer
 def config(server: LocalServer) -> Iterator[redis.Redis]:
     with server.client() as client:
         client.flushall()
-        store.push(client, described(server))
+        admin.push(client, described(server), check=False)
         yield client
 
 
@@ -39,7 +38,9 @@ def described(server: LocalServer, *names: str) -> ShardMap:
 
 
 def prune(config: redis.Redis, server: LocalServer, message: str = "") -> None:
-    store.push(config, described(server, "stays"), prune=True, force=True, message=message)
+    admin.push(
+        config, described(server, "stays"), prune=True, force=True, message=message, check=False
+    )
 
 
 def test_clients_drop_a_removed_component(
@@ -57,7 +58,7 @@ def test_clients_drop_a_removed_component(
         router["key"]
     kit.key_sharded("stays")["key"].set("key", 1)
     assert kit.components() == ["stays"]
-    store.push(config, described(server))
+    admin.push(config, described(server), check=False)
     kit.topology.expire()
     assert router["key"].get("key") == b"1"
     assert not config.exists("config:removed:goes")
@@ -122,7 +123,7 @@ def test_a_handler_that_is_told_of_a_change_may_call_the_kit(
 
     assert kit.component("stays").epoch == 1
     changed = f"{{shards: [{{port: {server.port}, db: 3}}, {{port: {server.port}, db: 2}}]}}"
-    store.push(config, ShardMap.parse(f"components: {{stays: {changed}}}"), force=True)
+    admin.push(config, ShardMap.parse(f"components: {{stays: {changed}}}"), force=True, check=False)
     kit.topology.expire()
     stop = events.subscribe(told)
     began = time.monotonic()

@@ -11,8 +11,7 @@ import redis
 from faces import Face, faced
 from link_helpers import cut
 
-from shardkit import ShardMap
-from shardkit.config import store
+from shardkit import ShardMap, admin
 from shardkit.errors import ConfigServerError, ShardErrors
 from shardkit.local import LocalServer
 from shardkit.network.topology.witness import read_witness, write_witness
@@ -56,7 +55,7 @@ def incr(face: Face) -> int:
 
 
 def test_an_old_snapshot_stops(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
-    store.push(config, described(server, 1, 2))
+    admin.push(config, described(server, 1, 2), check=False)
     witness(server, 7, 2, 3)  # of a push that moved shard 0 from database 1 to 3
     face = connect()
     expected = r"went back in time: config:epoch was 7 and is 1, .* --above 7"
@@ -64,25 +63,25 @@ def test_an_old_snapshot_stops(server: LocalServer, config: redis.Redis, connect
     with pytest.raises((ShardErrors, ConfigServerError)) as refused:
         face.run(strings.mset({"a": "1", "b": "2", "c": "3"}))
     assert re.search(expected, str(refused.value))
-    store.push(config, described(server, 3, 2), force=True, above=7)
+    admin.push(config, described(server, 3, 2), force=True, above=7, check=False)
     face.kit.topology.expire()
     face.run(strings.mset({"a": "1", "b": "2", "c": "3"}))
     assert read_witness(config, ["data"]) == 0
 
 
 def test_unread_pushes_pass(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
-    store.push(config, described(server, 1))
+    admin.push(config, described(server, 1), check=False)
     face = connect()
     load(face)
-    store.push(config, described(server, 1, 2), force=True)
+    admin.push(config, described(server, 1, 2), force=True, check=False)
     witness(server, 2, 1)
     assert incr(face) == 1
 
 
 def test_newer_entries_stay(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
-    store.push(config, described(server, 1))
+    admin.push(config, described(server, 1), check=False)
     old = {key: config.dump(key) for key in config.scan_iter("config:*")}
-    store.push(config, described(server, 2))
+    admin.push(config, described(server, 2), check=False)
     witness(server, 2, 1, 2)
     face = connect()
     load(face)
@@ -97,7 +96,7 @@ def test_while_the_config_server_is_away_the_known_entries_stay_in_use(
     connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store.push(config, described(server, 1))
+    admin.push(config, described(server, 1), check=False)
     face = connect()
     load(face)
     witness(server, 2, 1)
