@@ -221,7 +221,7 @@ class Refusing:
             self.left = self.dice.choice((1, 1, 2, 5))
         self.left -= 1
         node = f"127.0.0.1:{self.server.port}"
-        text = self.dice.choice(self.refusals).format(slot=key_slot(key.encode()), node=node)
+        text = self.dice.choice(self.refusals).format(slot=key_slot(key), node=node)
         return f"{text}\r\n".encode()
 
     def push(self, keys: list[bytes], value: bytes) -> bytes:

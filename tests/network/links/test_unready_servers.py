@@ -18,11 +18,10 @@ from faces import Face, faced
 from link_helpers import eventually, mapped, opened, resolving
 from scripted_server import scripted
 
-from shardkit import ShardMap, admin
+from shardkit import ShardMap
+from shardkit.config import store
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import WAITING
-
-FENCE_KEY = "config:fence"
+from shardkit.network.connections.databases import FENCE_KEY, WAITING
 
 Pair: TypeAlias = tuple[LocalServer, LocalServer]
 Connect: TypeAlias = Callable[[ShardMap], Face]
@@ -61,7 +60,7 @@ def connected(kind: str, replaced: Pair) -> Iterator[Connect]:
 
         def connect(shard_map: ShardMap) -> Face:
             with replaced[1].client() as config:
-                admin.push(config, shard_map, force=True, check=False)
+                store.push(config, shard_map, force=True)
             return kits.enter_context(faced(kind, f"redis://{replaced[1].address}"))
 
         yield connect
@@ -76,7 +75,7 @@ def fail_over(replaced: Pair) -> None:
     old, new = replaced
     with old.client() as client, new.client() as config:
         client.replicaof("127.0.0.1", 1)
-        admin.push(config, described(new.port), force=True, check=False)
+        store.push(config, described(new.port), force=True)
 
 
 def test_a_write_that_meets_a_replica_ends_on_the_new_master_in_the_same_call(
@@ -175,7 +174,7 @@ def test_what_a_script_calls_by_the_same_name_is_not_sent_again(
 async def test_closed_databases_delay_connections(kind: str, own_server: LocalServer) -> None:
     entry = {"port": own_server.port, "db": 1}
     with own_server.client() as config, own_server.client(db=1) as closed:
-        admin.push(config, mapped(entry), check=False)
+        store.push(config, mapped(entry))
         closed.set(FENCE_KEY, "{}")
 
         def names() -> list[str]:
