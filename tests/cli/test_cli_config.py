@@ -289,21 +289,6 @@ def test_a_map_is_written_only_if_it_can_be_pushed_again(
     assert cli("config", "diff", path, "--exit-code").code == 0
 
 
-def test_a_map_of_references_needs_no_flag_and_keeps_its_routes(
-    cli: Cli, town_map: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOWN_PASSWORD", SECRET)
-    with edited_map(town_map) as components:
-        components["unique"]["route"] = r"user:(\d+):.*"
-    rewrite(town_map, SECRET, "'${TOWN_PASSWORD}'")
-    assert cli("config", "push", town_map).code == 0
-    path = tmp_path / "pulled.yaml"
-    assert cli("config", "pull", "-c", town_map, "-o", path).code == 0
-    assert "${TOWN_PASSWORD}" in path.read_text()
-    assert ShardMap.load(path).components["unique"].routes == (r"user:(\d+):.*",)
-    assert not cli("config", "pull", "-c", town_map).err
-
-
 def test_an_empty_config_server_has_nothing_to_pull(
     cli: Cli, town_map: Path, town_url: str
 ) -> None:

@@ -19,12 +19,11 @@ from faces import holder, sessions
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.admin.doctor.diagnosis import diagnose, limit_changes
 from shardkit.admin.doctor.scan import scan
 from shardkit.completion import fold
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.geo import City, IpRange
-from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers, find_server
+from shardkit.local import LocalServer, LocalServers, find_server
 from shardkit.network.survey import loses_scripts
 
 BINARIES = {Path(p).name: p for p in (find_server(), shutil.which("redis-server")) if p}
@@ -356,25 +355,6 @@ def test_a_terminal_sees_what_programs_read(ward: Ward) -> None:
     code, text = in_terminal(100, "doctor", "-c", str(ward.path))
     assert code == 1
     assert "geo/big" in plain(text)
-
-
-@pytest.mark.parametrize(("kind", "total"), [(LocalCluster, 20_000), (LocalSentinel, 2_000)])
-def test_nodes_of_a_cluster_and_sentinels_masters_are_inspected(kind: Any, total: int) -> None:
-    with kind() as servers:
-        text = json.dumps({"components": {"c": {"entry": dict(servers.entry.fields)}}})
-        with shardkit.connect(ShardMap.parse(text)) as kit:
-            ids = kit.set("ids", component="c", total=total, part_size=1024, members=int)
-            ids.sadd_many(range(total))
-            found = diagnose(scan(kit, {"c": kit.component("c")}, None))
-            [report] = found.structures
-            assert (report.statistics.keys, report.statistics.entries) == (ids.parts, total)
-            changes = limit_changes(found)
-            masters = {change.server.address for change in changes}
-            assert len(changes) == len(masters) == len(found.scan.servers)
-            assert len(masters) >= 3 if kind is LocalCluster else len(masters) == 1
-            assert {(change.setting, change.after) for change in changes} == {
-                ("set-max-intset-entries", 1024)
-            }
 
 
 def test_meta_keys_that_describe_no_structure_are_named(cli: Cli, ward: Ward) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import redis
-import yaml
 from cli_helpers import SECRET, Cli, edited_map, in_terminal, placed, plain
 
 import shardkit
@@ -343,36 +342,6 @@ def test_many_shards_are_counted(
     found = cli.json("config", "show", "-c", town_url)["components"]
     for count in 63, 64, 65, 200:
         assert len(found[f"many{count}"]["shards"]) == count
-
-
-def test_a_pulled_map_is_pushed_without_force_and_stores_the_count(
-    cli: Cli, config: redis.Redis, by_hand: str, town_url: str, tmp_path: Path
-) -> None:
-    count = int(by_hand[-1])
-    entries = {key: config.get(key) for key in config.keys("config:redis:*")}
-    with shardkit.connect(town_url) as kit:
-        router = kit.key_sharded(by_hand, count)
-        for n in range(60):
-            router[f"home:{n}"].set(f"home:{n}", n)
-        path = pull(cli, town_url, tmp_path)
-        document = yaml.safe_load(path.read_text())["components"][by_hand]
-        assert (len(document["shards"]), document["placement"]) == (count, "crc32")
-        [change] = cli.json("config", "diff", path, "-c", town_url)["changes"]
-        [field] = change["fields"]
-        assert change["change"] == "changed"
-        assert change["shards"] == {"before": count, "after": count}
-        assert field["key"] == f"config:shards:{by_hand}"
-        assert cli("config", "push", path, "-c", town_url).code == 0
-        assert {key: config.get(key) for key in config.keys("config:redis:*")} == entries
-        stored = json.loads(config.get(f"config:shards:{by_hand}") or b"")
-        assert stored == {"shards": count, "placement": "crc32", "epoch": 1}
-        assert [router[f"home:{n}"].get(f"home:{n}") for n in range(60)] == [
-            b"%d" % n for n in range(60)
-        ]
-    assert "there was nothing to push" in cli("config", "push", path, "-c", town_url).out
-    rolled = cli("config", "rollback", "0", "-c", town_url)
-    assert "there was nothing to push" in rolled.out
-    assert cli("status", by_hand, "-c", town_url).err == ""
 
 
 def test_a_push_is_refused_if_another_placement_explains_where_the_keys_are(

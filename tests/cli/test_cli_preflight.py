@@ -109,17 +109,6 @@ def test_an_entry_that_leaves_its_data_behind_is_refused(
     assert cli("config", "push", wrong, "--no-check").code == 0
 
 
-def test_an_entry_whose_data_was_moved_is_pushed(
-    cli: Cli, servers: LocalServers, stranger: LocalServer, edited: Edit
-) -> None:
-    with servers.server_of("unique", 0).client(db=1) as old, stranger.client(db=1) as new:
-        copy(old, new)
-        keys = new.dbsize()
-        result = cli("config", "push", edited("unique", 0, port=stranger.port))
-        assert (result.code, result.err) == (0, "")
-        assert new.dbsize() == keys  # the check writes nothing
-
-
 def test_a_dead_server_is_replaced_only_by_one_that_holds_the_shards_keys(
     cli: Cli, servers: LocalServers, stranger: LocalServer, edited: Edit
 ) -> None:

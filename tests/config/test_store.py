@@ -159,23 +159,6 @@ def test_a_push_that_changes_nothing_writes_nothing(plain: redis.Redis) -> None:
     assert stored(plain) == before
 
 
-def test_epochs_go_on_where_the_last_push_is_forgotten(plain: redis.Redis) -> None:
-    for host in ("a", "b", "c"):
-        push(plain, unique(2, host=host))
-    for nonsense in (None, "nonsense", "-5", "9" * 50):
-        plain.delete(EPOCH_KEY)
-        if nonsense is not None:
-            plain.set(EPOCH_KEY, nonsense)
-        before = read_components(plain)["unique"].epoch
-        push(plain, unique(2, host=f"h{before}"))
-        assert read_components(plain)["unique"].epoch == before + 1
-        assert int(plain.get(EPOCH_KEY)) == before + 1  # type: ignore[arg-type]
-    plain.delete(EPOCH_KEY)
-    plain.lpush(EPOCH_KEY, "of another type")
-    push(plain, unique(2, host="z"))
-    assert plain.type(EPOCH_KEY) == b"string"
-
-
 # Refusals
 
 
@@ -669,15 +652,3 @@ def test_a_config_server_that_is_away_is_named(server: LocalServer) -> None:
             with pytest.raises(ConfigServerError, match="config server cannot be used") as caught:
                 use(client)
             assert caught.value.remedy
-
-
-def test_a_push_that_the_server_refuses_writes_nothing(connect: Callable[..., redis.Redis]) -> None:
-    client = connect()
-    push(client, unique(4))
-    user = ["on", "nopass", "~*", "+@all", "-mset"]
-    client.execute_command("ACL", "SETUSER", "reader", *user)
-    before = stored(client)
-    with pytest.raises(ConfigServerError, match="the user may not run MSET"):
-        push(connect(username="reader", password="x"), unique(4, host="b"))
-    client.execute_command("ACL", "DELUSER", "reader")
-    assert stored(client) == before

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from shardkit.kit import heat as counting
 from shardkit.kit.heat import KINDS, HeatCounter, Sketch, slot_key
 from shardkit.local import LocalServers
 
-RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
 MAP = """
 config_server: {port: 7000}
 components:
@@ -117,30 +115,6 @@ def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(url: str, co
     assert {each.name for each in found.kinds["shard"]} == {f"shop:{n}" for n in range(4)}
 
 
-def test_tags_structures_and_functions_are_counted(url: str, config: Any) -> None:
-    with shardkit.connect(url, heat=1) as kit:
-        router = kit.key_sharded("shop")
-        carts = kit.hash("carts", component="shop")
-
-        @kit.sharded_connection("shop")
-        def visit(conn: Any, who: str) -> None:
-            conn.incr(who)
-
-        listening()
-        for n in range(30):
-            router.set(f"{{ann}}:{n}", "1")
-            visit("ann")
-            carts.hset("7", "1")
-    kinds = read_heat(config).kinds
-    assert [(each.component, each.name) for each in kinds["tag"][:1]] == [("shop", "ann")]
-    assert [(each.component, each.name) for each in kinds["structure"]] == [("shop", "carts")]
-    [function] = kinds["function"]
-    assert function.name.endswith(
-        "test_heat.test_tags_structures_and_functions_are_counted.<locals>.visit"
-    )
-    assert function.share == 1.0
-
-
 def test_kits_of_one_process_are_counted_once(url: str, config: Any) -> None:
     with shardkit.connect(url, heat=1) as kit, shardkit.connect(url, heat=1):
         listening()
@@ -177,20 +151,6 @@ def test_a_forked_child_counts_for_itself(url: str, config: Any) -> None:
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     assert "child's" in {each.name for each in read_heat(config).kinds["key"]}
-
-
-def test_it_needs_the_rights_of_the_page_and_no_others(url: str, config: Any) -> None:
-    row = next(
-        line for line in RIGHTS.read_text().splitlines() if line.startswith("| client with `heat=`")
-    )
-    rights = row.split("`")[3].split()
-    own = ["on", ">secret", "%R~config:*", "+@connection", "+mget", "+scan", *rights]
-    config.execute_command("ACL", "SETUSER", "counts", *own)
-    url = url.replace("redis://", "redis://counts:secret@")
-    with shardkit.connect(url, heat=1) as kit:
-        listening()
-        kit.key_sharded("shop").get("k")
-    assert [each.name for each in read_heat(config).kinds["key"]] == ["k"]
 
 
 def test_balance_plans_by_the_heat_that_clients_report(url: str) -> None:

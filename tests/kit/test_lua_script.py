@@ -94,22 +94,6 @@ async def test_pipelines_of_redis_py_collect_it(
 
 
 @pytest.mark.parametrize("kind", FACES)
-@pytest.mark.parametrize("text", ["return {KEYS[1], ARGV[1]}", b"return {KEYS[1], ARGV[1]}"])
-async def test_pipelines_over_shards_load_a_registered_script(
-    kind: str, shard_map: ShardMap, servers: LocalServers, text: str | bytes
-) -> None:
-    async with opened(kind, shard_map) as face:
-        script = (await of(face.kit.client("one"))).register_script(text)
-        pipe = face.kit.key_sharded("many").pipeline()
-        for _ in range(2):
-            for n in range(30):
-                assert await of(script(keys=[f"k{n}"], args=[n], client=pipe)) is pipe
-            replies = await of(pipe.get("k1").execute())
-            assert replies == [*([b"k%d" % n, b"%d" % n] for n in range(30)), None]
-            flush_scripts(servers)
-
-
-@pytest.mark.parametrize("kind", FACES)
 async def test_many_shards_refuse_to_register_a_script_with_one(
     kind: str, shard_map: ShardMap
 ) -> None:

@@ -17,7 +17,7 @@ import redis
 from faces import drawn
 
 import shardkit
-from shardkit.errors import MissingEntryError, ShardKitError
+from shardkit.errors import ShardKitError
 from shardkit.local import LocalServer
 
 
@@ -124,34 +124,6 @@ def test_wrong_programs_are_refused_and_right_ones_are_served_afterwards(
     )
     assert shardkit.IdPairShardedConnection("followers", 16)[1, 2].ping()
     assert unsaid["a"].ping()  # the count is known now
-
-
-def test_an_entry_that_is_written_later_is_found_within_a_second(
-    server: LocalServer, config: redis.Redis
-) -> None:
-    @shardkit.redis_connection("later")
-    def unsharded(conn: Any) -> bool:
-        return bool(conn.ping())
-
-    @shardkit.sharded_connection("later", 2)
-    def sharded(conn: Any, key: str) -> bool:
-        return bool(conn.ping())
-
-    now = 1000.0
-    shardkit.default_kit().topology._clock = lambda: now  # seconds pass without waiting
-    entry = json.dumps({"host": "127.0.0.1", "port": server.port, "db": 1})
-    with pytest.raises(MissingEntryError, match=r"config:redis:later and .* are missing"):
-        unsharded()
-    config.set("config:redis:later:0", entry)
-    now += 1.01
-    with pytest.raises(MissingEntryError, match="config:redis:later:1 is missing"):
-        sharded("a")
-    with pytest.raises(MissingEntryError, match="config:redis:later is missing"):
-        unsharded()
-    config.mset({"config:redis:later:1": entry, "config:redis:later": entry})
-    now += 1.01
-    assert sharded("a")
-    assert unsharded()
 
 
 def test_an_async_kit_logs_nothing_and_needs_no_load(

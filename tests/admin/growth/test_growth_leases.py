@@ -41,25 +41,6 @@ from shardkit.local import LocalServer
 ENDED = "Another process may have taken over"
 
 
-def asleep_at(
-    monkeypatch: pytest.MonkeyPatch,
-    fleet: Fleet,
-    owner: Any,
-    moment: str,
-    meanwhile: Callable[[], object],
-) -> None:
-    """Have a mover be stopped when it first calls a function, until others have done something."""
-    go_on = getattr(owner, moment)
-
-    def asleep(*args: object, **options: object) -> object:
-        monkeypatch.setattr(owner, moment, go_on)
-        fleet.config.delete("config:growth:lease")
-        meanwhile()
-        return go_on(*args, **options)
-
-    monkeypatch.setattr(owner, moment, asleep)
-
-
 def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (changes, journal):
         monkeypatch.setattr(module, "LEASE", 1.0)
@@ -156,24 +137,6 @@ def order_and_die(
         raise Killed
 
 
-def test_an_abort_ends_a_handover_before_it_empties_the_target(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small(fleet)
-    order = Lease.order
-    monkeypatch.setattr(Lease, "order", order_and_die)
-    with pytest.raises(Killed):
-        fleet.move_server(hold=PATIENT)
-
-    def late(lease: Lease, client: Any, *command: Any) -> None:
-        eventually(lambda: replication(fleet.servers[1])["role"] == "master", 2)
-        order(lease, client, *command)
-
-    monkeypatch.setattr(Lease, "order", late)
-    assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
-    assert masters_write(fleet)
-
-
 def test_a_failover_ends_another_ones_handover(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,23 +203,3 @@ def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: o
     assert shown.exit_code == 1
     assert f"{key} does not describe a move" in shown.stderr
     assert "users:2" in shown.stdout
-
-
-def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, _ = fleet.servers
-    small(fleet)
-    fleet.replicated(1, 2)
-    a.kill()
-    asleep_at(
-        monkeypatch,
-        fleet,
-        growth_servers,
-        "take_writes_alone",
-        lambda: fail_over(fleet.config, "users:0", fleet.name(2)),
-    )
-    with pytest.raises(GrowthError, match=ENDED):
-        fail_over(fleet.config, "users:0", fleet.name(1))
-    assert fleet.masters() == [fleet.name(2)] * 2
-    with b.client() as client:
-        assert client.info("replication")["role"] == "slave"
-    assert masters_write(fleet)

@@ -50,7 +50,6 @@ from shardkit.admin.growth import (
     ServerComparison,
     abort_move,
     attach_replica,
-    certificate,
     compare,
     complete_move,
     fail_over,
@@ -64,7 +63,6 @@ from shardkit.admin.growth import (
     start_move,
     verify_move,
 )
-from shardkit.admin.growth.exchange import at_work
 from shardkit.admin.growth.relocation import ServerAddress, Stored
 from shardkit.admin.growth.servers import (
     hand_over,
@@ -798,30 +796,6 @@ def touching(
             yield client
 
 
-def test_a_busy_key_that_is_copied_late_is_the_same_and_one_that_is_quiet_is_not(
-    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(certificate, "SETTLED", 0.3)
-    ended = threading.Event()
-    with own_server.client(db=1) as one, own_server.client(db=2) as other:
-        one.mset({"count": 0, "once": 1})
-        other.mset({"count": -1, "once": 0})
-
-        def write() -> None:
-            while not ended.wait(0.05):
-                other.set("count", int(one.incr("count")) - 2)  # never the same
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            found = compared(one, other)
-        finally:
-            ended.set()
-            writer.join()
-    assert found.different == ["0 once: has another value"]
-    assert (found.changing, found.differing) == (1, 1)
-
-
 def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> None:
     def touch(client: redis.Redis, data: bytes) -> None:
         if b"GETRANGE" in data and client.type("k") == b"string":  # it was a string
@@ -833,35 +807,6 @@ def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> N
         other.rpush("k", 1)
         found = compared(one, other)
     assert (found.differing, found.keys) == (0, {"0 list": 1})
-
-
-def test_keys_are_compared_once(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate, "SETTLED", 0.0)
-    monkeypatch.setattr(certificate, "_REPEATED", 100)
-    with own_server.client(db=1) as one, own_server.client(db=2) as other:
-        one.mset({f"k{n}": n for n in range(1000)})
-        other.mset({f"k{n}": n if n >= 30 else -1 for n in range(1000)})
-        one.set("config:witness", 1)
-        found = compared(one, other, ignored={b"config:witness"})
-    assert (found.total, found.differing, len(found.different)) == (1000, 30, 20)
-    assert all(each.endswith(": has another value") for each in found.different)
-
-
-def test_a_value_of_a_module_is_compared_as_it_is_dumped() -> None:
-    dumps = {b"dump": b"dump", None: b""}  # None if it has gone meanwhile
-    assert {
-        dumped: certificate._value(None, b"k", "TSDB-TYPE", dumped) for dumped in dumps
-    } == dumps
-
-
-def test_work_with_a_share_of_the_time_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, slept = [0.0], []
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
-    monkeypatch.setattr("shardkit.admin.growth.exchange.time", clock)
-    for share in (0.2, 1.0):
-        with at_work(share):
-            now[0] += 2.0
-    assert slept == [pytest.approx(8.0)]
 
 
 def test_the_command_moves_and_says_so(fleet: Fleet) -> None:

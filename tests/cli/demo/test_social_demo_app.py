@@ -17,9 +17,6 @@ from click.testing import CliRunner
 from httpx import ASGITransport, AsyncClient
 
 from shardkit.cli.app import app as command_line
-from shardkit.cli.demo.command import laptop_map
-from shardkit.config.store import push
-from shardkit.local import LocalServers
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "timeline_app"
 
@@ -105,21 +102,3 @@ async def test_invalid_requests_are_answered_with_the_reason(web: AsyncClient) -
     assert (await web.get(f"/users/{ada}/home?cursor=elsewhere")).status_code == 422
     assert (await web.get(f"/users/{ada}/home?limit=0")).status_code == 422
     assert (await web.post("/users", json={"login": "", "name": "x"})).status_code == 422
-
-
-async def test_a_server_that_fails_is_a_service_that_is_unavailable(
-    app: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with LocalServers(laptop_map(), ports="free") as servers:
-        assert servers.config_server is not None
-        with servers.config_server.client() as client:
-            push(client, servers.shard_map)
-        monkeypatch.setenv("SHARDKIT_CONFIG", f"redis://{servers.config_server.address}/0")
-        async with served(app) as web:
-            ada = await user(web, "ada")
-            for server in servers.servers:
-                if server is not servers.config_server:
-                    server.kill()
-            answer = await web.get(f"/users/{ada}/home")
-    assert answer.status_code == 503
-    assert answer.headers["Retry-After"] == "1"

@@ -271,24 +271,6 @@ def demoted(server: LocalServer, master: LocalServer) -> Iterator[None]:
             client.replicaof("NO", "ONE")
 
 
-async def test_refused_transactions(moving: Moving, here: LocalServer, there: LocalServer) -> None:
-    """After WATCH redis-py says WatchError when a connection is lost, so its users repeat it."""
-    client = await moving.client(private=True)
-    pipeline = client.pipeline()
-    await of(pipeline.watch("k"))
-    moving.write(there)
-    with demoted(here, there):
-        pipeline.multi()
-        pipeline.incr("k")
-        with pytest.raises(redis.WatchError, match="occurred while watching one or more keys"):
-            await of(pipeline.execute())
-        await of(pipeline.watch("k"))
-        pipeline.multi()
-        pipeline.incr("k")
-        assert await of(pipeline.execute()) == [1]
-    assert ask(there, "get", "k") in ("1", b"1")
-
-
 async def test_waits_end_at_demotion(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     waiting = moving.start(client.blpop, ["jobs"], 60)

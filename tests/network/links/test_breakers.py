@@ -98,23 +98,6 @@ async def test_callers_with_deadlines_open_it_and_it_holds_for_connections_in_us
             assert "circuit breaker open" in reason((await face.send(on(0, "GET")))[0])
 
 
-async def test_a_server_that_answers_pings_alone_stays_behind_it(beside: Any) -> None:
-    fields = {"socket_timeout": 0.5, "breaker": {"failures": 3, "interval": 0.05}}
-    async with beside(scripted(INCR=b""), **fields) as face:
-        for _ in range(3):
-            assert "breaker" not in reason((await face.send(on(0, "INCR")))[0])
-        assert "circuit breaker open" in reason((await face.send(on(0, "INCR")))[0])
-        [breaker] = [each for each in face.kit.breakers.all() if each.opened]
-        assert await eventually(lambda: not breaker.opened)  # a PING was answered
-        assert "breaker" not in reason((await face.send(on(0, "INCR")))[0])
-        assert "circuit breaker open" in reason((await face.send(on(0, "INCR")))[0])
-        assert await eventually(lambda: not breaker.opened)
-        assert await face.send(on(0, "SET", 1)) == [b"OK"]  # a success resets the count
-        for _ in range(2):
-            await face.send(on(0, "INCR"))
-        assert not breaker.opened
-
-
 async def test_refused_connections_do_not_open_it(beside: Any) -> None:
     async with beside(LocalServer()) as face:
         port = face.bad.port

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +15,6 @@ from link_helpers import FACES, Face, command, count_of, opened
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 from scripted_server import Answer, ScriptedServer, bulk, scripted
-from test_gate import map_of
 
 from shardkit import CommandRefused, ShardFailure, ShardMap
 from shardkit.errors import (
@@ -24,7 +22,7 @@ from shardkit.errors import (
     InvalidKeyError,
     MissingEntryError,
 )
-from shardkit.local import LocalServer, LocalServers
+from shardkit.local import LocalServers
 from shardkit.network.links.resp import (
     CHUNK_BYTES,
     UniformCommands,
@@ -258,24 +256,6 @@ async def test_refused_requests_never_overtake_others(kind: str, cluster: bool, 
                     batch.append(dice.choices(kinds, (3, 2, 1))[0])
                 replies = await face.carry(batch)
                 check(batch, replies, state)
-
-
-async def test_small_calls_do_not_overtake_one_that_needs_a_confirmed_select(
-    own_server: LocalServer,
-) -> None:
-    async with opened("awaiting", map_of(own_server)) as face:
-        router = face.kit.key_sharded("t")
-        first = {router.shard_of(key): key for key in map(str, range(1000))}
-        key, other, long = first[0], first[1], [str(n) for n in range(1001)]
-        for _ in range(2):
-            await router[other].set(other, 1)  # another database is selected
-            large = router.pipeline()
-            for n in long:
-                large.rpush(key, n)
-            await asyncio.gather(large.execute(), router[key].rpush(key, "last"))
-            found = await router[key].lrange(key, 0, -1)
-            assert found == [each.encode() for each in [*long, "last"]]
-            await router[key].delete(key)
 
 
 def check(batch: list[Any], replies: list[Any], state: Refusing) -> None:

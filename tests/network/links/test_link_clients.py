@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -203,28 +202,6 @@ async def test_a_cluster_that_is_away_is_a_shard_unavailable(linked: Linked) -> 
     assert isinstance(reply, ShardUnavailable)
     assert (reply.shard, reply.command) == ("c", "GET")
     assert other.command == "SET"
-
-
-def test_a_client_that_is_slow_to_build_keeps_nobody_else_waiting() -> None:
-    """A cluster's client connects when it is built; other components do not wait for that."""
-    building, go_on = threading.Event(), threading.Event()
-
-    class Slow(Connector):
-        def blocking(self, fields: Any) -> Any:
-            if fields.get("cluster"):
-                building.set()
-                go_on.wait()
-            return super().blocking({k: v for k, v in fields.items() if k == "port"})
-
-    held = Clients(Slow())
-    slow = Component("slow", Entry({"port": 1, "cluster": True}))
-    thread = threading.Thread(target=held.get, args=(slow, None))
-    thread.start()
-    building.wait()
-    assert held.get(Component("other", Entry({"port": 2})), None)
-    assert thread.is_alive()
-    go_on.set()
-    thread.join()
 
 
 @pytest.mark.parametrize("component", ["plain", "text", "resp3", "both"])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
-import redis
 from faces import Face, faced
-from link_helpers import cut, mapped
+from link_helpers import mapped
 from replication_helpers import BINARIES
 
 import shardkit
@@ -229,19 +227,3 @@ def test_a_block_is_not_durable_if_another_server_has_become_the_master_meanwhil
                 write_one("again")
         with its_replica.client() as there:
             assert there.get("k") == b"again"
-
-
-def test_a_reconnect_to_the_master_is_fine(pair: Pair) -> None:
-    shard_map = mapped({"port": pair[0].port}, "one")
-    with pair[0].client() as client, shardkit.connect(shard_map) as kit:
-        one, lost = kit.client("one"), 0
-        assert isinstance(one, redis.Redis)
-        # One that has started within the last second might have done so since the block began.
-        while client.info("server")["uptime_in_seconds"] < 2:
-            time.sleep(0.05)
-        for n in range(2):
-            with kit.durable(replicas=1, timeout=20):
-                one.set("k", n)
-                lost += cut(pair[0])
-            assert one.get("k") == b"%d" % n
-        assert lost >= 2

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,38 +75,6 @@ def test_routers_read_replicas_and_write_masters(opened: Face, replicated: Repli
     assert on(opened, router, "k1", "set", "k1", "new")
     assert on(opened, router, "k1", "get", "k1") == b"new", "what this process wrote is read"
     assert replicated.counts("set")[0] == 1
-
-
-ENDS_IN_A_ROUND = """
-import concurrent.futures.thread as pools, sys, threading, time
-import shardkit
-from shardkit.network.replicas.replicas import Replicas
-
-ask, asked = Replicas._ask, threading.Event()
-
-def until_the_end(*args):
-    if threading.current_thread() is not threading.main_thread() and reading.is_set():
-        asked.set()
-        while not pools._shutdown:
-            time.sleep(0.001)
-    return ask(*args)
-
-reading = threading.Event()
-Replicas._ask = until_the_end
-kit = shardkit.connect(shardkit.ShardMap.parse(sys.argv[1]))
-router = kit.key_sharded("users", read_from="replica")
-router["k"].get("k")
-reading.set()
-asked.wait()
-"""
-
-
-def test_a_process_that_ends_while_replicas_are_asked_says_nothing(replicated: Replicated) -> None:
-    text = replicated.map().to_yaml()
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS_IN_A_ROUND, text], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_reads_go_on_where_there_can_be_no_more_threads(
@@ -328,14 +293,6 @@ def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
     assert "is a replica that has lost its master" in str(raised.value.exceptions[0])
 
 
-def state_of(face: Face) -> tuple[Replicas, Any]:
-    """The replicas of a kit, and what is known of those of ``one`` after a read."""
-    router = face.kit.key_sharded("one", read_from="replica")
-    assert on(face, router, "k", "get", "k") is None
-    found = face.kit.plane.replicas
-    return found, found._shards[Shard("one", None)]
-
-
 def test_hung_replica_does_not_disable_those_of_other_shards(
     kind: str, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,99 +312,6 @@ def test_hung_replica_does_not_disable_those_of_other_shards(
             while time.monotonic() < end:
                 assert on(face, router, keys[1], "get", keys[1]) is None
                 time.sleep(0.1)
-
-
-@pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
-def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
-    replicas, state = state_of(opened)
-    first = state.last[""]
-    [other] = [each.entry for each in state.replicas if each.entry != first]
-    wanted = Entry({"port": 1}) if what == "wants no replica" else other
-    state.wanted = {"": wanted}
-    state.reading = int(what == "reads for long")
-    ask, asked = Replicas._ask, []
-
-    def late_at_first(asking: Replicas, state: Any, entry: Entry | None) -> Any:
-        answer = ask(asking, state, entry)
-        if entry is not None:
-            asked.append(entry)
-            if len(asked) < 3:
-                return answer._replace(info={**answer.info, "slave_repl_offset": 0})
-        return answer
-
-    monkeypatch.setattr(Replicas, "_ask", late_at_first)
-    monkeypatch.setattr(
-        "shardkit.network.replicas.replicas.CATCH_UP", 0.05 if state.reading else 20
-    )
-    replicas._switch(state)
-    assert not state.held
-    changed = what == "wants a late one"
-    assert state.last[""] == (other if changed else first)
-    assert state.wanted == ({} if changed else {"": wanted})
-    assert asked == ([other] * 3 if changed else [])
-    state.reading = 0
-
-
-def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas._MOST_SESSIONS", 2)
-    _, state = state_of(opened)
-    router = opened.kit.key_sharded("one", read_from="replica")
-    for name, remembered in (("a", ["", "a"]), ("b", ["b"]), ("a", ["b", "a"]), ("b", ["b", "a"])):
-        read_in_session(opened, router, name)
-        assert list(state.last) == remembered
-
-
-def test_a_kit_that_is_closed_asks_no_replicas_any_more(replicated: Replicated) -> None:
-    threads = set(threading.enumerate())
-    component = replicated.map().components["one"]
-    replicas = Replicas(SimpleNamespace(get=None))  # type: ignore[arg-type]
-    replicas.close()
-    assert replicas._state(component, Shard("one", None)).replicas
-    assert set(threading.enumerate()) <= threads
-
-
-def test_replicas_of_a_service_whose_sentinels_cannot_be_asked_are_not_known() -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise redis.ConnectionError("nobody is there")
-
-    entry = {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}
-    component = mapped(entry, "one")
-    replicas = Replicas(SimpleNamespace(get=refuse))  # type: ignore[arg-type]
-    replicas.ask(component.components["one"], None, ReadFrom("replica"))
-    replicas.close()
-    [state] = replicas._shards.values()
-    assert state.master.problem == "does not answer (nobody is there)"
-    assert state.replicas == []
-
-
-SEEN = [("a", 1)]
-
-
-@pytest.mark.parametrize(
-    ("said", "known"),
-    [
-        ([[], SEEN], SEEN),
-        ([SEEN, [("b", 2)]], SEEN),
-        ([redis.ConnectionError("gone"), []], []),
-        ([redis.ConnectionError("gone"), OSError("gone")], None),
-        ([], None),
-    ],
-)
-def test_sentinels_are_asked_in_turn(said: list[Any], known: list[tuple[str, int]] | None) -> None:
-    def sentinel(answer: Any) -> Any:
-        def seen(service: str) -> Any:
-            assert service == "main"
-            if isinstance(answer, Exception):
-                raise answer
-            states = {"is_odown": False, "is_sdown": False}
-            return [{"ip": host, "port": port, **states} for host, port in answer]
-
-        return SimpleNamespace(sentinel_slaves=seen)
-
-    manager: Any = SimpleNamespace(clients=[*map(sentinel, said)])
-    entry = Entry({"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}, "one")
-    assert replicas._known_to(manager, entry) == known
 
 
 @pytest.mark.parametrize(

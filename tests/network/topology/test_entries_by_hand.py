@@ -15,7 +15,6 @@ from topology_helpers import Clock, settle
 import shardkit
 from shardkit.errors import (
     InvalidArgumentError,
-    InvalidEntryError,
     MissingEntryError,
     ShardCountError,
 )
@@ -106,21 +105,6 @@ def test_a_lost_count_is_not_guessed(config: redis.Redis, kit: Any) -> None:
     config.set("config:epoch", 1)
     with pytest.raises(MissingEntryError, match="config:shards:unique is missing on config server"):
         kit.key_sharded("unique", shards=COUNT)["k"]
-
-
-def test_unknown_fields_are_ignored(running: LocalServer, config: redis.Redis) -> None:
-    write(config, running, 7, colour=1)
-    with shardkit.connect(url(running)) as kit:
-        unique = kit.key_sharded("unique", shards=COUNT)
-        assert unique["k"].ping()
-        write(config, running, 7, colour=1, min_release="999")
-        kit.topology.expire()
-        assert unique["k"].ping()  # by the entry that it has
-        with (
-            shardkit.connect(url(running)) as late,
-            pytest.raises(InvalidEntryError, match=r"config:redis:unique:7: min_release = \"999\""),
-        ):
-            late.key_sharded("unique", shards=COUNT)["k"]
 
 
 def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis.Redis) -> None:

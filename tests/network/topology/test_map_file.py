@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from topology_helpers import Clock
@@ -96,18 +95,6 @@ def test_a_broken_change_keeps_the_old_map_and_is_said_once(
     assert topology.component("few").entry_of(known[0].all_shards()[0]).fields["port"] == 7003
     assert caplog.messages[1:] == ["component 'one' can be read again"]
     assert "s3cret" not in caplog.text
-
-
-def test_a_broken_file_is_not_parsed_every_second(
-    topology: Topology, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topology.component("one")
-    write(path, text="[]")
-    counting = Mock(wraps=ShardMap.decode)
-    monkeypatch.setattr(ShardMap, "decode", counting)
-    for _ in range(3):
-        assert next_port(topology) == 7001
-    assert counting.call_count == 1
 
 
 def test_a_missing_file_keeps_the_old_map(topology: Topology, path: Path) -> None:

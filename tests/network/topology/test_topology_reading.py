@@ -26,8 +26,7 @@ from shardkit.errors import (
     InvalidEntryError,
     MissingEntryError,
 )
-from shardkit.network.topology import LONGEST_PAUSE, Topology, Values, cache
-from shardkit.network.topology.cache import CacheEntry
+from shardkit.network.topology import LONGEST_PAUSE, Topology, Values
 
 THREADS = 32
 
@@ -429,38 +428,6 @@ def test_forks_forget_the_parents_reader(topology: Topology, directory: Director
     assert exit_code(child) == 0
 
 
-async def test_a_task_that_finds_the_reader_just_done_does_not_wait(
-    topology: Topology, directory: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claim, waits = topology._claim, topology._wait
-    waited: list[bool] = []
-
-    def too_late(cached: CacheEntry, wait: float = 0.0) -> None:
-        monkeypatch.setattr(topology, "_claim", claim)
-
-    async def counted(cached: CacheEntry) -> None:
-        await waits(cached)
-        waited.append(cached.waiting == [])
-
-    monkeypatch.setattr(topology, "_claim", too_late)
-    monkeypatch.setattr(topology, "_wait", counted)
-    assert (await topology.acomponent("c")).name == "c"
-    assert waited == [False]  # nobody has woken it
-    assert topology._cache["c"].waiting == []
-
-
-def test_a_lock_that_was_replaced_while_somebody_waited_for_it_is_left(
-    topology: Topology, directory: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, find = threading.Lock(), topology._lock_of
-    found = [old]
-    monkeypatch.setattr(topology, "_lock_of", lambda cached: found.pop() if found else find(cached))
-    assert topology.component("c").name == "c"
-    assert not found
-    assert not old.locked()
-    assert not topology._cache["c"].lock.locked()
-
-
 class Silent(Directory):
     """A config server that tells nobody of changes."""
 
@@ -503,19 +470,6 @@ def test_without_a_thread_the_watch_starts_later(
         watched.watch()
     assert silent.asked == ["c"]
     watched.watch()
-    assert eventually(lambda: len(silent.asked) > 1)
-
-
-def test_the_watch_survives_unexpected_errors(
-    silent: Silent, watched: Topology, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache._watch(lambda: None, threading.Event(), 0.01)
-    assert silent.asked == ["c"]
-    silent.error_of_feed = ZeroDivisionError("a mistake")
-    watched.watch()
-    assert eventually(lambda: "ZeroDivisionError: a mistake" in caplog.text)
-    assert "the directory cannot be read" in caplog.text
-    silent.error_of_feed = None
     assert eventually(lambda: len(silent.asked) > 1)
 
 
