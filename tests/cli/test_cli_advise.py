@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 from cli_helpers import Cli
+from faces import drawn
 from redis.utils import str_if_bytes
 
 import shardkit
@@ -91,9 +92,11 @@ def really_taken(server: LocalServer, plan: Conversion) -> int:
 def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take(
     server: LocalServer, expiring: LocalServer, cli: Cli
 ) -> None:
-    counts = {"user:*": 12_000, "city:*": 8_000, "session:*": 4_000, "ids": 1, "log": 1}
-    structures = ["strings", "hash", "strings", "set", "list"]
-    for (match, count), into in zip(counts.items(), structures, strict=True):
+    families = [
+        *(("session:*", 4_000, "strings"), ("city:*", 8_000, "hash"), ("log", 1, "list")),
+        *(("user:*", 12_000, "strings"), ("ids", 1, "set")),
+    ]
+    for match, count, into in families[: drawn(2, 5)]:
         source = expiring if match in ("session:*", "log") else server
         command = ["advise", *on(source), "--match", match, "--sample", 2000]
         [family] = cli.json(*command)["families"]

@@ -196,7 +196,7 @@ def test_an_argument_of_a_wrong_kind_is_named_before_a_request(
     assert tried
 
 
-@pytest.mark.long(12)
+@pytest.mark.long(6)
 @pytest.mark.parametrize("name", MAKERS)
 def test_odd_arguments_are_taken_or_refused_by_an_error_of_ours(kit: ShardKit, name: str) -> None:
     structure = MAKERS[name](kit)

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faces import Face, faced
 
 from shardkit import ShardMap
@@ -122,6 +123,7 @@ def measure(kind_of_face: str, port: str) -> None:
         assert kept
 
 
+@pytest.mark.long(1)
 def test_memory_does_not_grow_with_names(kind: str) -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     with LocalServer() as server:

@@ -163,7 +163,7 @@ POINTS = {
 }
 
 
-@pytest.mark.long(28)
+@pytest.mark.long(12)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("where", [(f, p) for f in FACES for p in POINTS[f]], ids="-".join)
 async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
