@@ -117,31 +117,6 @@ def test_data_that_is_compact_is_found_so(cli: Cli, ward: Ward) -> None:
     assert result.out.endswith(fine.format(22))
 
 
-def test_limits_that_are_lower_than_planned_are_named_with_the_remedy(cli: Cli, ward: Ward) -> None:
-    fill(ward, "big", 6_000, 1024, 5_600)
-    found = cli.json("doctor", "-c", ward.path, code=1)
-    [finding] = found["findings"]
-    assert {**finding, "keys": 0, "found": 0, "text": ""} == {
-        "component": "geo",
-        "structure": "big",
-        "type": None,
-        "problem": "entries",
-        "keys": 0,
-        "setting": "set-max-intset-entries",
-        "limit": 512,
-        "found": 0,
-        "needed": 1024,
-        "text": "",
-        "remedy": "set set-max-intset-entries to 1024",
-    }
-    assert 512 < finding["found"] == by_name(found)["big"]["largest"] < 1024
-    assert finding["text"].startswith("set-max-intset-entries is 512: there are ")
-    assert 0 < by_name(found)["big"]["compact"] < 1
-    result = cli("doctor", "-c", ward.path, code=1)
-    assert any("set set-max-intset-entries to 1024" in line for line in result.lines)
-    assert "--fix raises these limits." in result.lines
-
-
 def test_a_plan_that_does_not_fit_is_found_before_its_parts_are_full(cli: Cli, ward: Ward) -> None:
     fill(ward, "new", 6_000, 1024, 100)
     found = cli.json("doctor", "-c", ward.path, code=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -81,38 +80,6 @@ def test_a_sketch_has_the_heaviest_items_of_a_zipf_stream_in_fixed_memory() -> N
     assert sketch.error <= len(stream) / 256
     for item, count in heaviest:
         assert true[item] - sketch.error <= count <= true[item]
-
-
-def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(url: str, config: Any) -> None:
-    true: Counter[str] = Counter()
-    with shardkit.connect(url, heat=1) as kit:
-        router = kit.key_sharded("shop")
-        listening()
-        for rank in zipf(3000, 4000):
-            true[f"item:{rank}"] += 1
-            router.get(f"item:{rank}")
-
-    async def more() -> None:
-        async with shardkit.aconnect(url, heat=1) as kit:
-            router = kit.key_sharded("shop")
-            listening()
-            for rank in zipf(3000, 4000):
-                true[f"item:{rank}"] += 1
-                await router.get(f"item:{rank}")
-
-    asyncio.run(more())
-    found = read_heat(config)
-    least = true.most_common(20)[-1][1]
-    hottest = {each.name for each in found.kinds["key"][:20]}
-    assert all(true[name] >= least for name in hottest)  # several may share the last place
-    assert len(hottest) == 20
-    counted = {each.name: each.day * found.day_seconds for each in found.kinds["key"]}
-    for name, count in true.most_common(20):
-        # Listening ends for a moment each second.
-        assert 0.8 * count <= counted[name] <= 1.2 * count, name
-    [component] = found.kinds["component"]
-    assert (component.name, component.share) == ("shop", 1.0)
-    assert {each.name for each in found.kinds["shard"]} == {f"shop:{n}" for n in range(4)}
 
 
 def test_kits_of_one_process_are_counted_once(url: str, config: Any) -> None:

@@ -27,7 +27,6 @@ from shardkit import (
     ShardErrors,
     ShardKit,
     ShardMap,
-    ShardUnavailable,
 )
 from shardkit.errors import (
     InvalidArgumentError,
@@ -210,59 +209,6 @@ def test_refused_commands_are_values_in_their_slots_or_one_group(face: Face, rou
         face.run(collected().execute())
     assert "WRONGTYPE" in str(group.value)
     assert face.run(router.get("b")) == b"2"
-
-
-@pytest.fixture
-def mortal() -> Iterator[LocalServers]:
-    shard_map = ShardMap.parse("""
-components:
-  many: {shards: {count: 8, over: [{port: 7001}, {port: 7002}]}}
-""")
-    with LocalServers(shard_map, ports="free") as servers:
-        yield servers
-
-
-def test_a_shard_that_is_down_does_not_keep_the_others_from_their_work(
-    mortal: LocalServers,
-) -> None:
-    def collected(router: Any) -> Any:
-        pipe = router.pipeline()
-        pipe.mset({f"m{n}": n for n in range(40)}).exists(*[f"m{n}" for n in range(40)])
-        for n in range(40):
-            pipe.set(f"k{n}", n)
-        return pipe
-
-    with shardkit.connect(mortal.shard_map) as kit:
-        router = kit.key_sharded("many")
-        assert all(collected(router).execute())
-        for client in router:
-            client.flushdb()
-        mortal.server_of("many", 0).kill()  # and with it every shard of an even number
-        replies = collected(router).execute(raise_on_error=False)
-        for n, reply in enumerate(replies):
-            if n < 2 or router.shard_of(f"k{n - 2}") % 2 == 0:
-                assert isinstance(reply, ShardUnavailable)
-            else:
-                assert reply is True
-        for shard in (1, 3, 5, 7):
-            kept = {int(key[1:]) for key in router.client(shard).scan_iter("[km]*")}
-            assert kept == {n for n in range(40) if router.shard_of(f"k{n}") == shard} | {
-                n for n in range(40) if router.shard_of(f"m{n}") == shard
-            }
-        with pytest.raises(ShardErrors) as group:
-            collected(router).execute()
-        down = {f"many:{n}" for n in (0, 2, 4, 6)}
-        assert {failure.shard for failure in group.value.exceptions} == down
-
-        async def awaiting() -> list[Any]:
-            async with await shardkit.aconnect(mortal.shard_map) as akit:
-                return await collected(akit.key_sharded("many")).execute(raise_on_error=False)
-
-        assert [type(reply) for reply in asyncio.run(awaiting())] == [
-            type(reply) for reply in replies
-        ]
-        mortal.server_of("many", 0).restart()
-        assert all(collected(router).execute())
 
 
 def test_what_blocks_waits_for_what_precedes_it_and_what_follows_waits_for_it(

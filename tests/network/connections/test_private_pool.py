@@ -92,25 +92,6 @@ async def test_it_follows_its_entry(moving: Moving, here: LocalServer, there: Lo
     assert await eventually(lambda: clients_of(there) == 0)
 
 
-async def test_what_its_holder_does_to_a_private_client_is_its_own(moving: Moving) -> None:
-    client, other, shared = [
-        await moving.client(private=private) for private in (True, True, False)
-    ]
-    for each in (client, other, shared):
-        await of(each.ping())
-    waiting = moving.start(other.blpop, ["jobs"], 20)
-    client.connection_pool.connection_kwargs["socket_timeout"] = 415
-    await of(client.connection_pool.disconnect())
-    client.connection_pool.reset()
-    await of(client.close() if moving.blocks else client.aclose())
-    assert "socket_timeout" in shared.connection_pool.connection_kwargs
-    for each in (other, shared):
-        assert each.connection_pool.connection_kwargs["socket_timeout"] == 5
-    await of(shared.rpush("jobs", "one"))
-    assert await waiting == (b"jobs", b"one")
-    assert await of(client.ping())  # redis-py's pools open again
-
-
 async def test_the_holders_arguments_outlive_a_move(moving: Moving, there: LocalServer) -> None:
     client = await moving.client(private=True)
     client.connection_pool.connection_kwargs["socket_timeout"] = 415
