@@ -1,4 +1,4 @@
-""""""
+"""What commands print: tables, texts, progress and files, for people and for programs."""
 
 from __future__ import annotations
 
