@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -17,7 +18,6 @@ from link_helpers import clients_of
 
 import shardkit
 from shardkit import ConfigError, Entry, ShardMap, admin
-from shardkit.config.component import Component
 from shardkit.errors import (
     ConfigServerError,
     InvalidEntryError,
@@ -65,14 +65,11 @@ def shards_on(server: LocalServer, count: int = 4, **fields: Any) -> ShardMap:
 
 def shard_map(**components: Any) -> ShardMap:
     """A map of components: a list is shards, an object an entry."""
-    found = {}
-    for name, described in components.items():
-        if isinstance(described, list):
-            shards = tuple(Entry(fields) for fields in described)
-            found[name] = Component(name, None, shards)
-        else:
-            found[name] = Component(name, Entry(described))
-    return ShardMap(found)
+    found = {
+        name: {"shards" if isinstance(described, list) else "entry": described}
+        for name, described in components.items()
+    }
+    return ShardMap.parse(json.dumps({"components": found}))
 
 
 def push(client: redis.Redis, wanted: ShardMap) -> None:
@@ -186,10 +183,10 @@ def test_a_batch_is_routed_by_one_version_of_the_map(
     looks = iter(range(10**9))
 
     class Shifty(shardkit.network.topology.Topology):
-        def component(self, name: str) -> Component:
+        def component(self, name: str) -> Any:
             return versions[next(looks) % 2]
 
-        async def acomponent(self, name: str) -> Component:
+        async def acomponent(self, name: str) -> Any:
             return self.component(name)
 
     with faced(kind, shards_on(here)) as face:
@@ -318,8 +315,8 @@ def test_what_is_broken_or_gone_keeps_the_last_good_entries(
 
 
 def test_a_lost_count_does_not_unshard(config: redis.Redis, kit: Any) -> None:
-    both = Component("both", Entry({"port": 1}), (Entry({"port": 2}), Entry({"port": 3})))
-    push(config, ShardMap({"both": both}))
+    places = {"entry": {"port": 1}, "shards": [{"port": 2}, {"port": 3}]}
+    push(config, ShardMap.parse(json.dumps({"components": {"both": places}})))
     config.delete("config:shards:both")
     said = r"config:shards:both is missing .*, but 2 entries are stored"
     with pytest.raises(MissingEntryError, match=said):

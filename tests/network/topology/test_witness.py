@@ -14,7 +14,6 @@ from link_helpers import cut
 from shardkit import ShardMap, admin
 from shardkit.errors import ConfigServerError, ShardErrors
 from shardkit.local import LocalServer
-from shardkit.network.topology.witness import read_witness, write_witness
 
 Connect = Callable[[], Face]
 
@@ -41,7 +40,7 @@ def described(server: LocalServer, *databases: int) -> ShardMap:
 def witness(server: LocalServer, epoch: int, *databases: int) -> None:
     for number in databases:
         with server.client(db=number) as client:
-            write_witness(client, ["data"], epoch)
+            client.zadd("config:witness", {"data": epoch}, gt=True)
 
 
 def load(face: Face) -> None:
@@ -66,7 +65,7 @@ def test_an_old_snapshot_stops(server: LocalServer, config: redis.Redis, connect
     admin.push(config, described(server, 3, 2), force=True, above=7, check=False)
     face.kit.topology.expire()
     face.run(strings.mset({"a": "1", "b": "2", "c": "3"}))
-    assert read_witness(config, ["data"]) == 0
+    assert config.zscore("config:witness", "data") is None
 
 
 def test_unread_pushes_pass(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
