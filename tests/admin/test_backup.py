@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import socket
@@ -25,19 +24,12 @@ from resources import bounded
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin import push
-from shardkit.admin.backup import (
-    CONFIG,
-    MANIFEST,
-    MAP as MAP_FILE,
-    backup,
-    restore,
-    restore_objects,
-    verify,
-)
+from shardkit.admin import backup, push, restore, restore_objects, verify
+from shardkit.admin.backup import CONFIG, MANIFEST, MAP as MAP_FILE
 from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.connections.databases import FENCE_KEY
+
+FENCE_KEY = "config:fence"
 
 backups: Any = import_module("shardkit.admin.backup")
 LIBRARY = "#!lua name=l\nredis.register_function('f', function() return 1 end)"
@@ -503,20 +495,6 @@ def leave_out(own_server: LocalServer, tmp_path: Path) -> None:
 
 def unmarked(target: redis.Redis) -> Any:
     return partial(backups._under, target, "one", b"mark", lambda: None, first=True)
-
-
-def test_keys_that_expire_in_a_restore_do_not_count(own_server: LocalServer) -> None:
-    class Expiring(redis.Redis):
-        def pipeline(self, *args: Any, **options: Any) -> Any:
-            self.delete("ends")
-            return super().pipeline(*args, **options)
-
-    told: list[int] = []
-    with Expiring(port=own_server.port) as source, own_server.client(db=1) as target:
-        source.mset({"ends": 1, "stays": 2})
-        copied = backups._copy(source, target, "one", unmarked(target), told.append)
-        assert (copied, told) == ({math.inf: 1}, [1])
-        assert target.keys() == [b"stays"]
 
 
 def test_a_server_that_cannot_read_a_backup_says_so(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from arranged import map_of, meanwhile
+from arranged import map_of
 
 import shardkit
 from shardkit.admin import CheckFinding, CheckReport, check, check_structures, push
@@ -204,24 +203,6 @@ def test_damaged_structures_are_found(running: LocalServer, server: redis.Redis)
     assert findings[0].remedy
 
 
-def test_redis_with_a_default_user_without_rights_is_named(
-    running: LocalServer, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = {**server.info(), "aof_enabled": 1}
-    told.pop("valkey_version", None)
-    monkeypatch.setattr(redis.Redis, "info", lambda self, *sections: told)
-    assert "valkey_version" not in told
-    server.execute_command("ACL", "SETUSER", "tried", "on", ">pw", "~*", "+@all")
-    server.execute_command("ACL", "SETUSER", "default", "off", "-@all")
-    try:
-        found = only(looked_at(running, username="tried", password="pw"))
-    finally:
-        with redis.Redis(port=running.port, username="tried", password="pw") as tried:
-            tried.execute_command("ACL", "SETUSER", "default", "on", "nopass", "~*", "&*", "+@all")
-    assert found.problem.startswith("loses what scripts and MULTI wrote when it restarts")
-    assert found.remedy == "ACL SETUSER default ~* &* +@all, and leave it off"
-
-
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
@@ -275,18 +256,3 @@ def test_a_server_that_takes_long_for_each_ping_is_asked_nothing_else(
     monkeypatch.setattr("shardkit.network.survey._timed", lambda ping: 1.0)
     assert "one PING took 1.0" in only(looked_at(running)).problem
     assert not server.info("commandstats").keys() & {"cmdstat_info", "cmdstat_scan"}
-
-
-def test_stalls_of_a_server_are_reported(running: LocalServer, server: redis.Redis) -> None:
-    begun = threading.Event()
-    with running.client(socket_timeout=60) as client:
-
-        def hold() -> None:
-            begun.set()
-            client.eval("for n = 1, 1.5e8 do end", 0)
-
-        with meanwhile(hold, 0.01):
-            assert begun.wait(20)
-            found = only(looked_at(running))
-    assert found.problem.startswith(("stalls: one PING took 0.", "cannot be reached: no answer"))
-    assert "script" in found.remedy

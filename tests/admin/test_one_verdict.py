@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-import redis
 from click.testing import CliRunner
 
-from shardkit import ShardMap
+from shardkit import Entry, ShardMap
 from shardkit.admin import push
-from shardkit.admin.changes import CHANGES_KEY, text_of
+from shardkit.admin.changes import text_of
 from shardkit.admin.growth import Move, start_move
 from shardkit.admin.growth.gate import fence_value
 from shardkit.cli.app import app
-from shardkit.config.entry import Entry
 from shardkit.local import LocalServer
-from shardkit.network import survey as module
-from shardkit.network.rules import ConfigFacts, judge
-from shardkit.network.survey import ServerFacts, SurveyedEntry, Target, survey, targets_of
+from shardkit.network.rules import judge
+from shardkit.network.survey import ServerFacts, SurveyedEntry, Target
 from shardkit.operations.commands import Shard
+
+CHANGES_KEY = "config:changes"
 
 Run = Callable[..., Any]
 
@@ -135,15 +131,6 @@ def test_moves_are_warnings_or_if_unreadable_problems(servers: list[LocalServer]
         data.delete("config:fence")
 
 
-def test_an_entry_is_judged_by_facts_alone() -> None:
-    target = Target("config:redis:a", Entry({"port": 1}))
-    info = {"role": "master", "connected_slaves": 0, "maxclients": 10, "connected_clients": 10}
-    rows = [SurveyedEntry(target, 0, ServerFacts("a:1", info=info, role="master"))]
-    [judged] = judge(rows, ConfigFacts()).entries
-    assert [problem.kind for problem in judged.problems] == ["clients"]
-    assert judge(rows, kinds=["full"]).entries[0].state == "ok"
-
-
 REDIS = {"redis_version": "7.4.1"}
 VALKEY = {"redis_version": "7.2.4", "valkey_version": "9.0.0"}
 OLDER = {**VALKEY, "valkey_version": "8.1.1"}
@@ -175,41 +162,3 @@ def test_a_copy_that_cannot_be_read_is_a_problem(
     [_, judged] = judge(rows, kinds=["copy"]).entries
     texts = [each.text for each in judged.problems]
     assert [text.startswith(problem or "-") for text in texts] == [True] * bool(problem)
-
-
-def test_a_database_that_refuses_select_for_another_reason_is_not_missing() -> None:
-    def found(refusal: Exception) -> Any:
-        client = Mock(execute_command=Mock(side_effect=refusal))
-        return module._database(client, 1, sampled=False)
-
-    with pytest.raises(redis.ResponseError, match="not allowed"):
-        found(redis.ResponseError("SELECT is not allowed in cluster mode"))
-    assert found(redis.exceptions.NoPermissionError("no rights")).exists
-    assert not found(redis.ResponseError("DB index is out of range")).exists
-
-
-@pytest.mark.parametrize(
-    ("hello", "role"),
-    [([b"role", b"master"], "master"), ([], ""), (redis.ResponseError("unknown command"), "")],
-)
-def test_the_role_is_known_without_info_if_the_server_supports_hello(hello: Any, role: str) -> None:
-    assert module._role(SimpleNamespace(execute_command=Mock(side_effect=[hello]))) == role
-
-
-def test_survey_faults_are_named(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    components = ShardMap.parse(f"components: {{a: {{entry: {{port: {own_server.port}}}}}}}")
-    monkeypatch.setattr(module, "server_facts", Mock(side_effect=ZeroDivisionError("by zero")))
-    with pytest.raises(ZeroDivisionError, match="by zero"):
-        survey(targets_of(components.components.values()))
-
-
-def test_a_survey_uses_two_connections_whatever_the_databases(own_server: LocalServer) -> None:
-    shards = [{"port": own_server.port, "db": n} for n in range(8)]
-    described = ShardMap.parse(json.dumps({"components": {"a": {"shards": shards}}}))
-    with own_server.client() as client:
-        before = client.info("stats")["total_connections_received"]
-        rows = survey(targets_of(described.components.values()), thorough=True)
-        after = client.info("stats")["total_connections_received"]
-    assert len({id(row.server) for row in rows}) == 1
-    assert after - before == 2  # the trial of rights ends the first
-    assert socket.gethostbyname(rows[0].server.address.rpartition(":")[0]) == "127.0.0.1"

@@ -15,6 +15,7 @@ import redis
 from click.testing import CliRunner
 
 from shardkit.admin import (
+    PersistenceState,
     apply_profile,
     estimate_disk_rate,
     measure_disk_rate,
@@ -22,7 +23,7 @@ from shardkit.admin import (
     rewrite_aof,
     save_snapshot,
 )
-from shardkit.admin.persistence import PROFILES, PersistenceState
+from shardkit.admin.persistence import PROFILES
 from shardkit.cli.app import app
 from shardkit.errors import InvalidArgumentError, PersistenceError
 from shardkit.local import LocalServer

@@ -25,12 +25,12 @@ from redis.exceptions import AuthenticationError
 import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
-from shardkit.admin.changes import CHANGES_KEY
-from shardkit.admin.servers import ClientProcess
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
-from shardkit.errors import ConfigError, ConfigServerError
+from shardkit.errors import ConfigError
 from shardkit.local import LocalSentinel, LocalServer
+
+CHANGES_KEY = "config:changes"
 
 module: Any = import_module("shardkit.admin.rotate")
 OLD, NEW = "theOldPassword", "theNewPassword"
@@ -493,34 +493,6 @@ def test_bad_sentinels_stop_it(monkeypatch: pytest.MonkeyPatch, refuses: bool, s
         module._tell_sentinel(sentinel, "main", NEW, "data")
 
 
-def test_sentinels_of_the_user_get_the_new_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    sentinels = contextlib.nullcontext(["s1", "s2"])
-    as_users: dict[str, Any] = {"a:1": {"default"}, "a:2": {"other"}}
-    monkeypatch.setattr(module, "servers_of_service", lambda *_: [])
-    monkeypatch.setattr(module, "query_servers", lambda *_, **login: as_users)
-    monkeypatch.setattr(module, "sentinels_of", lambda *_: sentinels)
-    monkeypatch.setattr(module, "_tell_sentinel", lambda each, *_: told.append(each))
-    sentinel = {"service": "main", "sentinels": [["s1", 1]]}
-    entry = Entry({"sentinel": sentinel, "username": "app", "password": NEW})
-    plain = Entry({"host": "a", "username": "app", "password": NEW})
-    turning = SimpleNamespace(
-        places=[("one", entry), ("same", entry), ("plain", plain)],
-        user="app", timeout=1.0, login={},
-    )  # fmt: skip
-
-    def tell() -> list[str]:
-        module._OngoingRotation.tell_sentinels(turning)
-        return told
-
-    assert tell() == [], "they log in as somebody else"
-    as_users["a:2"] = {"app"}
-    assert tell() == ["s1", "s2"]
-    as_users["a:1"] = ConfigServerError("the config server is away", "start it")
-    with pytest.raises(ConfigServerError, match=r"^the config server is away; start it$"):
-        tell()
-
-
 def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
@@ -538,38 +510,6 @@ def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.Monke
     assert len(slept) == 6, "nobody was left for two seconds"
     assert not wait(3.0)
     assert turning.rotation.pending == ["late"]
-
-
-@pytest.mark.parametrize(
-    ("library", "pid", "age", "concerned"),
-    [
-        ("", 0, 0, False),  # a connection of ours that has not yet said whose it is
-        ("shardkit 0.1.0", 0, 0, False),
-        ("batch 1.0", 0, 0, True),
-        ("", 0, 3600, True),
-        ("shardkit 0.1.0", 0, 3600, True),
-        ("shardkit 0.1.0", 7, 0, True),
-        ("Sentinel", 0, 3600, False),
-    ],
-)
-def test_fresh_connections_may_be_ours(library: str, pid: int, age: int, concerned: bool) -> None:
-    process = ClientProcess("elsewhere", pid, library, {"app"}, age=age)
-    turning = SimpleNamespace(user="app")
-    assert module._OngoingRotation._concerns(turning, process) == concerned
-    turning.user = "other"
-    assert not module._OngoingRotation._concerns(turning, process)
-
-
-def test_a_password_that_is_gone_already_is_not_removed(own_server: LocalServer) -> None:
-    hashes = [hashlib.sha256(each.encode()).hexdigest() for each in (OLD, NEW)]
-    with own_server.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "reset", f">{NEW}")
-        module._drop(client, "app", hashes[:1])
-        assert module._hashes(client, "app") == hashes[1:]
-        client.execute_command("ACL", "SETUSER", "app", f">{OLD}")
-        module._drop(client, "app", hashes[:1])
-        assert module._hashes(client, "app") == hashes[1:]
-        client.execute_command("ACL", "DELUSER", "app")
 
 
 def test_the_command_shows_what_it_would_do_and_never_a_password(

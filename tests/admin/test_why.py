@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
+from shardkit import Entry
 from shardkit.admin.locate import why
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.routing.placement import slot_of
 
 PLACEMENTS = ["crc32", "slot", "rendezvous", "redis-in-action", "crc:crc-64", "crc:xmodem"]
@@ -45,14 +45,3 @@ def test_a_hash_tag_is_told(placement: str, text: str) -> None:
 def test_a_component_that_is_not_sharded_has_nothing_to_explain() -> None:
     told = why(Component("hits", Entry({"host": "a"})), "key")
     assert (told.number, told.hash, told.text) == (None, None, "not sharded")
-
-
-def test_a_cluster_has_slots() -> None:
-    told = why(Component("cart", Entry({"host": "a", "cluster": True})), "{a}b")
-    assert told.text == f"tag a: slot {slot_of('a')} of the cluster"
-
-
-def test_ranges_of_slots_hold_the_slot() -> None:
-    told = why(component("slot", 4), "key")
-    first, last = map(int, told.text.rpartition(" ")[2].split("-"))
-    assert first <= slot_of("key") <= last

@@ -17,14 +17,13 @@ import click
 import pytest
 import redis
 from cli_helpers import COMMAND, SECRET, Cli, Result
-from click.testing import CliRunner
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.__main__ import main
-from shardkit.cli.advise import plots, servers
+from shardkit.cli.advise import servers
 from shardkit.cli.advise.servers import BenchServer
-from shardkit.cli.app import COMMANDS, FIRST, app
+from shardkit.cli.app import COMMANDS, app
 from shardkit.errors import (
     ConfigError,
     LocalServerError,
@@ -33,8 +32,6 @@ from shardkit.errors import (
     ShardUnavailable,
 )
 from shardkit.local import LocalServer
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def below(command: click.Command, context: click.Context) -> Iterator[click.Context]:
@@ -112,16 +109,6 @@ def test_commands_are_listed_in_groups_of_at_most_seven_and_nothing_is_cut(cli: 
     assert "..." not in cli("config", "--help").out.partition("Commands:")[2]
 
 
-def test_the_first_screen_has_the_commands_of_daily_tasks(cli: Cli) -> None:
-    first = cli("--help").out
-    names = [name for each in FIRST.values() for name in each]
-    assert len(names) <= 12
-    for title in FIRST:
-        assert f"\n{title}:\n" in first
-    assert re.findall(r"^  ([a-z][a-z-]*)  ", first, re.MULTILINE) == names
-    assert "--help-all" in first
-
-
 @pytest.mark.parametrize(
     ("words", "meant"),
     [("statsu", "status"), ("config psh", "push"), ("verify", "verify-replica")],
@@ -141,10 +128,6 @@ def test_common_options_may_precede_the_command(cli: Cli, town_map: Path) -> Non
     assert (
         "no such option '--config'" in cli("-c", town_map, "config", "validate", town_map).error()
     )
-
-
-def test_the_last_of_a_common_option_counts(cli: Cli, town_map: Path) -> None:
-    assert cli("-c", "/absent.yaml", "config", "show", "-c", town_map).code == 0
 
 
 def test_help_and_completion_import_no_command() -> None:
@@ -204,11 +187,6 @@ def test_a_wrong_command_line_is_one_line_that_names_the_help(cli: Cli, words: s
     assert "; see shardkit" in result.error()
     assert result.error().endswith(" --help")
     assert not result.out
-
-
-@pytest.mark.parametrize("words", ["status", "locate a b", "config show", "config pull"])
-def test_without_a_topology_the_remedy_names_the_option(cli: Cli, words: str) -> None:
-    assert "--config" in cli(*words.split()).error()
 
 
 @pytest.mark.parametrize("words", ["status -c", "config diff", "up", "locate a b -c"])
@@ -280,28 +258,6 @@ def test_an_error_is_one_line_with_its_remedy(
     assert "Traceback" in cli("--debug", "demo").err
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_without_its_streams_a_command_still_runs(
-    monkeypatch: pytest.MonkeyPatch, demo: Demo, code: int
-) -> None:
-    def call() -> int:
-        click.echo("done")
-        click.echo("done", err=True)
-        return code
-
-    demo(call)
-    monkeypatch.setattr(sys, "stdout", None)  # as Python has it where they were closed: >&- 2>&-
-    monkeypatch.setattr(sys, "stderr", None)
-    with pytest.raises(SystemExit) as ended:
-        app(["demo"])
-    assert ended.value.code == code
-    collected = io.StringIO()  # as a program puts it there that collects what is written
-    monkeypatch.setattr(sys, "stdout", collected)
-    with pytest.raises(SystemExit) as ended:
-        app(["demo"])
-    assert (ended.value.code, collected.getvalue()) == (code, "done\n")
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
 def test_an_interrupted_command_says_so(cli: Cli, demo: Demo, error: BaseException) -> None:
     demo(Mock(side_effect=error))
@@ -331,26 +287,12 @@ def test_without_a_terminal_nothing_is_asked(town_map: Path) -> None:
     )
 
 
-def test_debug_is_an_option_of_every_command_too(cli: Cli, tmp_path: Path) -> None:
-    url = f"redis://:{SECRET}@127.0.0.1:1"
-    assert "Traceback" in cli("config", "pull", "--debug", "-c", url).err  # and no password
-    result = cli("status", "-c", tmp_path / "absent.yaml", "--debug")
-    assert "Traceback" in result.err
-    assert result.err.splitlines()[-1].startswith("shardkit: error: ")
-
-
 def test_the_librarys_warnings_are_remarks(cli: Cli, demo: Demo) -> None:
     demo(lambda: logging.getLogger("shardkit").warning("%s did not stop", "unique:0"))
     result = cli("demo")
     assert (result.code, result.out) == (0, "")
     assert result.err == "warning: unique:0 did not stop\n"
     assert not logging.getLogger("shardkit").handlers
-
-
-def test_another_program_may_call_it_and_get_its_errors() -> None:
-    with pytest.raises(click.UsageError, match="No such command 'nonsense'"):
-        app(["nonsense"], standalone_mode=False)
-    assert CliRunner().invoke(app, ["--version"], standalone_mode=False).exit_code == 0
 
 
 def test_a_fault_of_its_own_modules_is_not_told_as_a_missing_library(
@@ -454,22 +396,6 @@ def test_the_shell_has_the_kit_and_a_variable_for_each_component(
     )
     written = run(town_map, tmp_path, "", "-e", code)
     assert written.strip() == "b'Ada' b'1' ['followers', 'sessions', 'unique']"
-
-
-def test_the_shell_completes_components_and_awaits(town_map: Path, tmp_path: Path) -> None:
-    code = (
-        "import IPython.core.completer as c\n"
-        "complete = get_ipython().Completer.completions\n"
-        "with c.provisionalcompleter(): print([[each.text for each in complete(text, len(text))]"
-        " for text in ('follow', 'kit.sorted_')])\n\n"
-        "akit = await shardkit.aconnect(where)\n"
-        "print(await akit.set('ids', component='unique').sadd('x'))\n"
-        "await akit.aclose()\n"
-    )
-    written = run(town_map, tmp_path, code)
-    assert "followers" in written
-    assert "sorted_set" in written
-    assert "\n1\n" in written or ": 1\n" in written
 
 
 @pytest.mark.parametrize(("shell", "reader"), [("bash", ".bashrc"), ("zsh", ".zshrc")])
@@ -594,15 +520,3 @@ def test_plots_that_cannot_be_drawn_are_refused_first(
     pytest.importorskip("matplotlib")
     plot = cli("advise", "--plot", tmp_path / "plot.xyz", code=1)
     assert "has no extension of a plot" in plot.err
-
-
-def test_a_plot_of_several_series_names_them(tmp_path: Path) -> None:
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    values = {"a": {"ours": 1.0, "theirs": 2.0}, "b": {"ours": 3.0}}
-    plots.bars(tmp_path / "two.svg", "Bars", values, "bytes")
-    one = {label: {"ours": series["ours"]} for label, series in values.items()}
-    plots.bars(tmp_path / "one.svg", "Bars", one, "bytes")
-    two, plain = ((tmp_path / name).read_text() for name in ("two.svg", "one.svg"))
-    assert 'id="legend_1"' in two
-    assert 'id="legend_1"' not in plain
-    assert pyplot.get_fignums() == [], "they are closed"

@@ -89,16 +89,6 @@ def test_warnings_fail_only_if_it_is_strict(cli: Cli, tmp_path: Path) -> None:
     assert cli("config", "validate", "--strict", path).code == 1
 
 
-def test_a_replica_that_is_no_entry_is_named_with_the_line_of_its_list(
-    cli: Cli, tmp_path: Path
-) -> None:
-    path = tmp_path / "map.yaml"
-    path.write_text("components:\n  a:\n    entry:\n      host: b\n      replicas: [5]\n")
-    [problem] = cli.json("config", "validate", path, code=1)["maps"][0]["problems"]
-    assert problem["line"] == 5
-    assert problem["problem"] == "is a int, not an object"
-
-
 def test_a_push_shows_what_changes_and_writes_it(
     cli: Cli, town: LocalServers, town_map: Path, town_url: str
 ) -> None:
@@ -237,21 +227,6 @@ def test_a_config_server_is_not_led_on_where_no_server_knows_from_which_epoch(
     assert "the servers of the map's components have witnessed no epoch; use --above" in refused
 
 
-def test_a_diff_counts_the_keys_of_a_component_that_is_divided(
-    cli: Cli, town: LocalServers, pushed_map: Path, tmp_path: Path
-) -> None:
-    with shardkit.connect(town.shard_map) as kit:
-        client: Any = kit.client("sessions")
-        client.mset({f"k{n}": n for n in range(30)})
-    divided = tmp_path / "divided.yaml"
-    with edited_map(pushed_map, divided) as components:
-        entry = components["sessions"].pop("entry")
-        del entry["replicas"]
-        components["sessions"]["shards"] = [entry, {**entry, "db": 13}]
-    found = change_of("sessions", cli.json("config", "diff", divided))
-    assert found["sample"] == {"keys": 30, "moved": 30, "real": True}
-
-
 def test_components_missing_from_the_map_stay_unless_pruned(
     cli: Cli, town: LocalServers, pushed_map: Path, town_url: str, tmp_path: Path
 ) -> None:
@@ -265,23 +240,6 @@ def test_components_missing_from_the_map_stay_unless_pruned(
     assert pruned.lines[-1] == "pushed: 2 removed"
     with shardkit.connect(town_url) as kit:
         assert kit.components() == ["unique"]
-
-
-def test_entries_that_cannot_be_read_are_replaced(
-    cli: Cli, town: LocalServers, pushed_map: Path, town_url: str
-) -> None:
-    with config_server(town).client() as client:
-        client.set("config:redis:sessions", f'{{"password": "{SECRET}", ')
-        client.set("config:shards:followers", "[]")
-    changes = cli.json("config", "diff", pushed_map)["changes"]
-    found = {c["component"]: c["shards"]["before"] for c in changes}
-    assert found == {"followers": -1, "sessions": -1, "unique": 8}
-    shown = cli("config", "show", "-c", town_url, code=1)
-    assert "sessions cannot be used: " in shown.out
-    assert cli("config", "push", pushed_map).code == 1  # followers may hold data
-    forced = ("--force", "followers", "--force", "sessions")
-    assert cli("config", "push", pushed_map, *forced).code == 0
-    assert cli("config", "show", "-c", town_url).code == 0
 
 
 def test_the_config_server_is_the_named_one_then_the_maps_then_the_environments(
@@ -329,21 +287,6 @@ def test_a_map_is_written_only_if_it_can_be_pushed_again(
     assert cli("config", "pull", "-c", town_url, "-o", path, "--show-secrets").code == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert cli("config", "diff", path, "--exit-code").code == 0
-
-
-def test_a_map_of_references_needs_no_flag_and_keeps_its_routes(
-    cli: Cli, town_map: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOWN_PASSWORD", SECRET)
-    with edited_map(town_map) as components:
-        components["unique"]["route"] = r"user:(\d+):.*"
-    rewrite(town_map, SECRET, "'${TOWN_PASSWORD}'")
-    assert cli("config", "push", town_map).code == 0
-    path = tmp_path / "pulled.yaml"
-    assert cli("config", "pull", "-c", town_map, "-o", path).code == 0
-    assert "${TOWN_PASSWORD}" in path.read_text()
-    assert ShardMap.load(path).components["unique"].routes == (r"user:(\d+):.*",)
-    assert not cli("config", "pull", "-c", town_map).err
 
 
 def test_an_empty_config_server_has_nothing_to_pull(
@@ -475,12 +418,6 @@ def test_rings_are_found_by_the_servers_names(fill: Fill, rule: str) -> None:
     assert "no rule fits" in adopt("users", on).problem
 
 
-def test_names_are_taken_from_addresses(fill: Fill, server: LocalServer) -> None:
-    names = ",".join(f'"redis://{server.address}/{n}"' for n in (1, 2, 3))
-    rule = f'django-redis {{"names":[{names}]}}'
-    assert proposed(adopt("users", fill(placed(rule, 3)))) == rule
-
-
 def test_servers_in_another_order_are_put_into_the_order_of_the_rule(fill: Fill) -> None:
     on = fill(placed("rb", 3))
     result = adopt("users", [on[2], on[0], on[1]])
@@ -511,18 +448,6 @@ def test_few_keys_do_not_tell_rules_apart(fill: Fill) -> None:
         assert result.shard_map is None
         assert "too few keys" in result.problem
     assert "hold no keys" in adopt("users", fill(placed("crc32", 3), [])).problem
-
-
-def test_foreign_keys_are_named(fill: Fill, server: LocalServer) -> None:
-    on = fill(placed("crc32", 3))
-    with server.client(db=1) as client:
-        client.set("foreign:0", "v")
-        client.set("foreign:1", "v")
-        wrong = [k for k in (b"foreign:0", b"foreign:1") if placed("crc32", 3)(k) != 0]
-    result = adopt("users", on)
-    assert proposed(result) == "crc32"
-    assert sorted(result.servers[0].misplaced) == wrong
-    assert wrong
 
 
 def test_keys_of_another_program_among_them_are_told_from_keys_without_a_rule(

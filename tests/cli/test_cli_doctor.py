@@ -19,12 +19,11 @@ from faces import holder, sessions
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.admin.doctor.diagnosis import diagnose, limit_changes
 from shardkit.admin.doctor.scan import scan
 from shardkit.completion import fold
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.geo import City, IpRange
-from shardkit.local import LocalCluster, LocalSentinel, LocalServer, LocalServers, find_server
+from shardkit.local import LocalServer, LocalServers, find_server
 from shardkit.network.survey import loses_scripts
 
 BINARIES = {Path(p).name: p for p in (find_server(), shutil.which("redis-server")) if p}
@@ -118,31 +117,6 @@ def test_data_that_is_compact_is_found_so(cli: Cli, ward: Ward) -> None:
     assert result.out.endswith(fine.format(22))
 
 
-def test_limits_that_are_lower_than_planned_are_named_with_the_remedy(cli: Cli, ward: Ward) -> None:
-    fill(ward, "big", 6_000, 1024, 5_600)
-    found = cli.json("doctor", "-c", ward.path, code=1)
-    [finding] = found["findings"]
-    assert {**finding, "keys": 0, "found": 0, "text": ""} == {
-        "component": "geo",
-        "structure": "big",
-        "type": None,
-        "problem": "entries",
-        "keys": 0,
-        "setting": "set-max-intset-entries",
-        "limit": 512,
-        "found": 0,
-        "needed": 1024,
-        "text": "",
-        "remedy": "set set-max-intset-entries to 1024",
-    }
-    assert 512 < finding["found"] == by_name(found)["big"]["largest"] < 1024
-    assert finding["text"].startswith("set-max-intset-entries is 512: there are ")
-    assert 0 < by_name(found)["big"]["compact"] < 1
-    result = cli("doctor", "-c", ward.path, code=1)
-    assert any("set set-max-intset-entries to 1024" in line for line in result.lines)
-    assert "--fix raises these limits." in result.lines
-
-
 def test_a_plan_that_does_not_fit_is_found_before_its_parts_are_full(cli: Cli, ward: Ward) -> None:
     fill(ward, "new", 6_000, 1024, 100)
     found = cli.json("doctor", "-c", ward.path, code=1)
@@ -225,17 +199,6 @@ def test_values_that_are_too_long_are_found_on_the_server_that_has_them(
     assert fixed["changes"] == []
 
 
-def test_long_values_within_reason_raise_the_limit_to_a_round_number(cli: Cli, ward: Ward) -> None:
-    ward.client("plain").hset("h", "field", "x" * 150)
-    found = cli.json("doctor", "-c", ward.path, "plain", "--fix", code=1)
-    assert [(each["setting"], each["after"]) for each in found["changes"]] == [
-        ("hash-max-listpack-value", 256)
-    ]
-    one, two = ward.settings("hash-max-listpack-value")
-    assert one["hash-max-listpack-value"] == "64"  # plain lives on the other one
-    assert two["hash-max-listpack-value"] == "256"
-
-
 def test_parts_that_outgrew_their_size_are_no_reason_for_a_higher_limit(
     cli: Cli, ward: Ward
 ) -> None:
@@ -300,28 +263,6 @@ def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
         assert steps == [(n, len(steps) - 1) for n in range(len(steps))]
     assert found.failures == {f"geo:{n}": away for n in range(3)}
     assert [name for _, name in found.structures] == ["lost"]
-
-
-def test_every_kind_of_structure_is_recognised_by_its_parts(cli: Cli, ward: Ward) -> None:
-    kit = ward.kit
-    kit.hash("numbered", component="geo").hset(mapping=dict.fromkeys(range(1000), "v"))
-    kit.hash("hashed", component="geo").hset(mapping={f"f{n}": "v" for n in range(1000)})
-    kit.set("grown", component="geo", members=int).sadd(*range(1000))
-    kit.list("queue", component="geo").rpush(*map(str, range(1000)))
-    kit.locations("where", component="geo").set_many((n, ("USA", "CA")) for n in range(1000))
-    found = cli.json("doctor", "-c", ward.path)
-    assert found["ok"], found["findings"]
-    entries = {name: each["entries"] for name, each in by_name(found).items()}
-    assert entries == {
-        "grown": 1000,
-        "hashed": 1000,
-        "numbered": 1000,
-        "{queue}": 1000,
-        "where": 0,  # of bytes
-    }
-    assert found["others"] == []
-    assert all(each["parts"] > 0 for each in found["structures"])
-    assert all(each["compact"] in (1, None) for each in found["structures"])
 
 
 def test_only_servers_that_tell_their_limits_are_given_others(cli: Cli, ward: Ward) -> None:
@@ -389,37 +330,6 @@ def test_a_terminal_sees_what_programs_read(ward: Ward) -> None:
     code, text = in_terminal(100, "doctor", "-c", str(ward.path))
     assert code == 1
     assert "geo/big" in plain(text)
-
-
-@pytest.mark.parametrize(("kind", "total"), [(LocalCluster, 20_000), (LocalSentinel, 2_000)])
-def test_nodes_of_a_cluster_and_sentinels_masters_are_inspected(kind: Any, total: int) -> None:
-    with kind() as servers:
-        text = json.dumps({"components": {"c": {"entry": dict(servers.entry.fields)}}})
-        with shardkit.connect(ShardMap.parse(text)) as kit:
-            ids = kit.set("ids", component="c", total=total, part_size=1024, members=int)
-            ids.sadd_many(range(total))
-            found = diagnose(scan(kit, {"c": kit.component("c")}, None))
-            [report] = found.structures
-            assert (report.statistics.keys, report.statistics.entries) == (ids.parts, total)
-            changes = limit_changes(found)
-            masters = {change.server.address for change in changes}
-            assert len(changes) == len(masters) == len(found.scan.servers)
-            assert len(masters) >= 3 if kind is LocalCluster else len(masters) == 1
-            assert {(change.setting, change.after) for change in changes} == {
-                ("set-max-intset-entries", 1024)
-            }
-
-
-def test_the_first_and_last_members_of_a_sorted_set_have_limits_too(cli: Cli, ward: Ward) -> None:
-    scores = ward.kit.sorted_set("scores", component="geo", bound=5_000, members=int)
-    scores.zadd({n: n for n in range(12_000)})
-    found = cli.json("doctor", "-c", ward.path, "--all", code=1)["findings"]
-    [ends] = [each for each in found if "first or last members" in each["text"]]
-    assert (ends["structure"], ends["setting"]) == ("scores", "zset-max-listpack-entries")
-    assert ends["found"] > 128
-    assert ends["remedy"] == "set zset-max-listpack-entries to 256"
-    cli("doctor", "-c", ward.path, "--all", "--fix")
-    assert cli.json("doctor", "-c", ward.path, "--all")["findings"] == []
 
 
 def test_meta_keys_that_describe_no_structure_are_named(cli: Cli, ward: Ward) -> None:

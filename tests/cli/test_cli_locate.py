@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 import redis
-import yaml
 from cli_helpers import SECRET, Cli, edited_map, in_terminal, placed, plain
 
 import shardkit
@@ -35,14 +33,6 @@ def test_keys_are_where_the_kit_finds_them(cli: Cli, town: LocalServers, town_ma
     assert f"tag home:42: crc32 = {found[1]['hash']}, mod 8 = {found[1]['number']}" in shown.out
 
 
-def test_a_key_that_is_not_utf8_is_located_as_its_bytes(
-    cli: Cli, town: LocalServers, town_map: Path
-) -> None:
-    [found] = cli.json("locate", "unique", os.fsdecode(b"\xff\x00"[:1]), "-c", town_map)
-    assert found["number"] == town.shard_map.components["unique"].place(b"\xff")
-    assert found["key"] == "\\xff"
-
-
 def test_pairs_are_placed_whatever_their_order(
     cli: Cli, town: LocalServers, town_map: Path
 ) -> None:
@@ -58,11 +48,6 @@ def test_pairs_are_placed_whatever_their_order(
     assert (
         "not an integer" in cli("locate", "followers", "-c", town_map, "--pair", "a", "b").error()
     )
-
-
-def test_an_unsharded_component_has_one_place(cli: Cli, town_map: Path) -> None:
-    [found] = cli.json("locate", "sessions", "a", "-c", town_map)
-    assert (found["shard"], found["number"], found["why"]) == ("sessions", None, "not sharded")
 
 
 def test_members_of_a_set_are_located_by_what_it_was_made_with(
@@ -334,18 +319,6 @@ def test_a_count_is_that_of_one_component(cli: Cli, town_url: str) -> None:
     assert cli("config", "show", "a", "--shards", 2, "--at", 1, "-c", town_url).code == 2
 
 
-def test_keys_are_located_by_the_placement_that_is_said(
-    cli: Cli, write: Write, town_url: str
-) -> None:
-    write("handplaced")
-    rule = "redis-in-action"
-    words = ["--shards", "3", "--placement", rule, "-c", town_url]
-    keys = [f"home:{n}" for n in range(20)]
-    found = cli.json("locate", "handplaced", *keys, *words)
-    place = placed(rule, 3)
-    assert [each["number"] for each in found] == list(map(place, keys))
-
-
 def test_entries_with_a_gap_or_of_a_lost_count_are_refused(
     cli: Cli, write: Write, config: redis.Redis, town_url: str, town_map: Path
 ) -> None:
@@ -369,36 +342,6 @@ def test_many_shards_are_counted(
     found = cli.json("config", "show", "-c", town_url)["components"]
     for count in 63, 64, 65, 200:
         assert len(found[f"many{count}"]["shards"]) == count
-
-
-def test_a_pulled_map_is_pushed_without_force_and_stores_the_count(
-    cli: Cli, config: redis.Redis, by_hand: str, town_url: str, tmp_path: Path
-) -> None:
-    count = int(by_hand[-1])
-    entries = {key: config.get(key) for key in config.keys("config:redis:*")}
-    with shardkit.connect(town_url) as kit:
-        router = kit.key_sharded(by_hand, count)
-        for n in range(60):
-            router[f"home:{n}"].set(f"home:{n}", n)
-        path = pull(cli, town_url, tmp_path)
-        document = yaml.safe_load(path.read_text())["components"][by_hand]
-        assert (len(document["shards"]), document["placement"]) == (count, "crc32")
-        [change] = cli.json("config", "diff", path, "-c", town_url)["changes"]
-        [field] = change["fields"]
-        assert change["change"] == "changed"
-        assert change["shards"] == {"before": count, "after": count}
-        assert field["key"] == f"config:shards:{by_hand}"
-        assert cli("config", "push", path, "-c", town_url).code == 0
-        assert {key: config.get(key) for key in config.keys("config:redis:*")} == entries
-        stored = json.loads(config.get(f"config:shards:{by_hand}") or b"")
-        assert stored == {"shards": count, "placement": "crc32", "epoch": 1}
-        assert [router[f"home:{n}"].get(f"home:{n}") for n in range(60)] == [
-            b"%d" % n for n in range(60)
-        ]
-    assert "there was nothing to push" in cli("config", "push", path, "-c", town_url).out
-    rolled = cli("config", "rollback", "0", "-c", town_url)
-    assert "there was nothing to push" in rolled.out
-    assert cli("status", by_hand, "-c", town_url).err == ""
 
 
 def test_a_push_is_refused_if_another_placement_explains_where_the_keys_are(
@@ -427,14 +370,3 @@ def test_a_push_of_another_count_is_refused_as_ever(
         components["grown"]["shards"].pop()
     refused = cli("config", "push", pulled, "-c", town_url).error()
     assert "going from 3 to 2 shards" in refused
-
-
-def test_the_url_of_an_unsharded_entry_needs_no_count(
-    cli: Cli, town: LocalServers, config: redis.Redis, town_url: str, write: Write
-) -> None:
-    write("apart")
-    config.delete("config:redis:apart:1")
-    config.set("config:redis:apart", town.shard_map.components["unique"].shards[0].to_json())
-    result = cli("url", "apart", "-o", "/dev/null", "-c", town_url)
-    assert (result.code, result.err) == (0, "wrote /dev/null\n")
-    assert os.stat("/dev/null").st_mode & 0o777 == 0o666, "only files are made private"

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +31,6 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.mover import Expected
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.cli.app import COMMANDS
-from shardkit.cli.output import Output
 from shardkit.errors import InvalidArgumentError, RetiredError
 from shardkit.local import LocalServers
 
@@ -560,35 +558,6 @@ def test_a_document_has_all_that_was_done_or_is_not_right(
 def test_words_that_say_nothing_or_two_things_are_refused(cli: Cli, words: str, error: str) -> None:
     refused = cli(*words.split(), code=2)
     assert error in refused.error()
-
-
-def test_a_terminal_sees_how_far_the_work_has_come(
-    said: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shown: list[str] = []
-
-    @contextmanager
-    def busy(output: Output, text: str) -> Iterator[Any]:
-        shown.append(text)
-        yield shown.append
-
-    def move(*args: Any, progress: Callable[[str], object], **how: Any) -> Move:
-        progress("copying database 3")
-        return SERVER_MOVE
-
-    def rotate(*args: Any, progress: Callable[[PasswordRotation], object], **how: Any) -> Any:
-        progress(replace(ROTATED, step="added", pending=WAITING))
-        assert args[3] == "fromTheFile"
-        return replace(ROTATED, step="removed")
-
-    monkeypatch.setattr(Output, "busy", busy)
-    monkeypatch.setattr("shardkit.admin.growth.start_move", move)
-    monkeypatch.setattr(import_module("shardkit.cli.commands.servers"), "rotate", rotate)
-    password = tmp_path / "password"
-    password.write_text("fromTheFile\n")
-    said(f"move server {OLD} --to {NEW}", {})
-    said(f"rotate app --password-file {password}", {})
-    assert shown == ["moving", "copying database 3", "rotating", "added; waiting for 1 process"]
 
 
 def test_a_new_password_that_is_named_nowhere_is_asked_for_and_never_shown(

@@ -1,4 +1,4 @@
-""""""
+"""What commands print: tables, texts, progress and files, for people and for programs."""
 
 from __future__ import annotations
 
@@ -15,34 +15,27 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import redis
 from cli_helpers import COMMAND, Cli, Result, in_terminal, plain
 from click.testing import CliRunner
 from hypothesis import given, strategies as st
-from resources import bounded
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.admin.map_file import examine, line_of
+from shardkit.admin.map_file import line_of
 from shardkit.cli.app import app
 from shardkit.cli.output import Output, Styled, Table, number, wordy
-from shardkit.cli.progress import progress
 from shardkit.cli.text import (
     masked,
     one_line,
     percent,
     printable,
-    reason,
     server_list,
-    shard_list,
-    size,
     spans,
 )
 from shardkit.config.shard_map import load_yaml
-from shardkit.errors import ConfigError, InvalidArgumentError, ShardKitError, counted
+from shardkit.errors import InvalidArgumentError, ShardKitError, counted
 from shardkit.geo import jsonl, mmdb
 from shardkit.local import LocalServers
-from shardkit.operations import Shard
 from shardkit.social import SQLiteStatusStore
 
 LONG = "word " * 100 + "end"
@@ -158,34 +151,6 @@ def test_without_colours_there_are_none(broken: str) -> None:
     assert "\x1b[3" not in found.stdout  # neither red nor yellow
 
 
-def test_a_terminal_that_lacks_a_character_shows_a_question_mark(tmp_path: Path) -> None:
-    path = tmp_path / "map.yaml"
-    path.write_text("components: {a: {shards: {count: 40, over: [{host: h}]}}}")
-    found = subprocess.run(
-        [*COMMAND, "locate", "a", "ключ", "-c", str(path)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
-    )
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.splitlines()[1].startswith("????  a:")
-
-
-def test_progress_without_a_terminal_is_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work() -> str:
-        with Output().busy("moving") as tell, progress("keys") as report:
-            tell("copied 1 of 2 keys")
-            report("reading a", 1200, 5000)
-            report("reading b", 3, None)
-        return capsys.readouterr().err
-
-    assert work() == ""
-    monkeypatch.setattr("shardkit.cli.output._SELDOM", 0.0)
-    assert work() == "copied 1 of 2 keys\nreading a: 1,200 of 5,000 keys\nreading b: 3 keys\n"
-
-
 @pytest.mark.parametrize(
     ("numbers", "written"),
     [
@@ -219,34 +184,9 @@ def test_shortened_numbers_can_be_read_back(numbers: set[int]) -> None:
     assert found == numbers
 
 
-def test_shards_are_listed_by_component() -> None:
-    shards = [
-        Shard("unique"),
-        *(Shard("unique", n) for n in range(4)),
-        Shard("hits"),
-        Shard("a", 1),
-    ]
-    assert shard_list(shards) == "unique unique:0-3 hits a:1"
-
-
 def test_servers_are_listed_by_host() -> None:
     addresses = ["a:1/0", "a:2/0", "a:3/7", "a:1/3", "b:9/0", "[::1]:5/0", "unix:/run/x.sock/0"]
     assert server_list(addresses) == "a:1-3 b:9 [::1]:5 unix:/run/x.sock"
-
-
-@pytest.mark.parametrize(
-    ("number", "written"),
-    [
-        (0, "0B"),
-        (999, "999B"),
-        (1024, "1.0K"),
-        (1_234_567, "1.2M"),
-        (150 << 20, "150M"),
-        (5 << 60, "5120P"),
-    ],
-)
-def test_sizes_are_short(number: int, written: str) -> None:
-    assert size(number) == written
 
 
 def test_counts_and_shares() -> None:
@@ -261,32 +201,10 @@ def test_nothing_unprintable_reaches_the_terminal(text: str) -> None:
     assert one_line(text).isprintable()
 
 
-def test_of_a_long_message_the_first_and_the_last_line_are_told() -> None:
-    text = "it ended; its log:\none\ntwo\n  no memory \n\n"
-    assert one_line(text) == "it ended; its log: … no memory"
-
-
 def test_no_url_in_a_message_shows_its_password() -> None:
     said = masked("config:redis:redis://:s3cret@a:1/0 and valkeys://u:s3cret@b are missing")
     assert "s3cret" not in said
     assert "a:1/0" in said
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        ("ConnectionError: Error 111 connecting to a:1. Connection refused.", "connection refused"),
-        ("ConnectionError: Error -2 connecting to a:1. No such host.", "no such host"),
-        ("TimeoutError: Timeout reading from socket", "no answer in time"),
-        ("AuthenticationError: invalid username-password pair", "the user or password is refused"),
-        ("NoPermissionError: this user has no permissions", "the user may not use this key"),
-        ("ResponseError: ERR what\nis this", "ERR what is this"),
-        ("RedisError: ", "RedisError"),
-    ],
-)
-def test_reasons_are_a_few_words(error: str, said: str) -> None:
-    kind, _, message = error.partition(": ")
-    assert reason(getattr(redis.exceptions, kind)(message)) == said
 
 
 AT = ("--component", "unique")
@@ -430,12 +348,6 @@ def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
         SQLiteStatusStore(path)
 
 
-def test_a_map_of_one_long_word_is_read_in_time(tmp_path: Path) -> None:
-    (path := tmp_path / "map.yaml").write_text("x" * 5_000_000)
-    with bounded(), pytest.raises(ConfigError, match="is not a shard map"):
-        ShardMap.load(path)  # PyYAML's own parser takes longer
-
-
 TEXT = """\
 defaults: {host: a}
 components:
@@ -482,38 +394,6 @@ def test_a_problem_is_found_in_its_line(path: str, line: int) -> None:
     assert line_of(load_yaml(TEXT, "map"), path) == line
 
 
-def test_everything_wrong_is_found_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "map.yaml"
-    path.write_text(
-        "components:\n"
-        "  unique:\n"
-        "    entry: {port: 99999}\n"
-        "    shards:\n"
-        "      - {host: a, passwrod: x}\n"
-        "    entry: {host: b}\n"
-        "    shard: 3\n"
-    )
-    shard_map, found = examine(path)
-    assert shard_map is None
-    said = [(f.line, f.field.rpartition(".")[2], f.remedy) for f in found]
-    assert (5, "passwrod", "perhaps password is meant") in said
-    assert (6, "entry", "remove one") in said
-    assert (7, "shard", "perhaps shards is meant") in said
-    assert [f.line for f in found] == sorted(f.line for f in found)
-
-
-def test_a_file_that_is_no_map_is_one_finding(tmp_path: Path) -> None:
-    for text in ("a: [", "", "- 1", "components: {}"):
-        path = tmp_path / "map.yaml"
-        path.write_text(text)
-        shard_map, found = examine(path)
-        assert shard_map is None
-        assert len(found) == 1
-    [finding] = examine(tmp_path / "absent.yaml")[1]
-    assert finding.place == str(tmp_path / "absent.yaml")
-    assert finding.remedy
-
-
 def test_a_map_may_be_validated_against_its_servers(
     cli: Any, town_map: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,35 +408,6 @@ def test_a_map_may_be_validated_against_its_servers(
     monkeypatch.setattr(lacking, lambda client, info: True)
     warned = cli("config", "validate", "--connect", town_map, code=0)
     assert "loses what scripts and MULTI wrote when it restarts" in warned.out
-
-
-def test_a_map_whose_servers_have_users_says_what_only_connecting_shows(
-    cli: Any, town_map: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "map.yaml"
-    path.write_text(
-        "components: {a: {shards: [{port: 1, username: app, password: x}, "
-        "{url: 'redis://other:x@127.0.0.1:2'}]}}"
-    )
-    said = cli("config", "validate", path).out
-    assert "(app, other): whether a restart would lose writes is seen with --connect" in said
-    assert "--connect" not in cli("config", "validate", town_map).out
-    assert "default user has no rights" in " ".join(cli("config", "validate", "--help").out.split())
-
-
-def test_documents_report_how_much_was_ended_removed_or_deleted(cli: Cli, town_map: Path) -> None:
-    at = ("-c", town_map)
-    with shardkit.connect(town_map) as kit:
-        assert kit.lock("stock", component="unique", renew=False).acquire()
-        kit.queues(component="unique").enqueue_many("email", [("send", [n]) for n in range(3)])
-        docs = kit.search("docs", component="unique", fields={"text": 1})
-        docs.index("a", {"text": "words"})
-        found = cli.json("locks", "break", "unique", "stock", "--reason", "gone", *at)
-        assert found == {"component": "unique", "name": "stock", "kind": "lock", "ended": 1}
-        purged = cli.json("queues", "purge", "email", "--yes", "--component", "unique", *at)
-        assert (purged["queue"], purged["waiting"]) == ("email", 3)
-        name = ("--component", "unique", "--name", "docs")
-        assert cli.json("search", "drop", "--yes", *name, *at) == {"removed": 1}
 
 
 def test_disk_writes_are_estimated_from_figures(

@@ -109,22 +109,6 @@ def test_an_entry_that_leaves_its_data_behind_is_refused(
     assert cli("config", "push", wrong, "--no-check").code == 0
 
 
-def test_an_entry_whose_data_was_moved_is_pushed(
-    cli: Cli, servers: LocalServers, stranger: LocalServer, edited: Edit
-) -> None:
-    with servers.server_of("unique", 0).client(db=1) as old, stranger.client(db=1) as new:
-        copy(old, new)
-        keys = new.dbsize()
-        result = cli("config", "push", edited("unique", 0, port=stranger.port))
-        assert (result.code, result.err) == (0, "")
-        assert new.dbsize() == keys  # the check writes nothing
-
-
-def test_another_name_of_the_same_server_is_no_other_place(cli: Cli, edited: Edit) -> None:
-    result = cli("config", "push", edited("unique", 0, host="localhost"))
-    assert (result.code, result.err) == (0, "")
-
-
 def test_a_dead_server_is_replaced_only_by_one_that_holds_the_shards_keys(
     cli: Cli, servers: LocalServers, stranger: LocalServer, edited: Edit
 ) -> None:
@@ -165,20 +149,6 @@ def test_an_entry_that_cannot_be_used_is_refused(
     assert problem in refused
     assert remedy in refused
     assert stored(servers) == before
-
-
-def test_every_entry_that_cannot_be_used_is_named(cli: Cli, edited: Edit) -> None:
-    edited("unique", 0, password="${NOT_SET}")
-    path = edited("unique", 1, db=99)
-    refused = cli("config", "push", path).error()
-    assert "${NOT_SET}" in refused
-    assert "has no database 99" in refused
-    with edited_map(path) as components:
-        away = [{"host": "127.0.0.1", "port": 1, "db": n} for n in range(6)]
-        components["away"] = {"shards": away}
-    refused = cli("config", "push", path).error()
-    assert "; and 3 more; " in refused
-    assert refused.endswith("or push with --force away --force unique")
 
 
 @pytest.fixture
@@ -248,16 +218,6 @@ def test_a_replica_is_refused_where_a_master_is_named_and_the_other_way_round(
     assert "is a master, with data of its own" in refused
 
 
-def test_a_user_who_lacks_rights_is_refused_with_their_names(
-    cli: Cli, servers: LocalServers, edited: Edit
-) -> None:
-    with servers.server_of("unique", 0).client() as client:
-        rights = ("on", ">pw", "~*", "+@all", "-@scripting", "-zadd", "-info")
-        client.execute_command("ACL", "SETUSER", "reader", *rights)
-    refused = cli("config", "push", edited("unique", 0, username="reader", password="pw")).error()
-    assert "does not let the user run ZADD, EVAL, SCRIPT EXISTS" in refused
-
-
 def test_only_what_was_forced_by_name_is_pushed_in_spite_of_it(cli: Cli, edited: Edit) -> None:
     edited("unique", 0, port=1)
     path = edited("sessions", port=1)
@@ -306,23 +266,6 @@ def test_a_pulled_map_leaves_out_the_user_who_pulled_it(
     assert server["port"] == config_server(servers).port
 
 
-def test_a_component_is_pruned_though_others_have_data_in_its_database(
-    cli: Cli, servers: LocalServers, pushed: Path, tmp_path: Path
-) -> None:
-    bigger = tmp_path / "more.yaml"
-    with edited_map(pushed, bigger) as components:
-        components["neighbour"] = {"entry": components["unique"]["shards"][0]}
-    assert cli("config", "push", bigger).code == 0
-    assert cli("config", "push", pushed, "--prune").lines[-1] == "pushed: 1 removed"
-    with edited_map(bigger) as components:
-        components["neighbour"] = {"entry": {**components["neighbour"]["entry"], "db": 5}}
-    with servers.server_of("unique", 0).client(db=5) as client:
-        client.set("of the neighbour alone", 1)
-    assert cli("config", "push", bigger).code == 0
-    refused = cli("config", "push", pushed, "--prune").error()
-    assert "component 'neighbour' holds data, and the push would remove its entries" in refused
-
-
 def test_a_restored_config_server_is_noticed_by_status_and_push_and_led_on(
     cli: Cli, servers: LocalServers, edited: Edit, pushed: Path, where: tuple[str, str]
 ) -> None:
@@ -367,20 +310,6 @@ def test_pushes_are_listed_compared_shown_and_taken_back(
     assert "socket_timeout" not in cli("config", "show", "unique", *where).out
     [back, *_] = json.loads(cli("config", "history", *where, "--json").out)["pushes"]
     assert (back["epoch"], back["source"], back["message"]) == (3, "epoch 1", "back to epoch 1")
-
-
-def test_taking_back_is_refused_where_it_would_strand_data(
-    cli: Cli, servers: LocalServers, pushed: Path, tmp_path: Path, where: tuple[str, str]
-) -> None:
-    bigger = tmp_path / "more.yaml"
-    with edited_map(pushed, bigger) as components:
-        components["newcomer"] = {"entry": {**components["unique"]["shards"][0], "db": 6}}
-    assert cli("config", "push", bigger).code == 0
-    with servers.server_of("unique", 0).client(db=6) as client:
-        client.set("of the newcomer alone", 1)
-    refused = cli("config", "rollback", "1", *where).error()
-    assert "component 'newcomer' holds data, and the push would remove its entries" in refused
-    assert cli("config", "rollback", "1", *where, "--force", "newcomer").code == 0
 
 
 def test_servers_that_overwrite_each_others_files_are_named(cli: Cli, tmp_path: Path) -> None:

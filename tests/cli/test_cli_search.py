@@ -7,11 +7,9 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,22 +158,6 @@ def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(cli: Cli, tmp_
     assert (done["skipped"], len(done["first_skipped"])) == (25, 10)
 
 
-def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
-    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = Path.iterdir
-
-    def iterdir(path: Path) -> Iterator[Path]:
-        if path.name == "deep":
-            raise PermissionError(13, "Permission denied")
-        return listed(path)
-
-    monkeypatch.setattr(Path, "iterdir", iterdir)
-    done = cli.json("search", "index", folder, *TO)
-    assert (done["indexed"], done["skipped"]) == (2, 1)
-    assert done["first_skipped"] == [{"path": str(folder / "deep"), "reason": "Permission denied"}]
-
-
 def test_the_options_of_an_index(cli: Cli, posts: Path) -> None:
     options = ("--stemming", "english", "--stop-words", "none", "--no-text", "--no-phrases")
     cli("search", "index", posts, "--name", "lean", *options, "--parts", "3", *ONE_SERVER)
@@ -316,16 +298,6 @@ def test_a_file_that_is_not_written_to_the_end_leaves_the_one_before(tmp_path: P
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("posts", "first")]
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0.0, "1970-01-01 00:00"), (1e15, "1,000,000,000,000,000"), (-1e12, "-1,000,000,000,000")],
-)
-def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: str) -> None:
-    module = import_module("shardkit.cli.commands.search")
-    hit = SimpleNamespace(attributes={"born": value}, value=value)
-    assert module._value(hit, "born", "date") == shown
-
-
 def test_installed_packages_are_indexed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.search.files.installed_packages", lambda: [distribution("click")])
     done = cli.json("search", "index", "--installed", *TO)
@@ -351,17 +323,6 @@ def test_a_query_shows_the_other_parts_when_a_server_is_down(
         assert found["missing"] == [1]
         assert set(ids(found)) < set(there)
         assert "warning: 1 part did not answer" in cli("search", "query", "*", "--partial").err
-
-
-def test_a_named_file_that_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Path) -> None:
-    good, odd = tmp_path / "good.txt", tmp_path / "odd.xyz"
-    good.write_text("a good text")
-    odd.write_text("of an unknown kind")
-    assert cli("search", "index", *TO, good).code == 0
-    for path, why in ((tmp_path / "nowhere.txt", "does not exist"), (odd, "is of a kind")):
-        result = cli("search", "index", *TO, good, path, code=1)
-        assert f"{path}: {why}" in result.err
-    assert cli("search", "index", *TO, tmp_path).code == 0  # odd.xyz is not named
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])

@@ -6,7 +6,6 @@ import socketserver
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +14,12 @@ from unittest.mock import Mock
 
 import pytest
 import redis
-import yaml
 from arranged import ask
 from cli_helpers import COMMAND, SECRET, Cli, Result, config_server, edited_map, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.cli import options
-from shardkit.cli.commands import doctor
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.server_queries import query_all
@@ -112,25 +109,6 @@ def test_people_and_programs_get_the_figures_of_every_shard(
     assert by_name["unique:4", None]["keys"] == 0
 
 
-def test_connections_of_shardkit_are_told_from_others(cli: Cli, map_of: MapOf) -> None:
-    with (
-        LocalServer() as server,
-        redis.Redis(port=server.port) as other,
-        ExitStack() as kits,
-    ):
-        entry = {"port": server.port}
-        named = {**entry, "client_name": "mine"}
-        path = map_of({"a": {"entry": entry}, "b": {"entry": named}})
-        for _ in range(3):
-            kits.enter_context(shardkit.connect(path)).client("a").ping()
-        kits.enter_context(shardkit.connect(path)).client("b").ping()
-        other.ping()
-        [shard] = cli.json("status", "a", "-c", path)["shards"]
-        assert shard["own_connections"] == 5  # of four kits, and the command's
-        assert shard["connections"] == 6
-        assert shard["max_connections"] == other.info("clients")["maxclients"]
-
-
 def test_connections_that_must_not_be_listed_are_not_counted(cli: Cli, map_of: MapOf) -> None:
     with LocalServer() as server, server.client() as admin:
         rights = ("on", "nopass", "~*", "+@all", "-client|list", "-client|id")
@@ -139,12 +117,6 @@ def test_connections_that_must_not_be_listed_are_not_counted(cli: Cli, map_of: M
         [shard] = cli.json("status", "-c", path)["shards"]
         assert (shard["state"], shard["own_connections"]) == ("ok", None)
         assert rows(cli("status", "-c", path))["a"][6].startswith("?/")
-
-
-def test_components_can_be_named(cli: Cli, town_map: Path) -> None:
-    assert list(rows(cli("status", "followers", "-c", town_map))) == ["followers:0", "followers:1"]
-    assert cli.json("status", "followers", "-c", town_map)["config_server"] is None
-    assert "config:redis:nope is missing" in cli("status", "nope", "-c", town_map).error()
 
 
 def test_servers_have_a_row_each_if_that_is_asked_for(
@@ -159,18 +131,6 @@ def test_servers_have_a_row_each_if_that_is_asked_for(
     assert "followers:0 unique unique:0,2,4,6" in row
     assert re.split(" {2,}", row)[4] == "4"  # keys of all its databases
     assert len(result.lines) == 1 + 4 + 2
-
-
-def test_entries_come_from_the_config_server_as_well(
-    cli: Cli, town: LocalServers, town_map: Path, town_url: str
-) -> None:
-    assert "push a shard map: shardkit config push" in cli("status", "-c", town_url).error()
-    cli("config", "push", town_map)
-    assert cli("status", "-c", town_url).code == 0
-    ask(config_server(town), "set", "config:redis:followers:1", "{")
-    result = cli("status", "-c", town_url, code=1)
-    assert "followers cannot be used: config:redis:followers:1: is not JSON" in result.lines[-1]
-    assert "unique:7" in rows(result)
 
 
 @pytest.fixture(scope="module")
@@ -242,22 +202,6 @@ def test_a_server_that_never_answers_holds_nobody_up() -> None:
         over.set()
     assert found["soon"] is True
     assert isinstance(found["never"], Exception)
-
-
-def test_a_replica_without_its_master_is_not_well(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "map.yaml"
-    text = "components: {a: {entry: {port: 7001, replicas: [{port: 7002}]}}}"
-    with LocalServers(ShardMap.parse(text), ports="free") as servers:
-        path.write_text(servers.shard_map.to_yaml())
-        assert cli("status", "-c", path).code == 0
-        servers.server_of("a").kill()
-        result = cli("status", "-c", path)
-    assert result.code == 1
-    assert "no link" in result.lines[2]
-    assert (
-        "has lost its master (a); start the master, or replace it: shardkit failover"
-        in (result.lines[-1])
-    )
 
 
 MANY_KINDS = f"""
@@ -400,41 +344,6 @@ def test_a_config_server_that_cannot_be_read_is_one_of_the_findings(
     )
 
 
-def test_an_entry_that_names_a_replica_is_not_well(
-    cli: Cli, sick: LocalServer, map_of: MapOf
-) -> None:
-    with LocalServer(replica_of=sick) as replica:
-        path = map_of(port=replica.port, replicas=[{"port": sick.port}])
-        found, address = remarks(cli("status", "-c", path)), replica.address
-    assert found[0].startswith(f"{address} is a replica, which refuses writes (a); name its")
-    assert found[1].startswith(f"{sick.address} is the master instead (a); after a failover: ")
-
-
-def test_a_server_above_its_maxmemory_is_not_well(
-    cli: Cli, sick: LocalServer, map_of: MapOf
-) -> None:
-    path = map_of(port=sick.port)
-    with sick.client() as client:
-        client.config_set("maxmemory", 1)
-        try:
-            found = remarks(cli("status", "-c", path))
-            client.config_set("maxmemory-policy", "allkeys-lru")
-            evicting = remarks(cli("status", "-c", path))
-            client.config_set("maxmemory", 0)
-            result = cli("status", "-c", path)
-        finally:
-            client.config_set("maxmemory", 0)
-            client.config_set("maxmemory-policy", "noeviction")
-    more = "raise maxmemory, or let data expire"
-    assert found == [f"{sick.address} is above its maxmemory: it refuses writes (a); {more}"]
-    assert result.code == 0  # a cache may; structures may not
-    wanted = f"{sick.address} evicts keys (allkeys-lru): structures lose parts and parameters"
-    assert wanted in result.out
-    assert evicting == [
-        f"{sick.address} is above its maxmemory: it evicts keys (allkeys-lru) (a); {more}"
-    ]
-
-
 @pytest.mark.parametrize(
     ("missing", "warning"),
     [
@@ -450,28 +359,6 @@ def test_a_right_that_status_lacks_is_no_problem(
     path = map_of(port=sick.port, username="app", password="x")
     shown = cli("status", "-c", path, code=0)
     assert warning in shown.lines[-1]
-
-
-def test_a_server_that_stands_still_again_and_again_is_slow(cli: Cli, map_of: MapOf) -> None:
-    ended = threading.Event()
-    with LocalServer() as server:
-        path = map_of(port=server.port)
-
-        def stall() -> None:
-            while not ended.wait(0.02):
-                server.pause()
-                ended.wait(0.4)
-                server.resume()
-
-        thread = threading.Thread(target=stall)
-        thread.start()
-        try:
-            found = remarks(cli("status", "-c", path, "--timeout", "5"))
-            address = server.address
-        finally:
-            ended.set()
-            thread.join()
-    assert f"{address} stalls: one PING took " in found[0]
 
 
 def test_one_line_says_ok_warning_or_critical(
@@ -571,29 +458,6 @@ def test_a_config_server_that_goes_while_it_is_read_is_no_broken_component() -> 
     assert (found, list(broken)) == ({}, ["one", "other"])
 
 
-def test_maps_are_not_compared_with_a_config_server_that_is_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = import_module("shardkit.admin.pushes")
-    client: Any = None
-    wanted = dict.fromkeys(["one", "other"])
-    gone = ConfigServerError("the config server is away", "start it")
-    broken = ConfigError("one is broken", "push it")
-    monkeypatch.setattr(module, "read_components", Mock(side_effect=[gone, broken, broken]))
-    monkeypatch.setattr(module, "read_component", Mock(side_effect=[gone, broken, None]))
-    for _ in range(2):
-        with pytest.raises(ConfigServerError, match="the config server is away"):
-            module._current(client, wanted)
-    assert module._current(client, wanted) == ({}, {"one": broken})
-
-
-def test_a_structure_that_cannot_be_rebuilt_says_why() -> None:
-    rebuild = Mock(side_effect=[None, ConfigError("a shard is away", "start it")])
-    structure: Any = SimpleNamespace(rebuild=rebuild)
-    assert doctor._rebuilt(structure) == "rebuilt"
-    assert doctor._rebuilt(structure) == "not rebuilt: a shard is away; start it"
-
-
 def test_the_structures_on_the_shards_that_answer_are_checked(
     cli: Cli, half_dead_map: Path
 ) -> None:
@@ -681,13 +545,6 @@ def test_a_backup_and_an_upgrade_of_all_name_the_component_that_is_broken(
     assert cli("upgrade", "-c", broken_url).error().startswith("config:redis:bad: is not JSON")
 
 
-def test_a_command_that_a_server_refuses_is_an_error_for_programs(cli: Cli, town_map: Path) -> None:
-    result = cli("exec", "--on", "sessions", "--json", "-c", town_map, "--", "GET", code=1)
-    found = json.loads(result.out)
-    assert list(found) == ["sessions"]
-    assert "wrong number of arguments" in found["sessions"]["error"]
-
-
 def test_retire_reports_the_servers_that_could_not_be_asked(
     cli: Cli, town_url: str, half_dead_map: Path
 ) -> None:
@@ -696,16 +553,3 @@ def test_retire_reports_the_servers_that_could_not_be_asked(
     assert result.code == 0, result
     [line] = [line for line in result.lines if "was not asked" in line]
     assert "127.0.0.1:1 was not asked who uses it: " in line
-
-
-def test_structures_are_read_where_there_is_no_config_server(
-    cli: Cli, town_map: Path, tmp_path: Path
-) -> None:
-    described = yaml.safe_load(town_map.read_text())
-    del described["config_server"]
-    alone = tmp_path / "alone.yaml"
-    alone.write_text(yaml.safe_dump(described))
-    with shardkit.connect(alone) as kit:
-        kit.set("ids", component="unique", total=100).sadd("a")
-    found = cli.json("check", "--structures", "unique", "-c", alone)
-    assert found["structures"] == 1

@@ -250,12 +250,6 @@ def test_an_invalid_worker_is_one_line_of_error(
     assert said in result.error()
 
 
-def test_a_topology_has_to_be_named(cli: Cli, module: Path) -> None:
-    for name in ("make", "amake"):
-        refused = cli("worker", f"town_tasks:{name}").error()
-        assert "no shard map or config server is specified" in refused
-
-
 def test_a_factory_that_raises_is_named(
     cli: Cli, tmp_path: Path, town_map: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,18 +476,3 @@ def test_a_log_is_shown_oldest_first_from_a_severity_on(cli: Cli, town_map: Path
     assert [json.loads(line)["message"] for line in lines] == ["first [bold]ü", "second", "hidden"]
     assert json.loads(lines[0])["time"] == "2017-07-14T02:40:00+00:00"
     assert cli("logs", "nothing", *AT, "-c", town_map) == Result(0, "", "")
-
-
-def test_following_ends_with_ctrl_c(
-    cli: Cli, town_map: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with shardkit.connect(town_map) as kit:
-        kit.logs(component="unique").log("shop", "text")
-
-    def interrupt(link: object, seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("shardkit.network.links.link.BlockingLink.pause", interrupt)
-    found = cli("logs", "shop", *AT, "--follow", "-c", town_map)
-    assert "text" in found.out
-    assert found.code == 130

@@ -78,12 +78,6 @@ def test_null_is_an_absent_field_and_a_whole_number_may_have_a_point() -> None:
     assert replica == Entry({"host": "a", "db": 3, "replicas": [{"host": "b", "db": 3}]})
 
 
-@pytest.mark.parametrize("name", ["host", "port", "url", "db", "unix_socket_path", "sentinel"])
-def test_null_does_not_hide_where_the_data_is(name: str) -> None:
-    with pytest.raises(InvalidEntryError, match=f"config:redis:a: {name} = null cannot be used"):
-        Entry({name: None}, "config:redis:a")
-
-
 def test_fields_of_a_later_release_are_logged_once_ignored_and_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -290,12 +284,6 @@ def test_invalid_entries_are_reported_with_key_field_and_remedy(
     str(error).encode()  # it can be printed
 
 
-def test_everything_that_is_wrong_is_found_at_once() -> None:
-    with pytest.raises(InvalidEntryError, match=r"\(and 2 more\)") as caught:
-        Entry({"hots": "a", "port": 0, "replicas": {}})
-    assert [problem.field for problem in caught.value.problems] == ["hots", "port", "replicas"]
-
-
 def test_the_page_describes_every_field() -> None:
     _, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- fields -->")
     table = rest.partition("\n\n")[0]
@@ -339,12 +327,6 @@ def test_a_field_that_stands_twice_is_named() -> None:
         load_json('{"host": "a", "host": "b"}', "k")
     with pytest.raises(InvalidEntryError, match="k: db appears twice"):
         Entry.from_json('{"replicas": [{"host": "a", "db": 1, "db": 1}]}', "k")
-
-
-@pytest.mark.parametrize("text", ["[]", "5", '"redis://h"', "null", "true", "NaN"])
-def test_json_that_is_no_object_is_no_entry(text: str) -> None:
-    with pytest.raises(InvalidEntryError, match="not an object"):
-        Entry.from_json(text, "k")
 
 
 # Immutability
@@ -418,53 +400,6 @@ def test_a_replica_takes_over_what_it_does_not_say() -> None:
         {"host": "d", "db": 3, "password": "s", "ssl": False},
         {"unix_socket_path": "/e", "db": 3, "password": "s"},
     ]
-
-
-def test_a_replica_takes_over_what_its_masters_url_says() -> None:
-    entry = Entry(
-        {
-            "url": "rediss://app:${PW}@a:7000/3?socket_timeout=2",
-            "client_name": "web",
-            "replicas": [{"host": "b"}, {"url": "redis://:own@c", "ssl": False}],
-        }
-    )
-    assert entry.resolved("k", {"PW": "s/s"})["replicas"] == [
-        {
-            "host": "b",
-            "port": 7000,
-            "db": 3,
-            "username": "app",
-            "password": "s/s",
-            "ssl": True,
-            "socket_timeout": 2.0,
-            "client_name": "web",
-        },
-        # Its own password is not that of the master's user.
-        {
-            "host": "c",
-            "db": 3,
-            "password": "own",
-            "ssl": False,
-            "socket_timeout": 2.0,
-            "client_name": "web",
-        },
-    ]
-
-
-@pytest.mark.parametrize(
-    ("url", "host"),
-    [
-        ("redis://a.internal:7001", "a.internal"),
-        ("redis://${HOST}:7001/${DB}", "b.internal"),
-        ("redis://[${IP}]:7001", "::1"),
-    ],
-)
-def test_a_replica_that_sets_only_its_port_is_on_the_host_of_its_masters_url(
-    url: str, host: str
-) -> None:
-    entry = Entry({"url": url, "db": 3, "replicas": [{"port": 7002}]})
-    environ = {"HOST": "b.internal", "IP": "::1"}
-    assert entry.replicas[0].resolved("k", environ) == {"host": host, "port": 7002, "db": 3}
 
 
 # References
@@ -541,15 +476,6 @@ def test_a_password_in_a_url_may_be_percent_encoded(password: str) -> None:
     assume(not re.search(r"\$\{[A-Za-z_]\w*\}", password))
     entry = Entry({"url": f"redis://u:{quote(password, safe='')}@h"})
     assert entry.resolved("k", {})["password"] == password
-
-
-def test_a_url_may_be_a_single_reference() -> None:
-    url = "rediss://u:p%2F@h:1/2?socket_timeout=3"  # fields beside it win
-    entry = Entry({"url": "${REDIS_URL}", "socket_timeout": 2})
-    assert entry.resolved("k", {"REDIS_URL": url}) == {
-        "host": "h", "port": 1, "db": 2, "username": "u", "password": "p/", "ssl": True,
-        "socket_timeout": 2,
-    }  # fmt: skip
 
 
 def test_a_name_that_the_environment_lacks_is_named_with_the_key_and_the_field() -> None:
@@ -637,12 +563,6 @@ def test_a_plain_url_of_a_replica_of_a_tls_master_is_refused(fields: dict[str, A
     assert not Entry(fields).resolved("k", {})["replicas"][-1]["ssl"]
     with pytest.raises(InvalidEntryError, match="ssl contradicts url"):
         Entry({"url": "rediss://h", "ssl": False})
-
-
-def test_references_are_shown() -> None:
-    entry = Entry({"url": "rediss://u:${PW}@h?ssl_password=${KEY}", "password": "${OTHER}"})
-    assert entry.masked() == entry.fields
-    assert Entry({"url": "${URL}"}).masked() == {"url": "${URL}"}
 
 
 @pytest.mark.parametrize(
@@ -759,11 +679,6 @@ def test_the_url_of_an_entry_leads_to_the_same_place(fields: dict[str, Any]) -> 
     for name, value in entry.resolved("entry").items():
         assert said[name] == value
     assert again.url() == entry.url()
-
-
-def test_the_url_of_a_relative_socket_is_absolute() -> None:
-    here = Path("run/redis.sock").absolute()
-    assert Entry({"unix_socket_path": "run/redis.sock"}).url() == f"unix://{here}"
 
 
 def test_a_url_has_the_secrets_of_the_environment_and_errors_have_not(

@@ -51,20 +51,6 @@ def test_a_push_says_who_when_from_where_and_why(client: redis.Redis) -> None:
     assert "@" in latest.author
 
 
-def test_the_state_after_each_push_is_found(client: redis.Redis) -> None:
-    store.push(client, shard_map(a=1, b=1))
-    store.push(client, shard_map(a=2))
-    store.push(client, shard_map(a=2), prune=True, force=True)
-    store.push(client, shard_map(b=4), above=9)
-    assert ports(client, 0) == {}
-    assert ports(client, 1) == {"a": 1, "b": 1}
-    assert ports(client, 2) == {"a": 2, "b": 1}
-    assert ports(client, 3) == {"a": 2}
-    assert ports(client, 10) == {"a": 2, "b": 4}
-    with pytest.raises(ConfigError, match="the history has no epoch 7; choose one from 0 to 10"):
-        store.components_at(client, 7)
-
-
 def test_a_push_that_is_refused_or_changes_nothing_is_not_in_it(client: redis.Redis) -> None:
     store.push(client, shard_map(a=1))
     store.push(client, shard_map(a=1))
@@ -101,8 +87,3 @@ def test_a_record_that_cannot_be_read_is_named(client: redis.Redis, text: str) -
     client.lpush(HISTORY_KEY, text)
     with pytest.raises(InvalidEntryError, match=HISTORY_KEY):
         store.read_history(client)
-
-
-def test_fields_of_later_releases_are_left_out() -> None:
-    text = json.dumps({**json.loads(RECORD.to_json()), "new": 1})
-    assert PushRecord.from_json(text) == RECORD

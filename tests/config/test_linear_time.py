@@ -9,7 +9,7 @@ import pytest
 
 from shardkit import Entry
 from shardkit.admin.conversion.forms import families
-from shardkit.cli.text import masked, one_line
+from shardkit.cli.text import masked
 from shardkit.config.problem import shown
 from shardkit.errors import InvalidEntryError
 
@@ -43,10 +43,3 @@ def refused(fields: dict[str, object]) -> str:
 )
 def test_long_text_is_shown_in_linear_time(call: Callable[[], str]) -> None:
     assert call()
-
-
-def test_a_long_message_is_shown_without_its_middle() -> None:
-    said = one_line(f"a key {'x' * MANY} is damaged")
-    assert said.startswith("a key xxx")
-    assert said.endswith("xxx is damaged")
-    assert len(said) < 6_000

@@ -15,11 +15,10 @@ from resources import bounded
 
 import shardkit
 from shardkit import Entry, ShardMap
-from shardkit.config.component import MAX_SHARDS
-from shardkit.config.shard_map import load_yaml
 from shardkit.errors import ConfigError, InvalidEntryError
 
 ROOT = Path(__file__).parents[2]
+MAX_SHARDS = 16_384
 SECRET = "hunter2"
 
 
@@ -83,27 +82,6 @@ def test_the_maps_that_come_with_it_can_be_used(path: Path) -> None:
     assert same(parsed, ShardMap.parse(parsed.to_yaml()))
 
 
-def test_the_production_map_has_something_of_everything() -> None:
-    parsed = ShardMap.load(ROOT / "configs" / "production.yaml")
-    entries = [
-        each
-        for component in parsed.components.values()
-        for each in (*component.shards, *filter(None, [component.entry]))
-    ]
-    used = {name for each in entries for name in each.fields}
-    assert {"ssl", "username", "replicas", "sentinel", "cluster", "url"} <= used
-    assert len(parsed.components["unique"].shards) == 256
-    assert len({e.address.rpartition("/")[0] for e in parsed.components["unique"].shards}) == 4
-    text = (ROOT / "configs" / "production.yaml").read_text(encoding="utf-8")
-    names = {
-        f"{word}_PASSWORD" for word in text.replace("_PASSWORD", " ").replace("{", " ").split()
-    }
-    environ = dict.fromkeys(names, SECRET)
-    for each in entries:
-        assert SECRET in str(each.resolved("k", environ)) or "unix" in each.address
-        assert SECRET not in repr(each)
-
-
 def test_the_examples_of_the_page_can_be_used() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     first, short, *_ = (block.partition("```")[0] for block in page.split("```yaml\n")[1:])
@@ -152,33 +130,9 @@ def test_defaults_fill_in_what_an_entry_does_not_say(
     assert entry(fields, defaults).fields == merged
 
 
-def test_a_sentinel_entry_takes_no_default_place() -> None:
-    sentinel = "{sentinel: {service: m, sentinels: [[s, 1]]}}"
-    assert set(entry(sentinel, "{host: a, port: 1, ssl: true}").fields) == {"sentinel", "ssl"}
-
-
 def test_a_port_alone_does_not_silently_mean_this_host() -> None:
     text = "defaults: {url: 'redis://a'}\ncomponents: {b: {entry: {port: 7001}}}"
     assert problems(text) == ["map.yaml: components.b.entry: port has no host"]
-
-
-def test_defaults_do_not_replace_what_a_reference_in_a_url_decides() -> None:
-    url = "{url: 'redis://a:${PORT}/${DB}?socket_timeout=${T}&client_name=${N}'}"
-    defaults = "{port: 1, db: 3, socket_timeout: 9, client_name: other, retries: 2}"
-    environ = {"PORT": "7001", "DB": "1", "T": "2", "N": "web"}
-    assert entry(url, defaults).resolved("k", environ) == {
-        "host": "a",
-        "port": 7001,
-        "db": 1,
-        "socket_timeout": 2.0,
-        "client_name": "web",
-        "retries": 2,
-    }
-
-
-def test_defaults_that_cannot_be_used_are_found_once() -> None:
-    text = "defaults: {port: 0}\ncomponents: {a: {shards: {count: 99, over: [{host: a}]}}}"
-    assert problems(text) == ["map.yaml: defaults: port = 0 cannot be used"]
 
 
 # The short form
@@ -199,24 +153,6 @@ def test_defaults_that_cannot_be_used_are_found_once() -> None:
 def test_many_shards_are_spread_over_few_servers(text: str, expected: list[str]) -> None:
     parsed = ShardMap.parse(f"components: {{u: {{shards: {text}}}}}")
     assert addresses(parsed, "u") == expected
-
-
-def test_shards_are_spread_from_where_the_defaults_say() -> None:
-    over = "{count: 3, over: [{host: a}]"
-    for defaults, spread, expected in [
-        ("{db: 2}", "databases", ["a:6379/2", "a:6379/3", "a:6379/4"]),
-        ("{port: 7000}", "ports", ["a:7000/0", "a:7001/0", "a:7002/0"]),
-    ]:
-        text = f"defaults: {defaults}\ncomponents: {{u: {{shards: {over}, spread: {spread}}}}}}}"
-        assert addresses(ShardMap.parse(text), "u") == expected
-
-
-def test_replicas_are_spread_with_their_master() -> None:
-    over = "over: [{host: a, port: 1, replicas: [{host: b}, {host: c, port: 5}]}]"
-    for spread, expected in [("databases", ["b:1/2", "c:5/2"]), ("ports", ["b:3/0", "c:7/0"])]:
-        text = f"components: {{u: {{shards: {{count: 3, spread: {spread}, {over}}}}}}}"
-        last = ShardMap.parse(text).components["u"].shards[2]
-        assert [replica.address for replica in last.replicas] == expected
 
 
 @pytest.mark.parametrize(
@@ -261,11 +197,6 @@ def test_shards_that_cannot_be_used_are_found(shards: str, problem: str) -> None
     assert len(found) < 10
 
 
-def test_numbered_shards_may_stand_in_any_order() -> None:
-    parsed = ShardMap.parse("components: {u: {shards: {1: {host: b}, 0: {host: a}}}}")
-    assert addresses(parsed, "u") == ["a:6379/0", "b:6379/0"]
-
-
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -283,7 +214,8 @@ def test_an_entry_that_contradicts_its_defaults_is_found(fields: str, problem: s
 def test_what_is_nested_too_deeply_is_refused_before_it_is_read(text: str) -> None:
     with bounded(seconds=3), pytest.raises(ConfigError, match="it is nested more than 100 deep"):
         ShardMap.parse(text)
-    assert load_yaml("[" * 100 + "]" * 100, "map.yaml")
+    with pytest.raises(ConfigError, match="is not a shard map"):
+        ShardMap.parse("[" * 100 + "]" * 100)
 
 
 def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
@@ -337,32 +269,6 @@ def test_mistakes_are_reported_with_their_position(text: str, problem: str) -> N
     found = [f"{each}; {each.remedy}" for each in caught.value.problems]
     assert any(problem in each for each in found), found
     "".join(found).encode()
-
-
-def test_everything_that_is_wrong_is_found_in_one_go() -> None:
-    found = problems(
-        "defaults: {ports: 1}\nmore: 1\ncomponents:\n  a: {entry: {port: 0}}\n"
-        "  b:0: {shards: [{}], placement: md5}\n  c: {entry: {host: a, hots: b}}\n"
-    )
-    assert len(found) == 6
-
-
-def test_a_merged_field_may_be_said_again() -> None:
-    text = """
-    components:
-      a: {entry: &base {host: a, port: 1}}
-      b: {entry: {<<: *base, host: b}}
-      c: {entry: {host: c, <<: *base}}
-      d: {shards: [*base, {<<: [{db: 1}, *base]}]}
-    """
-    parsed = ShardMap.parse(text)
-    assert [parsed.components[name].entry.address for name in "abc"] == ["a:1/0", "b:1/0", "c:1/0"]  # type: ignore[union-attr]
-    assert addresses(parsed, "d") == ["a:1/0", "a:1/1"]
-
-
-def test_a_date_is_text() -> None:
-    assert entry("{host: 2001-01-01}").fields == {"host": "2001-01-01"}
-    assert entry("{password: 2001-13-45}").fields == {"password": "2001-13-45"}
 
 
 LAUGHS = "".join(
@@ -453,13 +359,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         ShardMap.load(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
         ShardMap.load("a\0b")
-
-
-def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "map.yaml"
-    path.write_text("\ufeffcomponents: {a: {entry: {hots: b}}}", encoding="utf-8")
-    with pytest.raises(InvalidEntryError, match=r"map\.yaml: components\.a\.entry: hots"):
-        ShardMap.load(path)
 
 
 # Warnings

@@ -29,10 +29,8 @@ from shardkit.config.store import (
     push,
     read_component,
     read_components,
-    sample_keys,
 )
 from shardkit.errors import (
-    ClosedError,
     ConfigError,
     ConfigServerError,
     InvalidEntryError,
@@ -150,23 +148,6 @@ def test_a_pulled_map_names_the_config_server_that_it_is_told(plain: redis.Redis
     assert pull(plain, whole).config_server == whole
 
 
-def test_a_pulled_map_warns_like_one_that_is_loaded(plain: redis.Redis) -> None:
-    overlapping = shard_map("{u: {shards: [{host: a}, {host: a}]}}")
-    push(plain, overlapping)
-    [warning] = pull(plain).warnings
-    assert warning.problem == overlapping.warnings[0].problem
-
-
-def test_on_an_empty_server_there_is_nothing(client: redis.Redis) -> None:
-    client.set("other", "config:redis:a")
-    client.set("config:web:a", "not ours")
-    assert read_components(client) == {}
-    assert read_component(client, "unique") is None
-    with pytest.raises(MissingEntryError, match="config:redis:") as caught:
-        pull(client)
-    assert "push" in caught.value.remedy
-
-
 # Epochs
 
 
@@ -176,23 +157,6 @@ def test_a_push_that_changes_nothing_writes_nothing(plain: redis.Redis) -> None:
     before = stored(plain)
     assert set(kinds(push(plain, TWO, force=True)).values()) == {"unchanged"}
     assert stored(plain) == before
-
-
-def test_epochs_go_on_where_the_last_push_is_forgotten(plain: redis.Redis) -> None:
-    for host in ("a", "b", "c"):
-        push(plain, unique(2, host=host))
-    for nonsense in (None, "nonsense", "-5", "9" * 50):
-        plain.delete(EPOCH_KEY)
-        if nonsense is not None:
-            plain.set(EPOCH_KEY, nonsense)
-        before = read_components(plain)["unique"].epoch
-        push(plain, unique(2, host=f"h{before}"))
-        assert read_components(plain)["unique"].epoch == before + 1
-        assert int(plain.get(EPOCH_KEY)) == before + 1  # type: ignore[arg-type]
-    plain.delete(EPOCH_KEY)
-    plain.lpush(EPOCH_KEY, "of another type")
-    push(plain, unique(2, host="z"))
-    assert plain.type(EPOCH_KEY) == b"string"
 
 
 # Refusals
@@ -232,15 +196,6 @@ def test_a_push_that_would_strand_data_is_refused(
     assert len(list(client.scan_iter("config:redis:unique:*"))) == shards  # none too many
 
 
-def test_the_refusal_says_how_many_keys_of_the_sample_would_move(plain: redis.Redis) -> None:
-    push(plain, unique(8))
-    keys = [b"home:1", b"home:2", b"home:10"]  # of 16 shards: 14, 4, 6; of 8: 6, 4, 6
-    with pytest.raises(PushRefusedError, match="1 of 3 sample keys"):
-        push(plain, unique(16), sample=keys)
-    with pytest.raises(PushRefusedError, match="1 of 2 sample keys"):
-        push(plain, unique(16), sample={"unique": keys[:2], "other": keys})
-
-
 def test_nothing_is_written_if_anything_is_refused(plain: redis.Redis) -> None:
     one, two = (
         f"{{a: {shards}, b: {shards}, c: {shards}, d: {{entry: {{}}}}}}"
@@ -261,35 +216,7 @@ def test_nothing_is_written_if_anything_is_refused(plain: redis.Redis) -> None:
     assert stored(plain) == before
 
 
-def test_an_error_of_asking_for_data_pushes_nothing(plain: redis.Redis) -> None:
-    push(plain, unique(4))
-    before = stored(plain)
-
-    def away(component: Component) -> bool:
-        raise redis.ConnectionError("a:6379 is away")
-
-    with pytest.raises(ConfigError, match=r"cannot tell.*'unique'.*a:6379 is away") as caught:
-        push(plain, unique(8), has_data=away)
-    assert not isinstance(caught.value, ConfigServerError)
-
-    def closed(component: Component) -> bool:
-        raise ClosedError("the kit was closed")
-
-    with pytest.raises(ClosedError, match="the kit was closed"):
-        push(plain, unique(8), has_data=closed)
-    assert stored(plain) == before
-
-
 # Components that the map does not describe
-
-
-def test_a_push_says_of_all_that_it_leaves_as_it_was_that_no_hand_wrote_it(
-    plain: redis.Redis,
-) -> None:
-    push(plain, TWO)
-    plain.delete("config:pushed:unique")
-    assert kinds(push(plain, shard_map("{new: {entry: {}}}"))) == {"new": "added"}
-    assert plain.get("config:pushed:unique") == b"1"
 
 
 def test_a_map_of_nothing_changes_nothing_and_leads_the_epoch_on(plain: redis.Redis) -> None:
@@ -395,25 +322,6 @@ def test_broken_components_are_removed_by_force_only(plain: redis.Redis) -> None
     assert read_components(plain).keys() == {"new"}
 
 
-def test_shards_without_a_count_are_told_from_an_unsharded_component(client: redis.Redis) -> None:
-    client.set("config:redis:unique", "{}")
-    assert read_components(client)["unique"].shards == ()
-    client.set("config:redis:unique:3", "{}")
-    for read in (read_components, lambda c: read_component(c, "unique")):
-        with pytest.raises(MissingEntryError, match="config:shards:unique is missing"):
-            read(client)
-
-
-@pytest.mark.parametrize("count", [63, 64, 65, 66])
-def test_the_first_shard_beyond_the_count_is_seen_however_many_there_are(
-    plain: redis.Redis, caplog: pytest.LogCaptureFixture, count: int
-) -> None:
-    push(plain, shard_map(f"{{many: {{shards: {{count: {count}, over: [{{host: a}}]}}}}}}"))
-    plain.set(f"config:redis:many:{count}", "{}")
-    assert shards_of(plain, "many") == count
-    assert f"config:redis:many:{count} is stored, but config:shards:many says" in caplog.text
-
-
 def shards_of(client: redis.Redis, name: str) -> int:
     component = read_component(client, name)
     assert component is not None
@@ -469,15 +377,6 @@ def test_a_key_of_another_type_is_named_and_replaced_by_a_push(client: redis.Red
         assert read_components(client).keys() == {"hits", "unique"}
 
 
-@pytest.mark.parametrize("name", ["unique:0", "", "a b", "a\n", b"unique", 7, None])
-def test_a_name_that_no_component_can_have_is_refused(client: redis.Redis, name: Any) -> None:
-    with pytest.raises(InvalidEntryError, match="component:"):
-        read_component(client, name)
-    with pytest.raises(InvalidEntryError, match="shard map:"):
-        push(client, ShardMap({name: Component(name, Entry({}))}))
-    assert client.dbsize() == 0
-
-
 def test_a_component_under_another_name_or_without_entries_is_refused(plain: redis.Redis) -> None:
     with pytest.raises(InvalidEntryError, match=": a is component 'b'"):
         push(plain, ShardMap({"a": Component("b", Entry({}))}))
@@ -530,19 +429,6 @@ def test_a_diff_says_what_a_push_would_change() -> None:
     assert grows.replaced
     assert not found["moves"].replaced
     json.dumps([asdict(change) for change in found.values()])
-
-
-def test_a_diff_is_taken_over_a_sample_of_synthetic_keys_unless_there_is_another() -> None:
-    assert sample_keys(3) == ["sample:0", "sample:1", "sample:2"]
-    before, after = unique(8).components, unique(16).components
-    [change] = diff(before, after)
-    assert (change.moved, change.sampled) == (4950, 10_000)
-    [change] = diff(before, after, [])
-    assert (change.moved, change.sampled) == (0, 0)
-    [change] = diff(before, after, {"unique": [1, "1", b"1"]})
-    assert change.sampled == 3
-    [change] = diff(before, after, {"other": [1]})
-    assert change.sampled == 10_000
 
 
 def test_a_diff_shows_no_secret() -> None:
@@ -766,27 +652,3 @@ def test_a_config_server_that_is_away_is_named(server: LocalServer) -> None:
             with pytest.raises(ConfigServerError, match="config server cannot be used") as caught:
                 use(client)
             assert caught.value.remedy
-
-
-def test_a_push_that_the_server_refuses_writes_nothing(connect: Callable[..., redis.Redis]) -> None:
-    client = connect()
-    push(client, unique(4))
-    user = ["on", "nopass", "~*", "+@all", "-mset"]
-    client.execute_command("ACL", "SETUSER", "reader", *user)
-    before = stored(client)
-    with pytest.raises(ConfigServerError, match="the user may not run MSET"):
-        push(connect(username="reader", password="x"), unique(4, host="b"))
-    client.execute_command("ACL", "DELUSER", "reader")
-    assert stored(client) == before
-
-
-def test_a_push_leaves_its_connection_as_it_found_it(connect: Callable[..., redis.Redis]) -> None:
-    client = connect(max_connections=1)
-    push(client, unique(4))
-    push(client, unique(4))
-    with pytest.raises(PushRefusedError, match="was pushed: component 'unique' holds data, and"):
-        push(client, unique(8))
-    client.set("config:redis:unique:0", "{}")  # watched no more
-    with client.pipeline() as pipe:
-        pipe.get("a")
-        assert pipe.execute() == [None]

@@ -72,15 +72,6 @@ def test_charts_of_a_day_survive_a_restart_and_begin_with_their_first_sample(
         FleetWatch(shown.kit, interval=0.2, history=path).close()
 
 
-def test_an_idle_server_has_no_commands_as_those_of_the_dashboard_do_not_count() -> None:
-    with shown_fleet() as shown:
-        server = shown.fleet.servers[shown.server(0).address]
-        until(lambda: len(server.samples) > 20)
-        shown.fleet.check()
-        until(lambda: len(server.samples) > 30)
-        assert sum(each.ops for each in list(server.samples)[-10:]) <= 5
-
-
 def test_a_server_that_hangs_delays_nothing_else() -> None:
     with shown_fleet() as shown:
         server, fleet = shown.server(0), shown.fleet

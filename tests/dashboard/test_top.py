@@ -13,12 +13,10 @@ from urllib.request import urlopen
 import pytest
 from click.testing import CliRunner
 from fleets import Shown
-from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
 from shardkit.cli.app import app
 from shardkit.cli.commands import dashboard
-from shardkit.dashboard.fleet import ServerWatch
 
 
 async def test_servers_and_shards_can_be_sorted_and_filtered(shown: Shown) -> None:
@@ -37,46 +35,6 @@ async def test_servers_and_shards_can_be_sorted_and_filtered(shown: Shown) -> No
         assert table.row_count == 1
         await pilot.press("enter", "escape")
         assert (table.row_count, application.query_one(Input).value) == (9, "")
-        await pilot.press("q")
-
-
-async def until_titled(pilot: Pilot[None], *titles: str) -> None:
-    """Wait until the table, which is drawn after the terminal was resized, has these columns."""
-    found: list[str] = []
-    for _ in range(300):
-        columns = pilot.app.query_one(DataTable).columns.values()
-        found = [str(each.label).removesuffix(" ↑").removesuffix(" ↓") for each in columns]
-        if found == list(titles):
-            return
-        await pilot.pause(0.1)
-    raise AssertionError(f"the columns stay {found}")
-
-
-async def test_a_narrow_terminal_shows_what_matters_and_a_wider_one_more(shown: Shown) -> None:
-    application = dashboard._application(shown.fleet, 0.1)
-    async with application.run_test(size=(46, 20)) as pilot:
-        table = application.query_one(DataTable)
-        await until_titled(pilot, "server", "state", "ops/s")
-        assert table.virtual_size.width <= 46
-        await pilot.press("left")  # from the first column to the last one that is shown
-        assert "ops/s ↑" in [str(each.label) for each in table.columns.values()]
-        await pilot.resize_terminal(110, 20)
-        await until_titled(pilot, *(title for title, *_ in dashboard._SERVERS))
-        await pilot.press("t")
-        await pilot.resize_terminal(46, 20)
-        await until_titled(pilot, "shard", "state", "keys")
-        await pilot.press("q")
-
-
-async def test_a_server_that_has_not_answered_yet_is_shown_without_numbers(
-    shown: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(shown.fleet.servers, "silent:1", ServerWatch("silent:1", {}))
-    application = dashboard._application(shown.fleet, 0.1)
-    async with application.run_test(size=(100, 30)) as pilot:
-        shown_rows = application.query_one(DataTable)
-        rows = [list(map(str, shown_rows.get_row_at(n))) for n in range(shown_rows.row_count)]
-        assert ["silent:1", "unknown", "", "0", *[""] * 7] in rows
         await pilot.press("q")
 
 

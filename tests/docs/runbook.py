@@ -7,6 +7,7 @@ Host names stand for embedded servers; they are of an older Redis if this machin
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -20,7 +21,6 @@ from click.testing import CliRunner
 from redis.exceptions import ResponseError
 
 from shardkit.cli.app import app
-from shardkit.config.store import read_history
 from shardkit.local import LocalServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -131,7 +131,11 @@ class RunbookFleet:
         """Run a command of ours; it must end with the exit code, or with 0 or 1 for None."""
         if words[:2] == ("config", "rollback"):  # EPOCH is what the history shows before the last
             with self.config.client() as client:
-                words = (*words[:2], str(read_history(client)[0].previous), *words[3:])
+                words = (
+                    *words[:2],
+                    str(json.loads(client.lindex("config:history", 0) or b"")["previous"]),
+                    *words[3:],
+                )
         given = {"SHARDKIT_CONFIG": self.url, **environment}
         if REDIS and words[0] == "restore":  # which may start a server for what others have written
             given["SHARDKIT_SERVER"] = REDIS

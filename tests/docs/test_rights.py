@@ -174,7 +174,7 @@ ALWAYS = ("%R~config:fence", "%R~config:witness", "&shardkit:wake:*")
 OF_LOCKS = ("lock", "semaphore", "quorum", "election", "latch", "barrier", "guard")
 
 
-@pytest.mark.long(16)
+@pytest.mark.long(10)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None:
     subject = SUBJECTS[name]

@@ -77,20 +77,6 @@ def test_any_number_of_keys_goes_in_pages(
         face.list(router.mget_iter(KEYS, page_size=0))
 
 
-def test_a_cluster_is_asked_slot_by_slot(kind: str, cluster_map: ShardMap) -> None:
-    from faces import faced
-
-    with faced(kind, cluster_map) as face:
-        router = face.kit.key_sharded("cluster")
-        face.run(router.mset({key: n for n, key in enumerate(KEYS)}))
-        assert face.run(router.mget(KEYS)) == [b"%d" % n for n in range(1000)]
-        assert face.run(router.exists(*KEYS, "missing")) == 1000
-        assert face.run(router.each("INCR", KEYS)) == list(range(1, 1001))
-        assert face.run(router.delete(*KEYS)) == 1000
-        face.run(router.each("LPUSH", ["list"], "x"))
-        assert face.run(router.mget(["list", "missing"])) == [None, None]
-
-
 def test_a_callback_of_one_shards_client_is_called_for_its_keys_only(kit: Any) -> None:
     router = kit.key_sharded("few")
     router.mset(dict.fromkeys(KEYS[:20], "v"))

@@ -146,19 +146,6 @@ else:
     )
 
 
-def test_the_default_kit_is_opened_by_its_first_user_and_once(where: ShardMap) -> None:
-    @shardkit.redis_connection("one")
-    def one(conn: redis.Redis, value: str) -> Any:
-        return conn.echo(value)
-
-    with pytest.raises(ConfigError, match="SHARDKIT_CONFIG"):
-        one("a")
-    shardkit.configure(where)
-    with ThreadPoolExecutor(16) as pool:
-        kits = set(pool.map(lambda n: (one(str(n)), shardkit.default_kit())[1], range(64)))
-    assert kits == {shardkit.default_kit()}
-
-
 def test_configuring_again_closes_the_old_default_kit(where: ShardMap, server: LocalServer) -> None:
     shardkit.configure(where)
     old = shardkit.default_kit()
@@ -174,17 +161,6 @@ def test_configuring_again_closes_the_old_default_kit(where: ShardMap, server: L
         assert works(mine)
     shardkit.configure(None)
     assert clients_of(server) == 0
-
-
-def test_a_refused_configuration_leaves_the_default_kit_as_it_is(where: ShardMap) -> None:
-    shardkit.configure(where)
-    kit = shardkit.default_kit()
-    wrong: Any
-    for wrong in "nowhere.yaml", "", 5, b"map.yaml", Path("nowhere.yaml"):
-        with pytest.raises(ConfigError, match=r"nowhere|no topology|empty text"):
-            shardkit.configure(wrong)
-    assert shardkit.default_kit() is kit
-    assert works(kit)
 
 
 def test_a_closed_default_kit_says_so_until_another_is_configured(where: ShardMap) -> None:

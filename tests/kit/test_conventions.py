@@ -28,7 +28,7 @@ from shardkit.admin import (
     rewrite_aof,
     save_snapshot,
 )
-from shardkit.errors import ClosedError, InvalidArgumentError, NotDurableError
+from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.queues import NewTask
 
@@ -89,21 +89,6 @@ def test_a_timedelta_is_as_good_as_seconds(face: Face) -> None:
         assert face.run(kit.set("s", component="one", total=10).scard()) == 0
     with pytest.raises(InvalidArgumentError, match=r"deadline=-1\.0; give seconds, 0 to"):
         kit.deadline(-second)
-
-
-def test_a_kits_deadline_and_decorators_take_timedeltas(shard_map: ShardMap) -> None:
-    with shardkit.connect(shard_map, deadline=timedelta(seconds=20)) as kit:
-
-        @kit.redis_connection("one", max_age=timedelta(seconds=1))
-        def ping(conn: Any) -> bool:
-            return bool(conn.ping())
-
-        assert ping()
-        with (
-            pytest.raises(NotDurableError, match="replica"),
-            kit.durable(replicas=1, timeout=timedelta(milliseconds=50)),
-        ):
-            kit.client("one").set("a", 1)
 
 
 KINDS: dict[str, Callable[..., Any]] = {

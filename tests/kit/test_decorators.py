@@ -227,14 +227,6 @@ def generator(conn: Any, key: str) -> Generator[Any, Any, Any]:
     yield conn
 
 
-@pytest.mark.parametrize("key", [None, 1.5, True, ("a", "b"), ["a"], object()])
-def test_what_is_no_key_is_refused(kit: ShardKit, key: Any) -> None:
-    with pytest.raises(InvalidKeyError, match=f"is a {type(key).__name__}"):
-        keyed(kit, lambda conn, key: None)(key)
-    with pytest.raises(InvalidKeyError, match="give a str, bytes or an int"):
-        asyncio.run(keyed(kit, coroutine)(key))
-
-
 def test_a_function_that_cannot_be_routed_is_refused_where_it_is_decorated(kit: ShardKit) -> None:
     for function, key, said in [
         (lambda: None, None, "has no parameter for a connection"),
@@ -331,18 +323,6 @@ async def test_a_generator_is_sent_values_errors_and_its_end(source: Any, kind: 
     assert raised.value.__context__ is None
     await call(decorated_steps("k"), "close")  # never started: nothing to close
     assert len(log) == 5
-
-
-def test_a_generators_value_is_returned(kit: ShardKit) -> None:
-    def steps(conn: redis.Redis, key: str) -> Generator[Any, Any, str]:
-        yield key
-        return "done"
-
-    made = kit.sharded_connection("many")(steps)("k")
-    assert next(made) == "k"
-    with pytest.raises(StopIteration) as stop:
-        next(made)
-    assert stop.value.value == "done"
 
 
 async def test_the_connection_of_a_generator_is_found_when_it_is_advanced(kit: ShardKit) -> None:

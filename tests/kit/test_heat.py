@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -11,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +17,14 @@ from click.testing import CliRunner
 
 import shardkit
 from shardkit import ShardMap, events
-from shardkit.admin import config_client, push, read_heat
+from shardkit.admin import push, read_heat
 from shardkit.admin.growth import measure_balance, plan_balance, with_operations
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.kit import heat as counting
-from shardkit.kit.heat import KINDS, SLOTS, HeatCounter, Sketch, slot_key
-from shardkit.local import LocalCluster, LocalServer, LocalServers
+from shardkit.kit.heat import KINDS, HeatCounter, Sketch, slot_key
+from shardkit.local import LocalServers
 
-RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
 MAP = """
 config_server: {port: 7000}
 components:
@@ -85,62 +82,6 @@ def test_a_sketch_has_the_heaviest_items_of_a_zipf_stream_in_fixed_memory() -> N
         assert true[item] - sketch.error <= count <= true[item]
 
 
-def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(url: str, config: Any) -> None:
-    true: Counter[str] = Counter()
-    with shardkit.connect(url, heat=1) as kit:
-        router = kit.key_sharded("shop")
-        listening()
-        for rank in zipf(3000, 4000):
-            true[f"item:{rank}"] += 1
-            router.get(f"item:{rank}")
-
-    async def more() -> None:
-        async with shardkit.aconnect(url, heat=1) as kit:
-            router = kit.key_sharded("shop")
-            listening()
-            for rank in zipf(3000, 4000):
-                true[f"item:{rank}"] += 1
-                await router.get(f"item:{rank}")
-
-    asyncio.run(more())
-    found = read_heat(config)
-    least = true.most_common(20)[-1][1]
-    hottest = {each.name for each in found.kinds["key"][:20]}
-    assert all(true[name] >= least for name in hottest)  # several may share the last place
-    assert len(hottest) == 20
-    counted = {each.name: each.day * found.day_seconds for each in found.kinds["key"]}
-    for name, count in true.most_common(20):
-        # Listening ends for a moment each second.
-        assert 0.8 * count <= counted[name] <= 1.2 * count, name
-    [component] = found.kinds["component"]
-    assert (component.name, component.share) == ("shop", 1.0)
-    assert {each.name for each in found.kinds["shard"]} == {f"shop:{n}" for n in range(4)}
-
-
-def test_tags_structures_and_functions_are_counted(url: str, config: Any) -> None:
-    with shardkit.connect(url, heat=1) as kit:
-        router = kit.key_sharded("shop")
-        carts = kit.hash("carts", component="shop")
-
-        @kit.sharded_connection("shop")
-        def visit(conn: Any, who: str) -> None:
-            conn.incr(who)
-
-        listening()
-        for n in range(30):
-            router.set(f"{{ann}}:{n}", "1")
-            visit("ann")
-            carts.hset("7", "1")
-    kinds = read_heat(config).kinds
-    assert [(each.component, each.name) for each in kinds["tag"][:1]] == [("shop", "ann")]
-    assert [(each.component, each.name) for each in kinds["structure"]] == [("shop", "carts")]
-    [function] = kinds["function"]
-    assert function.name.endswith(
-        "test_heat.test_tags_structures_and_functions_are_counted.<locals>.visit"
-    )
-    assert function.share == 1.0
-
-
 def test_kits_of_one_process_are_counted_once(url: str, config: Any) -> None:
     with shardkit.connect(url, heat=1) as kit, shardkit.connect(url, heat=1):
         listening()
@@ -163,27 +104,6 @@ def test_large_batches_are_sampled_and_scaled(url: str, config: Any) -> None:
     assert 15_000 < hot.day * found.day_seconds < 40_000
 
 
-def test_what_is_stored_is_bounded_and_expires(
-    url: str, config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting, "_STORED", 10)
-    with shardkit.connect(url, heat=1) as kit:
-        router = kit.key_sharded("shop")
-        listening()
-        for n in range(60):
-            for _ in range(1 + (n < 5)):
-                router.get(f"{n}:" + "x" * 500)
-    keys = list(config.scan_iter("config:heat:*"))
-    assert len(keys) >= 6
-    for key in keys:
-        unit = key.decode().split(":")[2]
-        assert 0 < config.ttl(key) <= SLOTS[unit][1]
-        assert key.endswith(b":covered") or config.zcard(key) <= 10
-    names = [each.name for each in read_heat(config).kinds["key"]]
-    assert {name.partition(":")[0] for name in names} >= {"0", "1", "2", "3", "4"}
-    assert max(map(len, names)) <= 120
-
-
 def test_a_forked_child_counts_for_itself(url: str, config: Any) -> None:
     with shardkit.connect(url, heat=1) as kit:
         listening()
@@ -198,20 +118,6 @@ def test_a_forked_child_counts_for_itself(url: str, config: Any) -> None:
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     assert "child's" in {each.name for each in read_heat(config).kinds["key"]}
-
-
-def test_it_needs_the_rights_of_the_page_and_no_others(url: str, config: Any) -> None:
-    row = next(
-        line for line in RIGHTS.read_text().splitlines() if line.startswith("| client with `heat=`")
-    )
-    rights = row.split("`")[3].split()
-    own = ["on", ">secret", "%R~config:*", "+@connection", "+mget", "+scan", *rights]
-    config.execute_command("ACL", "SETUSER", "counts", *own)
-    url = url.replace("redis://", "redis://counts:secret@")
-    with shardkit.connect(url, heat=1) as kit:
-        listening()
-        kit.key_sharded("shop").get("k")
-    assert [each.name for each in read_heat(config).kinds["key"]] == ["k"]
 
 
 def test_balance_plans_by_the_heat_that_clients_report(url: str) -> None:
@@ -253,18 +159,6 @@ def test_a_hot_key_is_named_first_with_what_to_do(url: str, config: Any) -> None
     assert cold.shards == ("shop",)  # not stored: its component is all that is known
 
 
-def test_rates_are_of_the_time_that_was_counted(url: str, config: Any) -> None:
-    for _ in range(2):
-        with shardkit.connect(url, heat=1) as kit:
-            router = kit.key_sharded("shop")
-            listening()
-            for _ in range(200):
-                router.get("often")
-    found = read_heat(config)
-    assert 1 <= found.day_seconds <= found.seconds < 60  # an hour's slot began long before
-    assert round(found.kinds["key"][0].day * found.day_seconds, -2) == 400
-
-
 def test_without_the_right_to_write_it_is_logged_once_and_calls_go_on(
     url: str, config: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,20 +196,3 @@ def test_it_is_off_unless_it_is_asked_for(
     assert not events.handlers
     assert set(KINDS) == {"key", "tag", "shard", "component", "structure", "function"}
     assert slot_key("hour", 1, "key") == "config:heat:hour:1:key"
-
-
-def test_a_cluster_as_config_server_keeps_heat_in_its_one_slot(
-    cluster: LocalCluster, own_server: LocalServer
-) -> None:
-    url = f"redis+cluster://127.0.0.1:{cluster.nodes[0].port}"
-    shard_map = ShardMap.parse(f"components: {{shop: {{entry: {{port: {own_server.port}}}}}}}")
-    with config_client(url) as client:
-        push(client, shard_map)
-        with shardkit.connect(url, heat=1) as kit:
-            listening()
-            kit.client("shop").get("k")
-        assert [each.name for each in read_heat(client).kinds["key"]] == ["k"]
-    with cluster.client() as plain:
-        names = [key for key in plain.scan_iter() if b"heat" in key]
-        assert names
-        assert all(key.startswith(b"{config}:heat:") for key in names)

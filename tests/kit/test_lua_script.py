@@ -12,7 +12,7 @@ import redis.asyncio as aioredis
 from link_helpers import FACES, count_of, of, opened
 
 from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
-from shardkit.errors import InvalidArgumentError, RoutingError, ShardErrors
+from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.local import LocalCluster, LocalServers
 
 BUMP = LuaScript("return redis.call('INCRBY', KEYS[1], ARGV[1])", "bump")
@@ -51,22 +51,6 @@ def test_the_text_goes_only_where_it_is_missing(kit: ShardKit, servers: LocalSer
     assert (count_of(server, "eval") - before[0], count_of(server, "evalsha") - before[1]) == (1, 5)
     BUMP(client, ["k"], [1], force_eval=True)
     assert count_of(server, "eval") - before[0] == 2
-
-
-@pytest.mark.parametrize(
-    ("keys", "args"),
-    [
-        (["a", "b"], ["1"]),
-        (("a", "b"), ("1",)),
-        (iter(["a", "b"]), (str(n) for n in [1])),
-        ({"a": 1, "b": 2}, {"1": 1}.values()),
-        ([b"a", "b"], [1]),
-    ],
-)
-def test_keys_and_args_are_any_sequence(kit: ShardKit, keys: Any, args: Any) -> None:
-    client = kit.client("one")
-    assert SHOW(client, keys, args) == [[b"a", b"b"], [b"1"]]
-    assert SHOW(client) == [[], []]
 
 
 @pytest.mark.parametrize("wrong", [{"keys": "key"}, {"keys": b"key"}, {"args": "value"}])
@@ -110,22 +94,6 @@ async def test_pipelines_of_redis_py_collect_it(
 
 
 @pytest.mark.parametrize("kind", FACES)
-@pytest.mark.parametrize("text", ["return {KEYS[1], ARGV[1]}", b"return {KEYS[1], ARGV[1]}"])
-async def test_pipelines_over_shards_load_a_registered_script(
-    kind: str, shard_map: ShardMap, servers: LocalServers, text: str | bytes
-) -> None:
-    async with opened(kind, shard_map) as face:
-        script = (await of(face.kit.client("one"))).register_script(text)
-        pipe = face.kit.key_sharded("many").pipeline()
-        for _ in range(2):
-            for n in range(30):
-                assert await of(script(keys=[f"k{n}"], args=[n], client=pipe)) is pipe
-            replies = await of(pipe.get("k1").execute())
-            assert replies == [*([b"k%d" % n, b"%d" % n] for n in range(30)), None]
-            flush_scripts(servers)
-
-
-@pytest.mark.parametrize("kind", FACES)
 async def test_many_shards_refuse_to_register_a_script_with_one(
     kind: str, shard_map: ShardMap
 ) -> None:
@@ -136,15 +104,6 @@ async def test_many_shards_refuse_to_register_a_script_with_one(
                 asked.register_script("return 1")
             with pytest.raises(RoutingError, match=r"^ACL SETUSER"):
                 await of(asked.acl_setuser("ada"))
-
-
-def test_a_script_registered_elsewhere_is_refused_with_a_remedy(kit: ShardKit) -> None:
-    pipe = kit.key_sharded("many").pipeline()
-    script: Any = redis.Redis().register_script("return 'elsewhere'")
-    script(keys=["k"], client=pipe)
-    with pytest.raises(ShardErrors, match="1 shard failed") as refused:
-        pipe.execute()
-    assert "has not loaded the script; call a shardkit.LuaScript" in str(refused.value)
 
 
 # ---- a cluster

@@ -17,7 +17,7 @@ import redis
 from faces import drawn
 
 import shardkit
-from shardkit.errors import MissingEntryError, ShardCountError, ShardKitError
+from shardkit.errors import ShardKitError
 from shardkit.local import LocalServer
 
 
@@ -124,79 +124,6 @@ def test_wrong_programs_are_refused_and_right_ones_are_served_afterwards(
     )
     assert shardkit.IdPairShardedConnection("followers", 16)[1, 2].ping()
     assert unsaid["a"].ping()  # the count is known now
-
-
-def test_an_entry_that_is_written_later_is_found_within_a_second(
-    server: LocalServer, config: redis.Redis
-) -> None:
-    @shardkit.redis_connection("later")
-    def unsharded(conn: Any) -> bool:
-        return bool(conn.ping())
-
-    @shardkit.sharded_connection("later", 2)
-    def sharded(conn: Any, key: str) -> bool:
-        return bool(conn.ping())
-
-    now = 1000.0
-    shardkit.default_kit().topology._clock = lambda: now  # seconds pass without waiting
-    entry = json.dumps({"host": "127.0.0.1", "port": server.port, "db": 1})
-    with pytest.raises(MissingEntryError, match=r"config:redis:later and .* are missing"):
-        unsharded()
-    config.set("config:redis:later:0", entry)
-    now += 1.01
-    with pytest.raises(MissingEntryError, match="config:redis:later:1 is missing"):
-        sharded("a")
-    with pytest.raises(MissingEntryError, match="config:redis:later is missing"):
-        unsharded()
-    config.mset({"config:redis:later:1": entry, "config:redis:later": entry})
-    now += 1.01
-    assert sharded("a")
-    assert unsharded()
-
-
-@pytest.mark.parametrize("broken", ["nonsense", '{"port": "x"}', None])
-def test_an_unsharded_connection_needs_only_its_own_entry(
-    server: LocalServer, config: redis.Redis, broken: str | None
-) -> None:
-    if broken is None:
-        config.set("config:shards:unique", "nonsense")
-    else:
-        config.set("config:redis:unique:3", broken)
-
-    @shardkit.redis_connection("unique")
-    def expected(conn: Any) -> bool:
-        return bool(conn.ping())
-
-    assert expected()
-    assert refused(lambda: shardkit.KeyShardedConnection("unique", 16)["a"])
-    assert shardkit.default_kit().client("unique").ping()
-
-
-def test_another_default_kit_does_not_know_the_counts_of_the_former(
-    server: LocalServer, config: redis.Redis
-) -> None:
-    book = shardkit.KeyShardedConnection("timelines", 8, placement="redis-in-action")
-    assert book["a"].ping()
-    unsaid = shardkit.KeyShardedConnection("timelines")
-    assert unsaid.shard_of("home:1") == book.shard_of("home:1")
-    shardkit.configure(f"redis://{server.address}")
-    with pytest.raises(MissingEntryError, match="use shards=8"):
-        unsaid.shard_of("home:1")
-    assert shardkit.KeyShardedConnection("timelines", 8).shard_of("home:1") == (
-        crc32(b"home:1") % 8
-    )
-    assert "another call says 'crc32'" in refused(lambda: book["a"])
-
-
-def test_parts_of_structures_are_served_by_the_count_that_they_say(
-    server: LocalServer, config: redis.Redis
-) -> None:
-    with shardkit.connect(f"redis://{server.address}") as kit:
-        assert kit.client("timelines", 3).ping()
-        assert kit.search("docs", component="timelines", parts=8).index("a", "some text") == 1
-        with pytest.raises(ShardCountError, match="config:redis:followers:4 is one too many"):
-            kit.score_ranges("f:1", component="followers", shards=4).page()
-        assert kit.score_ranges("f:1", component="followers", shards=16).page() == []
 
 
 def test_an_async_kit_logs_nothing_and_needs_no_load(

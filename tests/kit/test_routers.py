@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from link_helpers import FACES, listed, of, opened
 from test_pipelines import CALLS, Call, told
 
 import shardkit
-from shardkit import AsyncShardKit, CrossShardError, ShardKit, ShardMap, connect
+from shardkit import CrossShardError, ShardKit, ShardMap, connect
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -25,7 +24,6 @@ from shardkit.errors import (
     ShardCountError,
 )
 from shardkit.local import LocalServers
-from shardkit.testing import MemoryServers
 
 
 async def test_a_router_hands_out_redis_pys_client_of_the_owner(
@@ -64,19 +62,6 @@ def test_text_bytes_and_numbers_are_one_key(kit: ShardKit) -> None:
             router[wrong]
 
 
-def test_keys_are_grouped_by_shard_in_the_order_given(kit: ShardKit) -> None:
-    router = kit.key_sharded("many")
-    keys: list[Any] = [f"k{n}" for n in range(50)] + [7, b"bytes", "k0"]
-    groups = router.group(iter(keys))
-    assert sum(map(len, groups.values())) == len(keys)
-    for shard, group in groups.items():
-        assert group == [key for key in keys if router.shard_of(key) == shard]
-    assert router.group([]) == {}
-    assert router.group("k0") == {router.shard_of("k0"): ["k0"]}
-    with pytest.raises(InvalidArgumentError, match=r"keys=5\.5 are not keys"):
-        router.group(5.5)  # type: ignore[arg-type]
-
-
 def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:
     router = kit.id_pair_sharded("many", shards=16)
     client = router[9, 10]
@@ -98,26 +83,6 @@ def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:
     assert repr(router) == "IdPairShardedConnection('many', shards=16)"
 
 
-async def test_a_wrong_count_is_refused_by_whatever_the_router_does(
-    shard_map: ShardMap, kind: str
-) -> None:
-    async with opened(kind, shard_map) as face:
-        router: Any = face.kit.key_sharded("many", shards=8)  # nothing is looked at yet
-        for use in (
-            lambda: router["k"],
-            lambda: router.shard_of("k"),
-            lambda: router.group(["k"]),
-            lambda: len(router),
-            lambda: list(router),
-            lambda: router.client(0),
-            lambda: listed(router.scan_iter()),
-            lambda: router.pipeline().get("k").execute(),
-            lambda: router["k"] if face.blocks else router.load(),
-        ):
-            with pytest.raises(ShardCountError, match=r"'many' has 16 shards, but this call says"):
-                await of(use())
-
-
 def test_an_unsharded_component_is_routed_to_its_entry(kit: ShardKit) -> None:
     router = kit.key_sharded("one")
     assert len(router) == 1
@@ -133,14 +98,6 @@ def test_an_unsharded_component_is_routed_to_its_entry(kit: ShardKit) -> None:
         match=r"'one' has no shards .config:redis:one:0 is missing., but this call says 16",
     ):
         kit.key_sharded("one", shards=16)["a"]
-
-
-def test_a_component_with_both_is_routed_to_its_shards(kit: ShardKit) -> None:
-    router = kit.key_sharded("both")
-    assert len(router) == 4
-    assert kit.client("both") not in list(router)
-    with pytest.raises(MissingEntryError, match="config:redis:both:4 is missing"):
-        router.client(4)
 
 
 def test_routers_of_the_default_kit_are_made_by_their_names(shard_map: ShardMap) -> None:
@@ -203,52 +160,6 @@ async def test_scanning_all_shards_finds_every_key_once(
             assert await found(router, "o*", _type="list") == lists
 
 
-def test_databases_that_are_told_apart_by_more_than_an_address_are_all_scanned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SERVER_A", "redis://a:6379/0")
-    monkeypatch.setenv("SERVER_B", "redis://b/0")
-    here, there = ([["s1", 26379]], [["s2", 26379]])
-    shards = [
-        {"url": "${SERVER_A}"},
-        {"url": "${SERVER_B}"},
-        {"sentinel": {"service": "main", "sentinels": here}},
-        {"sentinel": {"service": "main", "sentinels": there}},
-        {"host": "b", "port": 6379, "db": 0},  # SERVER_B again
-        {"host": "b", "db": 1},
-        {"unix_socket_path": "/run/a"},
-        {"unix_socket_path": "/run/b"},
-    ]
-    memory = MemoryServers(map_of(c={"shards": shards}))
-    with shardkit.connect(memory.shard_map, connector=memory) as kit:
-        router = kit.key_sharded("c")
-        for number, client in enumerate(router):
-            client.incr("one" if number in (1, 4) else f"own {number}")
-        assert sorted(router.scan_iter()) == [b"one", *(b"own %d" % n for n in (0, 2, 3, 5, 6, 7))]
-
-
-def test_a_scan_goes_on_over_the_shards_that_there_were(
-    shard_map: ShardMap, servers: LocalServers
-) -> None:
-    with shardkit.connect(scanned(servers, 4)) as kit:
-        router = kit.key_sharded("scanned")
-        pipe = router.pipeline()
-        for n in range(200):
-            pipe.set(f"k{n}", n)
-        pipe.execute()
-        found = router.scan_iter()
-        keys = {next(found)}
-        kit.topology.source.shard_map = in_two(servers)
-        kit.topology.expire()
-        assert len(router) == 2
-        assert {*keys, *found} == {f"k{n}".encode() for n in range(200)}
-
-
-def in_two(servers: LocalServers) -> ShardMap:
-    shards = scanned(servers, 4).components["scanned"].shards[:2]
-    return map_of(scanned={"shards": [shard.fields for shard in shards]})
-
-
 SPLIT = {"mget", "mset", "delete", "unlink", "exists", "touch"}  # the router's own
 CONNECTIONS = {"eval", "execute_command"}
 
@@ -276,25 +187,6 @@ def test_commands_on_a_router_are_those_of_one_server(
             assert told(method, got) == told(method, expected), (method, args)
 
 
-def test_a_command_goes_to_the_shard_of_its_key(face: Face) -> None:
-    router = face.kit.key_sharded("many")
-    for n in range(50):
-        assert face.run(router.set(f"k{n}", n)) is True
-    held = face.run(router.mget([f"k{n}" for n in range(50)]))
-    assert held == [str(n).encode() for n in range(50)]
-    assert face.run(router.execute_command("OBJECT", "ENCODING", "k7")) == b"int"
-    assert face.run(router.sadd("{t}a", "x", "y")) == 2
-    assert face.run(router.sunionstore("{t}b", "{t}a", "{t}c")) == 2
-    assert face.run(router.bitfield("bits").set("u8", 0, 3).execute()) == [0]
-    assert face.run(router.blpop(["nothing"], timeout=0.01)) is None
-
-
-async def test_iterators_over_one_key_are_routed(kit: ShardKit, akit: AsyncShardKit) -> None:
-    kit.key_sharded("many").hset("h", mapping={f"f{n}": n for n in range(5_000)})
-    assert len(dict(kit.key_sharded("many").hscan_iter("h"))) == 5_000
-    assert len([pair async for pair in akit.key_sharded("many").hscan_iter("h")]) == 5_000
-
-
 def test_a_router_refuses_commands_that_belong_to_no_shard(face: Face) -> None:
     router: Any = face.kit.key_sharded("many")
     for call in (lambda: router.keys(), lambda: router.execute_command("PING")):
@@ -308,19 +200,6 @@ def test_a_router_refuses_commands_that_belong_to_no_shard(face: Face) -> None:
         router.flushall()
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         router.nonsense("a")
-
-
-async def test_an_awaiting_router_of_the_default_kit_reads_its_component_first(
-    shard_map: ShardMap, tmp_path: Path
-) -> None:
-    (tmp_path / "map.yaml").write_text(shard_map.to_yaml())
-    shardkit.configure(tmp_path / "map.yaml")
-    try:
-        router = shardkit.AsyncKeyShardedConnection("many")
-        assert await router.incr("n") == 1
-    finally:
-        await shardkit.default_kit().aclose()
-        shardkit.configure(None)
 
 
 @pytest.mark.parametrize("router", ["key_sharded", "id_pair_sharded"])
@@ -368,10 +247,3 @@ async def test_a_checking_kit_refuses_keys_of_other_shards(checking: Any, kind: 
         assert await of(face.kit.id_pair_sharded("many")[1, 2].set("b", 1))
     with connect(shard_map, **options) as kit:
         kit.sharded_connection("many")(lambda conn, key: conn.set("b", key))("a")
-
-
-def test_kits_check_no_keys_by_default(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kit.key_sharded("many")["a"].set("b", 1)
-    monkeypatch.setenv("SHARDKIT_CHECK_KEYS", "0")
-    with connect(kit.topology.source.shard_map) as other:  # type: ignore[attr-defined]
-        assert other.key_sharded("many")["a"].set("b", 1)

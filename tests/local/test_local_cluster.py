@@ -8,7 +8,7 @@ from faces import alive
 from local_helpers import eventually
 from redis.exceptions import AuthenticationError
 
-from shardkit.errors import InvalidArgumentError, LocalServerError
+from shardkit.errors import LocalServerError
 from shardkit.local import LocalCluster, LocalServer
 
 
@@ -108,8 +108,3 @@ def test_the_first_node_can_have_a_given_port() -> None:
         with pytest.raises(LocalServerError, match=f"{cluster.nodes[1].name} runs already"):
             cluster.start()
         assert [node.running for node in cluster.nodes] == [False, True, False]
-
-
-def test_a_cluster_has_at_least_one_master() -> None:
-    with pytest.raises(InvalidArgumentError, match="masters=0; give an integer, 1 to"):
-        LocalCluster(masters=0)

@@ -43,14 +43,6 @@ def test_entries_share_a_server_with_as_many_databases_as_they_need(
     }
 
 
-def test_replicas_copy_the_master_of_their_entry() -> None:
-    planned = plan("  unique: {entry: {host: a, db: 20, replicas: [{host: b}, {host: c}]}}")
-    master, *replicas = planned.servers.values()
-    assert [replica.replica_of for replica in replicas] == [master, master]
-    assert [replica.label for replica in replicas] == ["unique replica 0", "unique replica 1"]
-    assert [replica.databases for replica in replicas] == [21, 21]
-
-
 def test_entries_of_one_server_may_name_the_same_replica() -> None:
     planned = plan(
         "  a: {entry: {host: a, password: p, replicas: [{host: b}]}}\n"
@@ -92,22 +84,6 @@ def test_an_environment_in_which_every_name_has_a_value_lists_those_that_are_kno
     complete = CompleteEnvironment({"A": "known"})
     assert dict(complete) == {"A": "known"}
     assert (len(complete), complete["B"]) == (1, "local-B")
-
-
-def test_a_url_may_refer_to_the_environment() -> None:
-    shard_map = parse("  a: {entry: {url: 'rediss://app:${A}@${HOST}/3?socket_timeout=2'}}")
-    planned = ServerPlan(shard_map, {"A": "p@ss"})
-    [(address, server)] = planned.servers.items()
-    assert server.users.passwords == {"app": "p@ss"}
-    moved = planned.moved(shard_map, {address: 7001})
-    assert fields(moved.components["a"].entry) == {
-        "host": "127.0.0.1",
-        "port": 7001,
-        "db": 3,
-        "username": "app",
-        "password": "${A}",
-        "socket_timeout": 2,
-    }
 
 
 def test_a_url_that_cannot_be_read_without_the_environment_is_an_error() -> None:
@@ -152,20 +128,6 @@ def test_moved_entries_lose_their_place_and_tls_and_keep_the_rest() -> None:
     }
 
 
-def test_services_share_the_sentinels_that_both_name() -> None:
-    sentinels = "[[s1, 26379], [s2, 26379]]"
-    planned = plan(
-        f"  a: {{entry: {{sentinel: {{service: one, sentinels: {sentinels}}}}}}}\n"
-        f"  b: {{entry: {{sentinel: {{service: two, sentinels: {sentinels}}}}}}}\n"
-        f"  c: {{entry: {{sentinel: {{service: two, sentinels: {sentinels}}}, db: 30}}}}"
-    )
-    assert [service.name for service in planned.services.values()] == ["one", "two"]
-    assert len(planned.sentinels) == 2
-    assert all(len(sentinel.services) == 2 for sentinel in planned.sentinels.values())
-    two = next(service for service in planned.services.values() if service.name == "two")
-    assert [two.master.databases, two.replicas[0].databases] == [31, 31]
-
-
 @pytest.mark.parametrize(
     ("components", "message"),
     [
@@ -191,21 +153,3 @@ def test_services_share_the_sentinels_that_both_name() -> None:
 def test_a_server_cannot_be_two_things(components: str, message: str) -> None:
     with pytest.raises(LocalServerError, match=message):
         plan(components)
-
-
-def test_ports_that_hosts_can_share_and_one_host_cannot_are_an_error() -> None:
-    plan("  a: {shards: [{host: a, port: 1}, {host: a, port: 2}]}").check_ports()
-    planned = plan("  a: {shards: [{host: a}, {host: b}]}")
-    with pytest.raises(LocalServerError, match=r"a:0 \(a:6379\) and a:1 \(b:6379\) would share"):
-        planned.check_ports()
-
-
-def test_data_directories_are_named_after_the_maps_addresses() -> None:
-    planned = plan(
-        "  a: {shards: [{port: 7001}, {host: '::2'}, {unix_socket_path: ../run/b.sock}]}"
-    )
-    assert [server.folder for server in planned.servers.values()] == [
-        "127.0.0.1-7001",
-        "__2-6379",
-        "unix_.._run_b.sock",
-    ]

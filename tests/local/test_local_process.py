@@ -158,22 +158,6 @@ with LocalServers(shard_map, ports="free") as started:
     assert parent.process.wait() == 0
 
 
-def test_servers_outlive_the_thread_that_started_them(run: Any) -> None:
-    parent = run("""
-servers = []
-thread = threading.Thread(target=lambda: servers.append(LocalServer().start()))
-thread.start()
-thread.join()
-tell(servers)
-sys.stdin.readline()
-with servers[0].client() as client:
-    say(answered=client.ping())
-""")
-    parent.process.stdin.write("\n")
-    parent.process.stdin.flush()
-    assert parent.read() == {"answered": True}
-
-
 @pytest.mark.long(3)
 @pytest.mark.parametrize(
     "child",

@@ -74,10 +74,3 @@ def test_sentinels_know_each_other_and_all_replicas(binary: Path) -> None:
                 assert state["num-other-sentinels"] == 2
                 assert state["num-slaves"] == 2
                 client.sentinel_ckquorum("orders")  # raises if there is none
-
-
-def test_a_services_data_survives_stopping_and_starting(binary: Path, tmp_path: Path) -> None:
-    watched = LocalSentinel(sentinels=1, data_dir=tmp_path, binary=binary)
-    for attempt in range(2):
-        with watched, watched.sentinel().master_for("main") as client:
-            assert client.incr("visits") == attempt + 1

@@ -9,7 +9,7 @@ import pytest
 import redis
 from local_helpers import alive, all_end
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import AuthenticationError
 from redis.retry import Retry
 
 from shardkit.errors import LocalServerError
@@ -154,20 +154,6 @@ def test_a_password_is_asked_for(binary: Path) -> None:
             assert client.acl_whoami() == "default"
 
 
-def test_with_users_the_default_user_is_off(binary: Path) -> None:
-    with LocalServer(binary=binary, users={"app": "s3cret", "guest": ""}) as local:
-        with (
-            connect(local) as stranger,
-            pytest.raises(AuthenticationError, match="with the client already authenticated"),
-        ):
-            stranger.ping()
-        with connect(local, username="guest", password="") as guest:
-            assert guest.acl_whoami() == "guest"
-        fields = local.entry.fields
-        with connect(local, **fields) as friend:
-            assert friend.acl_whoami() == "app"
-
-
 def test_the_password_is_in_no_repr_no_argument_and_no_log() -> None:
     with LocalServer(password="s3cret-word") as local:
         assert "s3cret-word" not in repr(local) + repr(local.entry) + local.log(1000)
@@ -214,24 +200,6 @@ def test_a_file_that_is_no_program_is_an_error(tmp_path: Path) -> None:
         LocalServer(binary=tmp_path / "server").start()
 
 
-def test_a_server_that_does_not_answer_in_time_is_an_error_and_ends(tmp_path: Path) -> None:
-    sleeper = tmp_path / "server"
-    sleeper.write_text('#!/bin/sh\necho $$ > pid\necho "just a moment"\nexec sleep 100\n')
-    sleeper.chmod(0o755)
-    local = LocalServer(binary=sleeper, data_dir=tmp_path / "data")
-    with pytest.raises(LocalServerError, match="did not answer in time"):
-        local.start(timeout=0.3)
-    assert all_end([int((tmp_path / "data" / "pid").read_text())])
-
-
-def test_a_given_port_that_is_taken_is_an_error_that_names_it(binary: Path) -> None:
-    with LocalServer(binary=binary) as first:
-        second = LocalServer(binary=binary, port=first.port)
-        with pytest.raises(LocalServerError, match=f"port {first.port} of 127.0.0.1 is taken"):
-            second.start()
-        assert first.running
-
-
 def test_a_free_port_that_was_taken_meanwhile_is_given_up(
     binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,38 +238,8 @@ def test_a_server_that_does_not_come_back_is_stopped() -> None:
         assert all_end([pid])
 
 
-def test_a_replica_has_its_masters_data_and_users(binary: Path) -> None:
-    with LocalServer(binary=binary, users={"app": "s3cret"}) as master:
-        put(master, "greeting", "hello")
-        with LocalServer(replica_of=master) as replica:
-            assert value(replica, "greeting") == b"hello"
-            with replica.client() as client, pytest.raises(ResponseError, match="read only"):
-                client.set("greeting", "bye")
-            with master.client() as client:
-                client.set("greeting", "bye")
-                assert client.wait(1, 5000) == 1
-            assert value(replica, "greeting") == b"bye"
-
-
 def test_a_replica_without_its_master_fails_in_time(binary: Path) -> None:
     with LocalServer(binary=binary) as master:
         master.kill()
         with pytest.raises(LocalServerError, match="got no copy"):
             LocalServer(replica_of=master).start(timeout=0.3)
-
-
-def test_with_users_an_append_only_file_keeps_what_scripts_and_transactions_wrote(
-    binary: Path, tmp_path: Path
-) -> None:
-    server = LocalServer(
-        binary=binary, data_dir=tmp_path, users={"app": "pw"}, config={"appendonly": True}
-    )
-    with server, server.client() as client:
-        client.eval("redis.call('SET', 'script', 1) redis.call('SET', 'more', 2)", 0)
-        with client.pipeline(transaction=True) as pipe:
-            pipe.mset({"one": 1})
-            pipe.set("two", 2)
-            pipe.execute()
-    with server, server.client() as client:
-        assert sorted(client.scan_iter()) == [b"more", b"one", b"script", b"two"]
-        assert client.acl_whoami() == "app"

@@ -88,15 +88,6 @@ def test_a_map_runs_on_free_ports_and_its_entries_say_where(binary: Path) -> Non
     assert [(done, total) for _, done, total in seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_given_ports_are_the_maps() -> None:
-    ports = [free_port() for _ in range(2)]
-    shard_map = ShardMap.parse(
-        f"components: {{unique: {{shards: [{{port: {ports[0]}}}, {{port: {ports[1]}}}]}}}}"
-    )
-    with LocalServers(shard_map) as servers:
-        assert [server.port for server in servers.servers] == ports
-
-
 def test_given_ports_that_cannot_be_had_start_nothing() -> None:
     with pytest.raises(LocalServerError, match="would share port 6379"):
         LocalServers(ShardMap.parse(PLAIN))
@@ -106,21 +97,6 @@ def test_given_ports_that_cannot_be_had_start_nothing() -> None:
         with pytest.raises(LocalServerError, match=f"unique:1.*port {other.port} .* is taken"):
             servers.start()
         assert not any(server.running for server in servers.servers)
-
-
-def test_a_maps_data_survives_on_other_ports(binary: Path, tmp_path: Path) -> None:
-    shard_map = ShardMap.parse(PLAIN)
-    for attempt in range(2):
-        with LocalServers(shard_map, ports="free", data_dir=tmp_path, binary=binary) as servers:
-            for n, entry in enumerate(entries(servers.shard_map)):
-                with client(entry) as connected:
-                    assert connected.incr(f"entry {n}") == attempt + 1
-    assert sorted(folder.name for folder in tmp_path.iterdir()) == [
-        "a.internal-6379",
-        "b.internal-6379",
-        "c.internal-6379",
-        "config.internal-6379",
-    ]
 
 
 def test_a_production_map_can_be_tried_as_it_is(binary: Path) -> None:

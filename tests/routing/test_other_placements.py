@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -16,12 +15,8 @@ import shardkit
 from shardkit import ConfigError, ShardMap
 from shardkit.routing.others import (
     NAMES,
-    _envoy_murmur,
     described_rule,
-    envoy_points,
-    maglev_table,
     rule_of,
-    xxhash64,
 )
 from shardkit.routing.placement import placement, placement_of_all
 from shardkit.testing import MemoryServers
@@ -50,70 +45,6 @@ def test_keys_are_placed_where_the_program_places_them(program: str) -> None:
         assert [place(key.encode()) for key in expected] == list(expected.values())
         place_all = placement_of_all(rule(case), case["shards"])
         assert place_all(list(expected)) == list(expected.values())
-
-
-# Envoy cannot be asked without building it. These are the rings, tables and hashes that its own
-# tests have: ring_hash_lb_test.cc, maglev_lb_test.cc and hash_test.cc.
-ENVOY = [f"127.0.0.1:{port}" for port in range(90, 96)]
-RING = {
-    833437586790550860: 94,
-    928266305478181108: 92,
-    1033482794131418490: 90,
-    3551244743356806947: 95,
-    3851675632748031481: 93,
-    5583722120771150861: 91,
-    6311230543546372928: 91,
-    7700377290971790572: 93,
-    13144177310400110813: 95,
-    13444792449719432967: 92,
-    15516499411664133160: 94,
-    16117243373044804889: 90,
-}
-MURMUR_RING = {
-    1358027074129602068: 85,
-    4361834613929391114: 83,
-    7224494972555149682: 84,
-    7701421856454313576: 81,
-    8649315368077433379: 82,
-    8739448859063030639: 84,
-    9887544217113020895: 81,
-    10150910876324007731: 82,
-    15168472011420622455: 83,
-    15427156902705414897: 80,
-    16375050414328759093: 85,
-    17613279263364193813: 80,
-}
-
-
-def test_envoys_points_are_those_of_its_tests() -> None:
-    points = envoy_points(ENVOY, [1] * 6, 12, 8 * 1024 * 1024, xxhash64("envoy"))
-    assert {point: 90 + shard for point, shard in points} == RING
-    names = [f"127.0.0.1:{port}" for port in range(80, 86)]
-    points = envoy_points(names, [1] * 6, 12, 8 * 1024 * 1024, _envoy_murmur)
-    assert {point: 80 + shard for point, shard in points} == MURMUR_RING
-
-
-def test_envoys_maglev_tables_are_those_of_its_tests() -> None:
-    hash_ = xxhash64("envoy")
-    assert maglev_table(ENVOY, [1] * 6, 7, hash_) == [2, 4, 0, 1, 5, 0, 3]
-    hosts = [str(port) for port in range(90, 96)]
-    assert maglev_table(hosts, [1] * 6, 7, hash_) == [2, 5, 0, 3, 4, 1, 0]
-
-
-def test_envoys_hash_of_keys_is_that_of_its_tests() -> None:
-    assert [_envoy_murmur(key) for key in (b"foo", b"bar", b"foo\nbar", b"lyft")] == [
-        *(9631199822919835226, 11474628671133349555, 16306510975912980159, 12847078931730529320)
-    ]
-
-
-@pytest.mark.parametrize("options", [{}, {"lb": "maglev"}, {"hash": "murmur_hash_2"}])
-def test_envoys_placements_use_all_shards_by_weight(options: dict[str, Any]) -> None:
-    described = {"name": "envoy", "names": ENVOY[:3], "weights": [1, 2, 5], **options}
-    place = placement(rule_of(described), 3)
-    found = Counter(map(place, range(8000)))
-    assert found[0] < found[1] < found[2]
-    tagged = placement(rule_of({**described, "hash_tag": True}), 3)
-    assert tagged("a{b}") == place("b")
 
 
 NAMED = '{"names":["a","b"]'

@@ -45,12 +45,6 @@ def test_leading_zeros_do_not_change_a_part() -> None:
     assert part("010") == part("10") == part(10) == 2
 
 
-def test_thousands_of_digits_are_hashed() -> None:
-    part = partition("digits", 2000, 50)
-    assert part("9" * 4300) == int("9" * 4300) // 50
-    assert part("9" * 4301) == crc32(b"9" * 4301) % 80
-
-
 @pytest.mark.parametrize("value", [0, -1, True, None, 1.5, "12"])
 def test_totals_and_sizes_that_are_no_positive_integers_are_refused(value: object) -> None:
     with pytest.raises(InvalidArgumentError, match="total="):

@@ -260,18 +260,6 @@ def test_strings_keep_their_times_to_live_while_clients_change_them(kit: ShardKi
     assert names.mget([2, 3, 4]) == [b"2", None, b"other"]
 
 
-def test_records_keep_their_times_to_live_with_a_trained_codec(kit: ShardKit) -> None:
-    expected = records(kit)
-    due = 1000 * (round(time.time()) + 1000)
-    for n in range(0, 200, 2):
-        plain(kit, f"city:{n}").pexpireat(f"city:{n}", due)
-    conversion = expiring(CASES["records"][0])
-    assert copied(kit, conversion).passes == 2
-    hash_ = conversion.open(kit, "new")
-    assert hash_.hgetall() == expected
-    assert hash_.hpexpiretime(*range(200)) == [due, -1] * 100
-
-
 @pytest.mark.parametrize("case", ["set", "sorted set", "list", "hash"])
 def test_a_structure_expires_when_its_key_does(kit: ShardKit, case: str) -> None:
     conversion, write, read = CASES[case]

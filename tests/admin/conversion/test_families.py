@@ -30,11 +30,6 @@ def test_names_that_differ_in_variables_are_a_family(names: list[str], expected:
     assert texts(*names) == expected
 
 
-def test_keys_of_different_types_are_different_families() -> None:
-    found = families([(b"x:1", "set"), (b"x:2", "set"), (b"x:3", "hash"), (b"x:4", "hash")])
-    assert [(family.type, family.text) for family in found] == [("set", "x:<n>"), ("hash", "x:<n>")]
-
-
 def test_a_field_is_what_lies_between_the_literal_ends() -> None:
     pattern = Pattern("user:<n>:cart:<n>:items")
     assert pattern.field_of(b"user:7:cart:12:items") == b"7:cart:12"
@@ -49,12 +44,6 @@ def test_names_with_special_characters_match_themselves_only() -> None:
     assert pattern.glob == rb"a\[b\]\*:*"
     assert pattern.field_of(b"a[b]*:5") == b"5"
     assert pattern.field_of(b"ab:5") is None
-
-
-def test_bytes_that_are_no_text_are_kept() -> None:
-    [family] = families([(b"\xff:1", "string"), (b"\xff:2", "string")])
-    assert family.pattern is not None
-    assert family.pattern.field_of(b"\xff:9") == b"9"
 
 
 def test_an_unknown_variable_is_refused() -> None:

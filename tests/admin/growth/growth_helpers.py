@@ -22,7 +22,6 @@ from faces import PATIENCE, eventually
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.changes import CHANGES_KEY
 from shardkit.admin.growth import (
     Move,
     MovePlan,
@@ -37,7 +36,9 @@ from shardkit.admin.growth import (
 from shardkit.cli.app import app
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
-from shardkit.testing.simulation.linearizability import RecordedCall, Register, check_linearizable
+from shardkit.testing import RecordedCall, Register, check_linearizable
+
+CHANGES_KEY = "config:changes"
 
 # How long a call may take, on a machine that does much else.
 PATIENT = 3.0 * PATIENCE

@@ -15,9 +15,8 @@ from shardkit.admin.growth import moves
 from shardkit.admin.servers import ServerIdentity
 from shardkit.errors import GrowthError
 from shardkit.operations.steps import run_steps
-from shardkit.testing import Client, Protocol, SimulationFailure, simulate
+from shardkit.testing import Client, Protocol, Register, SimulationFailure, simulate
 from shardkit.testing.simulation.connections import SimulatedConnection, SimulatedConnector
-from shardkit.testing.simulation.linearizability import Register
 from shardkit.testing.simulation.processes import SimulatedProcess
 from shardkit.testing.simulation.protocol import is_outage
 

@@ -18,17 +18,13 @@ from growth_helpers import (
 )
 
 import shardkit
-from shardkit.admin import HotName
 from shardkit.admin.growth import (
     LoadReport,
-    PartLoad,
     apply_balance,
-    balance,
     measure_balance,
     plan_balance,
     plan_move,
     reverse_move,
-    with_operations,
 )
 from shardkit.admin.growth.balance import Unit, place
 from shardkit.errors import GrowthError, InvalidArgumentError
@@ -298,40 +294,3 @@ def test_no_plan_moves_fewer_bytes() -> None:
             assert placed.exact
             assert placed.size == pytest.approx(known)
     assert fitting > 30
-
-
-def test_many_shards_are_spread_over_many_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance, "_WORK", 1)
-    units = [Unit(0, 1.0, 1.0) for _ in range(128)]
-    placed = place(units, [float("inf")] * 8, [128] * 8, 0.1)
-    assert placed.fits
-    assert 15 <= 128 - len(placed.moves) <= 17
-    assert max(Counter(server for _, server in placed.moves).values()) <= 17
-
-
-def test_lines_of_monitor_are_read() -> None:
-    seen: Counter[tuple[int, bytes]] = Counter()
-    for line in (
-        rb'1700000000.000001 [3 127.0.0.1:5000] "MSET" "a\x00\n" "v" "b\"[0 lua] " "v"',
-        b'1700000000.000001 [3 lua] "GET" "a"',
-        b'1700000000.000001 [12 unix:/s] "get" "a"',
-        b'1700000000.000001 [3 [::1]:5000] "PING"',
-        b'1700000000.000001 [3 127.0.0.1:1] "NOSUCH" "a"',
-        b'1700000000.000001 [3 127.0.0.1:1] "GET" "config:epoch"',
-        b"OK",
-    ):
-        balance._count(line, seen)
-    assert seen == {(3, b"a\0\n"): 1, (3, b'b"[0 lua] '): 1, (12, b"a"): 1}
-
-
-def test_rates_of_clients_leave_no_part_out() -> None:
-    parts = tuple(PartLoad("key", b"ann", (f"users:{n}",), 40.0, 1) for n in (0, 1))
-    hot = {
-        "key": [HotName("users", "ann", 9.0, 0.0, 0.5, 0.0), HotName("users", "new", 2.0, 0, 0, 0)]
-    }
-    found = with_operations(LoadReport((), (), parts), {}, hot).parts
-    assert [(part.name, part.shards, part.operations) for part in found] == [
-        (b"ann", ("users:0",), 9.0),
-        (b"ann", ("users:1",), None),
-        (b"new", ("users",), 2.0),
-    ]

@@ -13,7 +13,7 @@ from faces import eventually
 from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
 from redis.client import Pipeline
 
-from shardkit.admin import backup, changes
+from shardkit.admin import backup, changes, delete_data, last_known, remove
 from shardkit.admin.changes import (
     Change,
     begin,
@@ -33,7 +33,6 @@ from shardkit.admin.growth import (
     shard_move,
     start_split,
 )
-from shardkit.admin.retire import delete_data, last_known, remove
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
 

@@ -206,21 +206,6 @@ def test_a_failover_that_is_killed_leaves_no_master_that_asks_for_fewer_replicas
     assert not fleet.config.exists("config:growth:least")
 
 
-def test_a_replica_without_its_master_for_long_takes_over_only_if_that_is_asked_for(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b, _ = fleet.replicated(1)
-    a.kill()
-    with b.client() as client:
-        while client.info("replication").get("master_link_down_since_seconds", -1) < 1:
-            time.sleep(0.05)
-    monkeypatch.setattr("shardkit.admin.growth.failover.MOST_DOWN", 0)
-    with pytest.raises(GrowthError, match="has had no link to it for"):
-        fail_over(fleet.config, "users:0")
-    assert fleet.masters() == [fleet.name(0)] * 2
-    assert str(fail_over(fleet.config, "users:0", force=True).target) == fleet.name(1)
-
-
 def refuse_clients(server: LocalServer, admin: redis.Redis) -> None:
     admin.config_set("maxclients", len(admin.client_list()))
 

@@ -22,7 +22,7 @@ from growth_helpers import (
 from redis.client import Pipeline
 
 import shardkit
-from shardkit.admin import changes, growth
+from shardkit.admin import changes
 from shardkit.admin.growth import (
     Move,
     abort_move,
@@ -32,8 +32,6 @@ from shardkit.admin.growth import (
     resume_move,
     reverse_move,
     servers as growth_servers,
-    shard_move,
-    verify_move,
 )
 from shardkit.admin.growth.journal import Lease
 from shardkit.cli.app import app
@@ -41,25 +39,6 @@ from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
 
 ENDED = "Another process may have taken over"
-
-
-def asleep_at(
-    monkeypatch: pytest.MonkeyPatch,
-    fleet: Fleet,
-    owner: Any,
-    moment: str,
-    meanwhile: Callable[[], object],
-) -> None:
-    """Have a mover be stopped when it first calls a function, until others have done something."""
-    go_on = getattr(owner, moment)
-
-    def asleep(*args: object, **options: object) -> object:
-        monkeypatch.setattr(owner, moment, go_on)
-        fleet.config.delete("config:growth:lease")
-        meanwhile()
-        return go_on(*args, **options)
-
-    monkeypatch.setattr(owner, moment, asleep)
 
 
 def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,24 +137,6 @@ def order_and_die(
         raise Killed
 
 
-def test_an_abort_ends_a_handover_before_it_empties_the_target(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small(fleet)
-    order = Lease.order
-    monkeypatch.setattr(Lease, "order", order_and_die)
-    with pytest.raises(Killed):
-        fleet.move_server(hold=PATIENT)
-
-    def late(lease: Lease, client: Any, *command: Any) -> None:
-        eventually(lambda: replication(fleet.servers[1])["role"] == "master", 2)
-        order(lease, client, *command)
-
-    monkeypatch.setattr(Lease, "order", late)
-    assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
-    assert masters_write(fleet)
-
-
 def test_a_failover_ends_another_ones_handover(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,68 +203,3 @@ def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: o
     assert shown.exit_code == 1
     assert f"{key} does not describe a move" in shown.stderr
     assert "users:2" in shown.stdout
-
-
-def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, _ = fleet.servers
-    small(fleet)
-    fleet.replicated(1, 2)
-    a.kill()
-    asleep_at(
-        monkeypatch,
-        fleet,
-        growth_servers,
-        "take_writes_alone",
-        lambda: fail_over(fleet.config, "users:0", fleet.name(2)),
-    )
-    with pytest.raises(GrowthError, match=ENDED):
-        fail_over(fleet.config, "users:0", fleet.name(1))
-    assert fleet.masters() == [fleet.name(2)] * 2
-    with b.client() as client:
-        assert client.info("replication")["role"] == "slave"
-    assert masters_write(fleet)
-
-
-def test_a_verification_keeps_a_new_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    small(fleet)
-    fleet.move_shard()
-    with monkeypatch.context() as patched:
-        asleep_at(
-            patched,
-            fleet,
-            shard_move.ShardMover,
-            "verify",
-            lambda: reverse_move(fleet.config, "users:1", hold=PATIENT),
-        )
-        assert verify_move(fleet.config, "users:1").target == fleet.name(1)
-    assert [each.target for each in moves(fleet.config)] == [fleet.name(0)]
-    fleet.move_server(to=2, hold=PATIENT)
-    written = fleet.config.hgetall("config:changes")
-    fleet.config.set("config:growth:lease", "somebody")
-    assert verify_move(fleet.config, fleet.name(0)).phase == "done", "it finds what it finds"
-    assert fleet.config.hgetall("config:changes") == written
-
-
-@pytest.mark.parametrize("is_config", [False, True], ids=["new server", "config server"])
-def test_the_server_that_dies_during_an_order_is_named(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_config: bool
-) -> None:
-    small(fleet)
-    failed = fleet.config_server if is_config else fleet.servers[1]
-    order = Lease.order
-
-    def dies(lease: Lease, client: Any, *command: Any) -> None:
-        def check(*args: Any) -> None:  # between WATCH and EXEC
-            failed.kill()
-            monkeypatch.undo()
-            if is_config:
-                lease.check()
-
-        monkeypatch.setattr(Lease, "check", check)
-        order(lease, client, *command)
-
-    monkeypatch.setattr(Lease, "order", dies)
-    said = f"^{fleet.name(1)} is not yet attached to users:0: {failed.address} cannot be used: "
-    said += f"(?s:.*), and then again: shardkit replicas attach {fleet.name(1)} --to users:0"
-    with pytest.raises(GrowthError, match=said):
-        growth.attach_replica(fleet.config, fleet.name(1), "users:0")

@@ -38,10 +38,12 @@ from shardkit.admin.growth.shard_copy import DatabaseCopy
 from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.errors import ConfigError, GrowthError, MissedChangesError
 from shardkit.network.connections import clients, databases
-from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.testing import Client, simulate
 from shardkit.testing.fakes.fakeredis_private import writes
 from shardkit.testing.simulation.servers import SimulatedServer
+
+FENCE_KEY = "config:fence"
 
 SPLIT_KEYS = "b", "m"  # on shards 1 and 0 of two, both on shard 2 of three
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 1)

@@ -23,7 +23,8 @@ from shardkit.admin.growth.shard_copy import (
 )
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import FENCE_KEY
+
+FENCE_KEY = "config:fence"
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from growth_helpers import (
 import shardkit
 from shardkit.admin.growth import fail_over
 from shardkit.local import LocalSentinel, LocalServer
-from shardkit.testing.simulation.linearizability import Register, check_linearizable
+from shardkit.testing import Register, check_linearizable
 
 KILLS = int(os.environ.get("KILLS", "1"))
 LASTING = {**FAST, "appendonly": True, "appendfsync": "always"}

@@ -11,12 +11,9 @@ from growth_helpers import FAST, Fleet, follow, killed_at
 import shardkit
 from shardkit.admin.growth import (
     abort_move,
-    attach_replica,
-    detach_replica,
     fail_over,
     moves,
     plan_move,
-    replica_tree,
     servers as growth_servers,
     start_move,
 )
@@ -78,28 +75,6 @@ def test_failover_repoints_every_name_of_the_master(fleet: Fleet, crashed: bool)
     assert done.shards == ("a", "b")
     assert addresses(fleet) == {"a": f"{fleet.name(1)}/1", "b": f"{fleet.name(1)}/2"}
     assert write_and_read(fleet, "new") == [None, None]
-
-
-def test_a_server_may_be_named_otherwise_than_in_entries(fleet: Fleet) -> None:
-    fleet.push(0)
-    other_name = f"localhost:{fleet.servers[0].port}"
-    replica = f"localhost:{fleet.servers[1].port}"
-    attached = attach_replica(fleet.config, fleet.name(1), other_name)
-    assert attached.named
-    assert attach_replica(fleet.config, replica, fleet.name(0)).epoch == attached.epoch
-    with pytest.raises(GrowthError, match=f"entries name {other_name} as a master"):
-        attach_replica(fleet.config, other_name, fleet.name(1))
-    with pytest.raises(GrowthError, match=f"entries name {other_name} as a master"):
-        detach_replica(fleet.config, other_name)
-    assert fail_over(fleet.config, other_name).shards == ("users:0", "users:1")
-    assert fleet.masters() == [fleet.name(1)] * 2
-    assert detach_replica(fleet.config, other_name).named is False
-    assert not read_components(fleet.config)["users"].shards[0].replicas
-
-
-def test_the_replica_tree_has_a_server_with_two_names_once(fleet: Fleet) -> None:
-    two_names(fleet, {"a": 1, "b": 2})
-    assert len(replica_tree(read_components(fleet.config).values())) == 1
 
 
 def test_an_entry_with_a_unix_socket_stops_a_move(fleet: Fleet, tmp_path: Path) -> None:

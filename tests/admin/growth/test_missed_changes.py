@@ -20,7 +20,8 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.shard_copy import KeyCapture
 from shardkit.errors import GrowthError
-from shardkit.network.connections.databases import FENCE_KEY
+
+FENCE_KEY = "config:fence"
 
 SETTING = "notify-keyspace-events"
 

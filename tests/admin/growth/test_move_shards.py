@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -22,7 +21,6 @@ import pytest
 import redis
 from faces import eventually, faced
 from growth_helpers import (
-    FAST,
     LET_GO,
     PATIENT,
     Fleet,
@@ -42,6 +40,7 @@ from growth_helpers import (
 from secure_server import SecureServer, TlsProxy
 
 import shardkit
+from shardkit import Entry
 from shardkit.admin.growth import (
     abort_move,
     certificate,
@@ -55,17 +54,16 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.certificate import compare, differing
-from shardkit.admin.growth.exchange import connections_to, strays
+from shardkit.admin.growth.exchange import strays
 from shardkit.admin.growth.gate import fence_value
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import connected_to
 from shardkit.admin.growth.shard_copy import copy_libraries
-from shardkit.config.entry import Entry
-from shardkit.config.read_from import in_use
 from shardkit.errors import GrowthError, InvalidArgumentError
-from shardkit.local import LocalServer
 from shardkit.local.server import free_port
-from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING
+from shardkit.network.connections.databases import READING, WAITING
+
+FENCE_KEY = "config:fence"
 
 
 @on_redis_too
@@ -185,38 +183,6 @@ def test_readers_never_wait_for_a_move_of_a_shard(
                 assert fleet.masters() == [fleet.name(0), fleet.name(1)]
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("end", [start_move, None])
-def test_checks_end_with_a_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, end: Any) -> None:
-    small(fleet)
-    gc.collect()
-    before = set(in_use.any)
-    with shardkit.connect(fleet.url) as kit:
-        router, seen = kit.key_sharded("users"), []
-        client: Any = kit.client("users", 1)
-
-        def while_held(*args: object) -> object:
-            assert client.get("unknown") is None
-            assert router.mget(["k1", "k2"]) == [b"1", b"2"]
-            seen.append(in_use.any - before)
-            if end is None:
-                raise GrowthError("it is not to be", "abort it")
-            return differing(*args)
-
-        monkeypatch.setattr(shard_move, "_ATTEMPTS", 1)
-        monkeypatch.setattr(shard_move, "differing", while_held)
-        try:
-            fleet.move_shard()
-        except GrowthError:
-            abort_move(fleet.config, "users:1")
-        assert seen[0]
-        give_up = time.monotonic() + 20
-        while in_use.any - before:  # as soon as the last entries have been read
-            assert time.monotonic() < give_up
-            assert router.mget(["k1", "k2"]) == [b"1", b"2"]
-            gc.collect()
-            time.sleep(0.01)
 
 
 # Where a mover can be killed: what it calls next, and whether its move is decided by then.
@@ -515,15 +481,6 @@ def test_operators_that_are_stopped_while_they_connect_hold_up_no_move(fleet: Fl
         assert fleet.move_shard().phase == "done"
 
 
-def test_a_connection_without_a_name_is_one_of_the_database_it_is_in() -> None:
-    class Server:
-        def client_list(self) -> list[dict[str, str]]:
-            return [{"id": "1", "db": "2", "flags": "N", "cmd": "get"}]
-
-    assert [each["name"] for each in connections_to(Server(), [2])] == [""]
-    assert connections_to(Server(), [1]) == []
-
-
 def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -614,66 +571,6 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
     with pytest.raises(GrowthError, match=r"cannot be used .*; correct that: nothing has changed"):
         fleet.move_shard()
     assert moves(fleet.config) == []
-
-
-@pytest.fixture
-def saving(fleet: Fleet) -> Iterator[redis.Redis]:
-    """A client of the fleet's first server, whose directory can be set."""
-    settings = {**FAST, "enable-protected-configs": "yes"}
-    with LocalServer(config=settings) as server, server.client() as client:
-        fleet.servers[0] = server
-        small(fleet)
-        yield client
-        client.config_set("save", "")
-
-
-def save(client: redis.Redis, state: str) -> None:
-    client.bgsave()
-    while client.info("persistence")["rdb_last_bgsave_status"] != state:
-        time.sleep(0.01)
-
-
-def fill_disk(client: redis.Redis, directory: Path) -> None:
-    """Have a server refuse writes because it cannot save them."""
-    directory.mkdir()
-    client.config_set("dir", str(directory))
-    directory.rmdir()
-    client.config_set("save", "3600 1")
-    save(client, "err")
-
-
-def test_a_full_disk_of_the_source_stops_a_move_of_shards(
-    fleet: Fleet, saving: redis.Redis, tmp_path: Path
-) -> None:
-    with killed_at((gate, "close_for")):
-        fleet.move_shard()
-    fill_disk(saving, tmp_path / "disk")
-    why = "the server cannot save its data to disk, and so refuses writes"
-    said = (
-        f"^the move of users:1 from {fleet.name(0)} to {fleet.name(1)} stopped in phase begun: "
-        f"{why}; look at its log and its disk, and then resume it: shardkit move resume users:1"
-    )
-    with pytest.raises(GrowthError, match=said):
-        resume_move(fleet.config, "users:1", hold=PATIENT)
-    plan = plan_move(fleet.config, ["users:0"], fleet.name(1))
-    assert plan.problems == (f"{fleet.name(0)} cannot be used ({why})",)
-    saving.config_set("dir", str(tmp_path))
-    save(saving, "ok")
-    assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
-    assert still_there(fleet)
-
-
-def test_a_server_with_a_full_disk_is_moved_once_it_takes_writes(
-    fleet: Fleet, saving: redis.Redis, tmp_path: Path
-) -> None:
-    fill_disk(saving, tmp_path / "disk")
-    with pytest.raises(GrowthError, match="the server cannot save its data to disk, and so ref"):
-        fleet.move_server()
-    saving.config_set("stop-writes-on-bgsave-error", "no")
-    assert fleet.move_server(hold=PATIENT).phase == "done"
-    assert still_there(fleet)
-    with shardkit.connect(fleet.url) as kit:
-        assert kit.client("users", 1).set("k", 1)  # type: ignore[union-attr]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -941,17 +838,3 @@ def test_fields_of_large_hashes_expire_when_they_did_before(fleet: Fleet) -> Non
         assert new.execute_command(*asked) == before
         commands = [each["command"] for each in new.slowlog_get(100_000)]
         assert not any(each.startswith(b"RESTORE large") for each in commands)
-
-
-def test_a_plan_names_what_holds_its_server(fleet: Fleet) -> None:
-    small(fleet)
-    with fleet.servers[0].client(db=2) as old:
-        try:
-            for n in range(500):
-                old.execute_command("VADD", "near", "FP32", os.urandom(4000), f"e{n}", "NOQUANT")
-        except redis.ResponseError:
-            pytest.skip("the server has no vector sets")
-    [note] = fleet.plan(True).notes
-    assert re.search(
-        r"near \(vectorset, [\d,]+ bytes\) is copied whole: .* for about 0.0\d s", note
-    )

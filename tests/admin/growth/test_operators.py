@@ -30,10 +30,12 @@ from faces import eventually
 from growth_helpers import FAILURES, FAST, Fleet, filled, follow, replication, there
 
 import shardkit
-from shardkit.admin.changes import CHANGES_KEY, open_changes, text_of
+from shardkit.admin.changes import open_changes, text_of
 from shardkit.admin.growth.exchange import strays
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
+
+CHANGES_KEY = "config:changes"
 
 SECONDS = float(os.environ.get("OPERATORS_SECONDS", "8"))
 SEED = int(os.environ.get("OPERATORS_SEED") or random.randrange(1_000_000))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shardkit import Entry, ShardMap
-from shardkit.admin.growth.relocation import ServerAddress, address_of, at_server, relocated
+from shardkit import ShardMap
+from shardkit.admin.growth.relocation import ServerAddress, at_server, relocated
 from shardkit.errors import ConfigError, InvalidArgumentError
 
 NEW = ServerAddress("::1", 7001)
@@ -29,12 +29,6 @@ def test_a_url_keeps_everything_but_its_server(url: str, there: str) -> None:
         "url": there,
         "read_from": "replica",
     }
-
-
-def test_host_and_port_are_replaced_where_there_is_no_url() -> None:
-    fields = {"host": "old", "port": 1, "db": 4}
-    assert at_server(fields, NEW, "data") == {"host": "::1", "port": 7001, "db": 4}
-    assert fields["host"] == "old"
 
 
 def test_a_url_that_is_a_reference_cannot_name_another_server() -> None:
@@ -64,36 +58,7 @@ def test_a_replica_that_takes_over_brings_its_zone_and_leaves_the_others_as_they
     assert relocated(components, new, old, eq, keep_source=True) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("a.internal", ("a.internal", 6379)),
-        ("a.internal:1", ("a.internal", 1)),
-        ("[::1]", ("::1", 6379)),
-        ("[::1]:65535", ("::1", 65535)),
-    ],
-)
-def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
-    assert ServerAddress.parse(text) == address
-    assert ServerAddress.parse(str(ServerAddress(*address))) == address
-
-
 @pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a:b", "::1", "redis://a:1", "a b", "a/1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{text!r} is not a server; specify"):
         ServerAddress.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("fields", "address"),
-    [
-        ({"port": 1}, ("localhost", 1)),
-        ({"url": "redis://a:1/4"}, ("a", 1)),
-        ({"unix_socket_path": "/run/redis.sock"}, None),
-        ({"sentinel": {"service": "main", "sentinels": [["a", 1]]}}, None),
-        ({"host": "${HOST}", "port": 1}, None),
-        ({"url": "redis://a:${PORT}/4"}, None),
-    ],
-)
-def test_an_entry_has_a_server(fields: dict[str, Any], address: tuple[str, int] | None) -> None:
-    assert address_of(Entry(fields, "data")) == address

@@ -11,7 +11,6 @@ from growth_helpers import PATIENT, Fleet, follow, killed_at, small, still_there
 
 import shardkit
 from shardkit.admin import push
-from shardkit.admin.changes import CHANGES_KEY
 from shardkit.admin.growth import (
     end_change,
     move as server_move,
@@ -26,6 +25,8 @@ from shardkit.admin.growth import (
 )
 from shardkit.config.store import pull
 from shardkit.errors import GrowthError, PushRefusedError
+
+CHANGES_KEY = "config:changes"
 
 USERS = "users"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib import import_module
-from operator import eq
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,17 +18,13 @@ from shardkit.admin.growth import (
     ReplicaNode,
     VerifiedReplica,
     attach_replica,
-    attachment,
     detach_replica,
-    exchange,
     plan_move,
     replica_tree,
     servers as growth_servers,
     verify_replica,
     verify_replicas,
 )
-from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import KnownServers
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
@@ -189,37 +183,6 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     }  # fmt: skip
 
 
-# Servers that are named by references only, or are seen to by others.
-ELSEWHERE = ShardMap.parse("""
-components:
-  far: {entry: {host: "${HOST}", port: 1, replicas: [{host: "${REPLICA}"}, {host: near, port: 1}]}}
-  nodes: {entry: {host: node, cluster: true}}
-  own: {entry: {host: near, port: 2, replicas: [{port: 3}, {host: "${REPLICA}"}, {port: 4}]}}
-""").components
-
-
-def test_entries_name_servers_by_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth_servers, "role_at", Mock(side_effect=redis.ConnectionError("away")))
-    near = ServerAddress("near", 2)
-    for port in (3, 4):
-        replica = ServerAddress("near", port)
-        found = attachment._followed(ELSEWHERE, f"near:{port}")
-        assert found == (replica, (ELSEWHERE["own"].entry, "config:redis:own"))
-        assert attachment._followed_by(ELSEWHERE, replica, eq)[0] == near
-    with pytest.raises(InvalidArgumentError, match="near:1 is neither a shard nor a master that"):
-        attachment._followed(ELSEWHERE, "near:1")
-    with pytest.raises(InvalidArgumentError, match="near:1 follows no server that entries name"):
-        attachment._followed_by(ELSEWHERE, ServerAddress("near", 1), eq)
-    servers = KnownServers(ELSEWHERE.values())
-    assert servers.replicas_of(near) == [ServerAddress("near", n) for n in (3, 4)]
-
-
-def test_servers_that_are_named_by_references_only_are_not_asked() -> None:
-    far = [ELSEWHERE["far"], ELSEWHERE["nodes"]]
-    assert replica_tree(far) == []
-    assert verify_replicas(far, timeout=0.1) == {}
-
-
 @pytest.mark.parametrize(("described", "database"), [({}, 0), ({"db": 3}, 3)])
 def test_a_replica_is_verified_in_the_database_of_its_entry(
     monkeypatch: pytest.MonkeyPatch, described: dict[str, int], database: int
@@ -231,29 +194,6 @@ def test_a_replica_is_verified_in_the_database_of_its_entry(
     [answer] = verify_replicas(ShardMap.parse(text).components.values()).values()
     assert isinstance(answer, redis.ConnectionError)
     assert asked.call_args.kwargs == {"database": database}
-
-
-def test_clients_delay_a_detach(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
-    monkeypatch.setattr(exchange, "time", clock)
-    with own_server.client() as client, own_server.client(client_name="batch"):
-        client.client_setname("shardkit:operator@test/1")
-        exchange.wait_until_left(client, 3)
-        assert slept == []
-        with own_server.client(client_name="shardkit:batch") as reader:
-            reader.ping()
-            exchange.wait_until_left(client, 3)
-            assert len(slept) == 3
-
-            def leave(seconds: float) -> None:
-                slept.append(seconds)
-                reader.close()
-
-            slept.clear()
-            clock.sleep = leave
-            exchange.wait_until_left(client, 3)
-            assert 0 < len(slept) < 3
 
 
 def test_a_node_of_a_cluster_is_neither_moved_nor_replicated(fleet: Fleet) -> None:

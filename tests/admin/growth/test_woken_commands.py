@@ -28,13 +28,15 @@ from redis.connection import AbstractConnection
 
 import shardkit
 from shardkit import ShardKit
-from shardkit.admin.changes import CHANGES_KEY, now_of, open_changes, text_of
+from shardkit.admin.changes import now_of, open_changes, text_of
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.growth import attach_replica, moves
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 from shardkit.network.connections.connection import TcpConnection
 from shardkit.structures.layouts import replan
+
+CHANGES_KEY = "config:changes"
 
 ALL = os.environ.get("CASES") == "all"
 HOME = str(Path(shardkit.__file__).parent)

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 import shardkit
-from shardkit import ShardKit
-from shardkit.cli.demo.command import laptop_map
-from shardkit.config.store import push
+from shardkit import ShardKit, ShardMap
+from shardkit.admin import push
 from shardkit.local import LocalServers
 
 
 @pytest.fixture(scope="package")
 def laptop() -> Iterator[LocalServers]:
     """The servers of the laptop map, on free ports."""
-    with LocalServers(laptop_map(), ports="free") as servers:
+    with LocalServers(ShardMap.load("configs/local.yaml"), ports="free") as servers:
         yield servers
 
 
@@ -28,7 +27,7 @@ def url(laptop: LocalServers) -> str:
             client.flushall()
     assert laptop.config_server is not None
     with laptop.config_server.client() as client:
-        push(client, laptop.shard_map)
+        push(client, laptop.shard_map, check=False)
     return f"redis://{laptop.config_server.address}/0"
 
 

@@ -72,23 +72,6 @@ def test_without_arguments_the_sample_is_counted_as_awk_says(tmp_path: Path) -> 
     assert found["visitor"]["address"] in {"192.0.2.250", "198.51.100.251", "2001:db8:b07::1"}
 
 
-def test_people_get_tables(log: Path) -> None:
-    result = run("--log", str(log))
-    assert result.exception is None
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith(f"{log}: 2,000 lines in ")
-    assert "malformed and not counted:" in lines[1]
-    heads = [line.split()[0] for line in lines if line and not line.startswith(" ")]
-    assert [head for head in heads if head in ("day", "shard", "memory", "visitor")] == [
-        *("day", "shard", "memory", "visitor"),
-        "shard",  # of the visitor
-    ]
-    for day, (hits, visitors) in awk_figures(log).items():
-        [row] = [line.split() for line in lines if line.startswith(day)]
-        assert (row[1], row[-1]) == (f"{hits:,}", f"{visitors:,}")
-    assert all(line == line.rstrip() for line in lines)
-
-
 def test_every_way_of_giving_a_log_gives_the_same_figures(url: str, log: Path) -> None:
     text = log.read_bytes()
     compressed = log.with_suffix(".bin")
@@ -107,11 +90,6 @@ def test_a_second_run_adds_hits_and_counts_no_visitor_twice(url: str, log: Path)
     once = figures(document("-c", url, "--log", str(log)))
     twice = figures(document("-c", url, "--log", str(log)))
     assert twice == {day: (2 * hits, visitors) for day, (hits, visitors) in once.items()}
-
-
-def test_the_first_day_is_planned_for_as_told(url: str, log: Path) -> None:
-    found = document("-c", url, "--log", str(log), "--first-day", "1000000")
-    assert (found["days"][0]["planned"], found["days"][0]["parts"]) == (2_097_152, 5_120)
 
 
 def test_more_visitors_than_planned_are_remarked_upon(url: str, log: Path) -> None:
@@ -182,18 +160,6 @@ def test_malformed_lines_are_shown_so_that_no_terminal_obeys_them(url: str) -> N
     assert len(result.stdout.splitlines()) == 8  # and no tables
     few = run("-c", url, "--log", "-", stdin=b"odd\n").stdout.splitlines()
     assert few[1:] == ["1 line is malformed and not counted:", "  line 1: odd"]
-
-
-def test_an_agent_is_shown_so_that_no_terminal_obeys_it(url: str) -> None:
-    text = b'192.0.2.1 - - [03/Mar/2025:12:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "\x1b[31m\xff"\n'
-    result = run("-c", url, "--log", "-", stdin=text)
-    assert r"192.0.2.1 \x1b[31m\xff" in result.stdout
-    assert "\x1b" not in result.stdout
-
-
-def test_an_empty_log_has_no_figures(url: str) -> None:
-    found = document("-c", url, "--log", "-", stdin=b"")
-    assert (found["lines"], found["days"], found["memory"], found["visitor"]) == (0, [], None, None)
 
 
 def test_a_damaged_log_is_counted_as_far_as_it_goes(url: str, log: Path) -> None:

@@ -17,9 +17,6 @@ from click.testing import CliRunner
 from httpx import ASGITransport, AsyncClient
 
 from shardkit.cli.app import app as command_line
-from shardkit.cli.demo.command import laptop_map
-from shardkit.config.store import push
-from shardkit.local import LocalServers
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "timeline_app"
 
@@ -73,32 +70,6 @@ async def test_a_post_reaches_a_follower_and_leaves_with_the_author(web: AsyncCl
     assert messages(await web.get(f"/users/{ada}/home")) == []
 
 
-async def test_pages_follow_one_another_by_their_links(web: AsyncClient) -> None:
-    ada, alan = await user(web, "ada"), await user(web, "alan")
-    await web.put(f"/users/{ada}/following/{alan}")
-    for n in range(7):
-        await web.post(f"/users/{alan}/statuses", json={"message": str(n)})
-    for start in (f"/users/{ada}/home?limit=3", "/users/ALAN?limit=3"):
-        found, link = [], start
-        while link:
-            answer = await web.get(link)
-            found.append(messages(answer))
-            link = answer.json()["next"]
-        assert [message for page in found for message in page] == list("6543210")
-        assert all(len(page) == 3 for page in found[:2])
-
-
-async def test_a_profile_counts(web: AsyncClient) -> None:
-    ada, alan = await user(web, "ada"), await user(web, "alan")
-    await web.put(f"/users/{ada}/following/{alan}")
-    status = (await web.post(f"/users/{alan}/statuses", json={"message": "Hello"})).json()["id"]
-    found = (await web.get("/users/alan")).json()["user"]
-    assert (found["followers"], found["following"], found["posts"]) == (1, 0, 1)
-    assert (await web.delete(f"/users/{ada}/statuses/{status}")).status_code == 404  # not hers
-    assert (await web.delete(f"/users/{alan}/statuses/{status}")).status_code == 204
-    assert (await web.get("/users/alan")).json()["user"]["posts"] == 0
-
-
 async def test_the_rest_of_the_followers_is_reached_by_a_worker(
     app: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,21 +102,3 @@ async def test_invalid_requests_are_answered_with_the_reason(web: AsyncClient) -
     assert (await web.get(f"/users/{ada}/home?cursor=elsewhere")).status_code == 422
     assert (await web.get(f"/users/{ada}/home?limit=0")).status_code == 422
     assert (await web.post("/users", json={"login": "", "name": "x"})).status_code == 422
-
-
-async def test_a_server_that_fails_is_a_service_that_is_unavailable(
-    app: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with LocalServers(laptop_map(), ports="free") as servers:
-        assert servers.config_server is not None
-        with servers.config_server.client() as client:
-            push(client, servers.shard_map)
-        monkeypatch.setenv("SHARDKIT_CONFIG", f"redis://{servers.config_server.address}/0")
-        async with served(app) as web:
-            ada = await user(web, "ada")
-            for server in servers.servers:
-                if server is not servers.config_server:
-                    server.kill()
-            answer = await web.get(f"/users/{ada}/home")
-    assert answer.status_code == 503
-    assert answer.headers["Retry-After"] == "1"

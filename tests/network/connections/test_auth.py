@@ -18,17 +18,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import redis
-from click.testing import CliRunner
 from link_helpers import FACES, count_of, of, opened
 from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
 import shardkit
 from shardkit import Entry, ShardMap
-from shardkit.cli.app import app
 from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.network.connections.credentials import login_in
-from shardkit.testing.fakes.servers import MemoryConnector
 
 NAME = "shop_auth:password"
 
@@ -205,20 +202,6 @@ async def test_tokens_of_streaming_providers_reach_open_connections(
     assert count_of(server, "auth") == before + 1
 
 
-async def test_config_servers_have_providers(
-    connect: Any, secret: Secret, server: LocalServer
-) -> None:
-    entry = {"host": "127.0.0.1", "port": server.port, "auth": auth()}
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "default", "resetpass")
-        client.set("config:redis:jobs", json.dumps(entry))
-        face = await connect(Entry(entry))
-        assert await of((await of(face.kit.client("jobs"))).ping())
-        secret.change(client, 1)
-        face.kit.topology.expire()
-        assert await of((await of(face.kit.client("jobs", private=True))).ping())
-
-
 async def test_sentinels_have_providers_of_their_own(connect: Any, secret: Secret) -> None:
     secret.user = ""
     with LocalSentinel(password="s3cret-0", sentinel_password="s3cret-0") as group:
@@ -241,26 +224,6 @@ async def test_nodes_of_clusters_are_logged_in_to_again(connect: Any, secret: Se
         before = secret.asked
         await during(face, 1.5, lambda: client.set("a", 1))
         assert secret.asked > before
-
-
-def test_commands_ask_the_provider(
-    secret: Secret, server: LocalServer, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "map.yaml"
-    entry = {"port": server.port, "auth": auth()}
-    path.write_text(json.dumps({"components": {"jobs": {"entry": entry}}}))
-    done = CliRunner().invoke(app, ["status", "--config", str(path)])
-    assert done.exit_code == 0, done.output
-    assert secret.asked
-    done = CliRunner().invoke(app, ["config", "show", "--config", str(path)])
-    assert entry["auth"]["options"]["test"] not in done.output
-    # Another user of the operator's takes the place of the provider.
-    before, secret.fails = secret.asked, True
-    monkeypatch.setenv("SHARDKIT_EXEC_PASSWORD", "s3cret-0")
-    line = ["exec", "--config", str(path), "--user", "app", "--on", "all", "--", "PING"]
-    done = CliRunner().invoke(app, line)
-    assert done.exit_code == 0, done.output
-    assert secret.asked == before
 
 
 @pytest.mark.parametrize(
@@ -439,20 +402,6 @@ async def test_connecting_with_a_password_logs_nothing(
     assert not caplog.records
 
 
-async def test_a_component_may_have_a_provider_of_its_own(
-    connect: Any, locked: LocalServer
-) -> None:
-    tokens = Tokens("first")
-    stale = a_map(port=locked.port, password="stale")
-    kit = (await connect(stale, credential_providers={"jobs": tokens})).kit
-    client = await of(kit.client("jobs"))
-    assert await of(client.ping())
-    tokens.token = "second"
-    rotate(locked, "first", "second")
-    assert await of(client.ping())
-    assert tokens.asked >= 2
-
-
 async def test_config_servers_may_have_a_provider(connect: Any, locked: LocalServer) -> None:
     with redis.Redis(port=locked.port, password="first") as client:
         client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
@@ -486,14 +435,6 @@ def test_providers_are_checked_when_the_config_server_is_back(locked: LocalServe
         for _ in range(2):
             with pytest.raises(ConfigError, match="has no component 'job'"):
                 kit.component("jobs")
-
-
-def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SK_ROTATED", "first")
-    where = ShardMap.parse("components: {jobs: {entry: {password: '${SK_ROTATED}'}}}")
-    with shardkit.connect(where, connector=MemoryConnector()) as kit:
-        assert kit.client("jobs").ping()
-        assert kit.client("jobs", private=True).ping()
 
 
 @pytest.mark.parametrize("form", ["fields", "url", "config server"])

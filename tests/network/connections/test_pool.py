@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import redis
-import redis.asyncio as aioredis
 from link_helpers import eventually, exit_code, forked, of
 from redis.exceptions import MaxConnectionsError, TimeoutError as RedisTimeoutError
 
@@ -30,15 +29,12 @@ from shardkit.errors import (
     DeadlineExceeded,
     InvalidEntryError,
     OverloadError,
-    ShardErrors,
-    ShardUnavailable,
 )
 from shardkit.local import LocalServer
 from shardkit.network.connections import Connector, pool as pool_module
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
-from shardkit.operations.commands import raise_failures
 from shardkit.operations.deadlines import Deadline, within
 
 KINDS = ("own", "shared", "private")
@@ -118,36 +114,6 @@ async def test_what_is_released_twice_is_lent_once(face: Pooled) -> None:
     assert first is not second
 
 
-async def test_the_connection_of_another_pool_is_not_taken_over(face: Pooled) -> None:
-    one, other = face.pool(db=1), face.pool(db=2)
-    foreign = await of(one.get_connection())
-    await of(other.release(foreign))
-    assert (counts(one), counts(other)) == ([0, 1], [0, 0])
-    assert await face.ask(await of(other.get_connection()), "CLIENT", "INFO")
-    assert await face.ask(foreign, "PING") == b"PONG"
-    known = line(foreign)
-    await of(one.release(foreign))
-    assert line(await of(one.get_connection())) is known
-
-
-async def test_a_reset_forgets_every_connection_and_takes_new_arguments(face: Pooled) -> None:
-    client = face.client(db=0)
-    pool = client.connection_pool
-    await of(client.ping())
-    held = await of(pool.get_connection())
-    pool.connection_kwargs["db"] = 5
-    pool.reset()
-    await of(pool.release(held))  # it was forgotten
-    assert counts(pool) == [0, 0]
-    await of(client.set("here", 5))
-    with redis.Redis(port=face.port, db=5) as asking:
-        assert asking.delete("here") == 1
-    await of(held.disconnect())
-    await of(client.close() if face.blocks else client.aclose())
-    await of(pool.disconnect())
-    assert counts(pool)[1] == 0
-
-
 async def test_the_limit_of_connections_holds_also_after_a_reset(face: Pooled) -> None:
     pool = face.pool(max_connections=2)
     for _ in range(2):
@@ -167,15 +133,6 @@ async def test_the_limit_of_connections_holds_also_after_a_reset(face: Pooled) -
     await of(pool.disconnect())
 
 
-async def test_what_is_connected_connects_no_second_time(face: Pooled) -> None:
-    pool = face.pool()
-    connection = await of(pool.get_connection())
-    number = await face.ask(connection, "CLIENT", "ID")
-    await of(connection.connect())
-    assert await face.ask(connection, "CLIENT", "ID") == number
-    await of(pool.release(connection))
-
-
 @BLOCKING
 def test_what_sent_nothing_and_what_is_not_connected_have_no_replies(face: Pooled) -> None:
     pool = face.pool()
@@ -186,17 +143,6 @@ def test_what_sent_nothing_and_what_is_not_connected_have_no_replies(face: Poole
     with pytest.raises(redis.ConnectionError, match="the server closed the connection"):
         connection.read_replies([], 1, True)
     pool.release(connection)
-
-
-async def test_idle_connections_are_counted_as_idle(face: Pooled) -> None:
-    client = face.client()
-    pool = client.connection_pool
-    await of(client.ping())
-    assert counts(pool) == [1, 0]
-    held = await of(pool.get_connection())
-    assert counts(pool) == [0, 1]
-    await of(pool.release(held))
-    assert counts(pool) == [1, 0]
 
 
 async def test_disconnecting_spares_those_in_use_if_so_asked(face: Pooled) -> None:
@@ -220,22 +166,6 @@ async def test_what_could_not_connect_takes_no_room(face: Pooled) -> None:
         with pytest.raises(redis.ConnectionError, match="onnect"):
             await of(client.ping())
     assert counts(client.connection_pool)[1] == 0
-
-
-async def test_a_pool_has_the_arguments_that_a_plain_client_has(face: Pooled) -> None:
-    plain = redis.Redis() if face.blocks else aioredis.Redis()
-    theirs = plain.connection_pool.connection_kwargs
-    names = {
-        *("db", "username", "password", "socket_timeout", "socket_connect_timeout", "host", "port"),
-        *("encoding", "encoding_errors", "decode_responses", "client_name", "retry", "protocol"),
-        *("health_check_interval", "socket_keepalive"),
-    }
-    assert names <= face.pool().connection_kwargs.keys()
-    ours = face.pool().connection_kwargs
-    for name in ("db", "username", "password", "encoding", "decode_responses", "client_name"):
-        assert ours[name] == theirs[name]
-    client = face.client(db=3)
-    assert client.get_connection_kwargs()["db"] == 3
 
 
 @AWAITING
@@ -288,21 +218,6 @@ def test_a_handlers_error_costs_no_room(face: Pooled, error: BaseException) -> N
 
 
 @BLOCKING
-def test_a_timeout_before_the_deadline_is_no_matter_of_the_deadline(face: Pooled) -> None:
-    pool = face.pool()
-    connection = pool.get_connection()
-    deadline = Deadline(time.monotonic() + 0.9, 0.9)
-    with (
-        within(deadline),
-        pytest.raises(RedisTimeoutError, match=r"^of the socket$"),
-        connection._kept_to_deadline(),
-    ):
-        raise RedisTimeoutError("of the socket")
-    assert connection.is_connected
-    pool.release(connection)
-
-
-@BLOCKING
 def test_a_fork_under_a_lock_gets_its_own_connections(face: Pooled) -> None:
     pool = face.pool()
     held, idle = pool.get_connection(), pool.get_connection()
@@ -332,26 +247,6 @@ def test_a_fork_under_a_lock_gets_its_own_connections(face: Pooled) -> None:
     assert code == 0
     held.send_command("PING")
     assert held.read_response() == b"PONG"
-
-
-def test_one_idle_connection_stays(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    face = Pooled(server.port, "blocking")
-    crowded, quiet, other = face.pool(db=1), face.pool(db=2), face.pool(db=3)
-    for pool, count in ((quiet, 1), (crowded, 6)):
-        lent = [pool.get_connection() for _ in range(count)]
-        for connection in lent:
-            pool.release(connection)
-        for connection in pool.connections.idle:
-            connection.idle_since -= pool_module.IDLE_SECONDS + 1
-    fresh = crowded.get_connection()
-    known = line(fresh)
-    crowded.release(fresh)
-    monkeypatch.setattr(pool_module.Connections, "sweep_at", 0.0)
-    other.release(other.get_connection())  # whose release it is does not matter
-    assert [counts(pool) for pool in (crowded, quiet, other)] == [[1, 0], [1, 0], [1, 0]]
-    assert line(crowded.get_connection()) is known
-    for pool in (crowded, quiet, other):
-        pool.disconnect()
 
 
 async def test_an_awaiting_pool_closes_its_long_idle_connections(server: LocalServer) -> None:
@@ -397,15 +292,6 @@ def test_too_many_open_files_names_the_limit_and_few_shards(server: LocalServer)
     assert "as many files and connections open as it may; raise its limit (ulimit -n)" in found
     assert re.search(r"\(c:\d+, .*, and \d more\)", found)
     assert found.count("ulimit -n") == 5
-
-
-def test_an_error_of_very_many_shards_names_a_few_and_counts_the_rest() -> None:
-    failures = [ShardUnavailable(f"c:{n} is away", shard=f"c:{n}") for n in range(533)]
-    with pytest.raises(ShardErrors) as caught:
-        raise_failures(failures)
-    assert str(caught.value).startswith("533 shards failed (c:0, c:1, c:10, c:100, c:101, and 528")
-    assert str(caught.value).endswith("c:4 is away; and 528 more")
-    assert len(caught.value.exceptions) == 533
 
 
 async def test_keepalive_options_of_an_entry_reach_the_socket(face: Pooled) -> None:
@@ -566,20 +452,6 @@ def test_an_interrupted_waiter_passes_its_turn_on(face: Pooled) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-@BLOCKING
-def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
-    held = pool.get_connection()
-    known = line(held)
-
-    def lend_none() -> None:
-        monkeypatch.undo()
-        pool.release(held)
-
-    monkeypatch.setattr(pool, "_lend_new", lend_none)
-    assert line(pool.get_connection()) is known
-
-
 async def test_an_open_breaker_lends_no_idle_connection(face: Pooled) -> None:
     breaker = Breaker("s:1", BreakerSettings(), lambda: None)
     pool = face.pool(policy=CallPolicy(breaker=breaker))
@@ -589,37 +461,6 @@ async def test_an_open_breaker_lends_no_idle_connection(face: Pooled) -> None:
         await of(pool.get_connection())
     breaker.close()
     assert await face.ask(await of(pool.get_connection()), "PING") == b"PONG"
-
-
-async def test_watchers_see_later_uses(face: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[CallPolicy, float, float]] = []
-    policy = CallPolicy(address="s:1")
-    pool = face.pool(policy=policy)
-    before = await of(pool.get_connection())
-    monkeypatch.setattr(pool_module, "watchers", [lambda *use: told.append(use)])
-    await of(pool.release(before))
-    assert told == []
-    await of(pool.release(await of(pool.get_connection())))
-    [(whose, waited, used)] = told
-    assert whose is policy
-    assert waited >= 0
-    assert used >= 0
-
-
-def test_a_blocking_pool_contradicts_other_limits_and_clusters() -> None:
-    for other in ({"max_connections": 3}, {"cluster": True}):
-        with pytest.raises(InvalidEntryError, match="contradicts"):
-            Entry({"blocking_pool": {"size": 2}, **other})
-    for wrong in ({"size": 0}, {"timeout": -1}, {"wait": 1}, 3):
-        with pytest.raises(InvalidEntryError, match="blocking_pool"):
-            Entry({"blocking_pool": wrong})
-
-
-async def test_a_blocking_command_without_a_time_is_refused_by_the_server(face: Pooled) -> None:
-    client = face.client()
-    with pytest.raises(redis.ResponseError, match="timeout is not a float"):
-        await of(client.execute_command("BLPOP", "k", "soon"))
-    assert await of(client.ping())
 
 
 async def test_an_entry_can_end_blocking_commands_early(face: Pooled) -> None:

@@ -92,25 +92,6 @@ async def test_it_follows_its_entry(moving: Moving, here: LocalServer, there: Lo
     assert await eventually(lambda: clients_of(there) == 0)
 
 
-async def test_what_its_holder_does_to_a_private_client_is_its_own(moving: Moving) -> None:
-    client, other, shared = [
-        await moving.client(private=private) for private in (True, True, False)
-    ]
-    for each in (client, other, shared):
-        await of(each.ping())
-    waiting = moving.start(other.blpop, ["jobs"], 20)
-    client.connection_pool.connection_kwargs["socket_timeout"] = 415
-    await of(client.connection_pool.disconnect())
-    client.connection_pool.reset()
-    await of(client.close() if moving.blocks else client.aclose())
-    assert "socket_timeout" in shared.connection_pool.connection_kwargs
-    for each in (other, shared):
-        assert each.connection_pool.connection_kwargs["socket_timeout"] == 5
-    await of(shared.rpush("jobs", "one"))
-    assert await waiting == (b"jobs", b"one")
-    assert await of(client.ping())  # redis-py's pools open again
-
-
 async def test_the_holders_arguments_outlive_a_move(moving: Moving, there: LocalServer) -> None:
     client = await moving.client(private=True)
     client.connection_pool.connection_kwargs["socket_timeout"] = 415
@@ -141,19 +122,6 @@ async def test_an_unused_private_client_leaves_nothing(moving: Moving, here: Loc
         return len(moving.kit._private) == 0
 
     assert await eventually(is_gone)
-    assert await eventually(lambda: clients_of(here) == 0)
-
-
-async def test_a_move_breaks_a_blpop(moving: Moving, here: LocalServer, there: LocalServer) -> None:
-    """As when a server goes away: the caller repeats it, at the new place."""
-    client = await moving.client(private=True)
-    waiting = moving.start(client.blpop, ["jobs"], 60)
-    assert await eventually(lambda: blocked(here, "blpop"))
-    moving.move(there)
-    await of(client.rpush("jobs", "one"))
-    with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
-        await waiting
-    assert await of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
     assert await eventually(lambda: clients_of(here) == 0)
 
 
@@ -229,18 +197,6 @@ async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: Loca
     await of(listener.close() if moving.blocks else listener.aclose())
 
 
-async def test_subscribers_follow(moving: Moving, here: LocalServer, there: LocalServer) -> None:
-    client, listener = await subscribed(moving)
-    await of(listener.connection.disconnect())
-    moving.move(there)
-    await of(client.ping())
-    assert (await of(listener.get_message(timeout=10)))["type"] == "subscribe"
-    await of(client.publish("news", "moved"))
-    assert (await of(listener.get_message(timeout=10)))["data"] == b"moved"
-    await of(listener.close() if moving.blocks else listener.aclose())
-    assert clients_of(here) == 0
-
-
 async def test_a_connection_whose_entry_moves_while_it_connects_again_is_to_the_new_place(
     moving: Moving, there: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,58 +252,6 @@ def demoted(server: LocalServer, master: LocalServer) -> Iterator[None]:
             client.replicaof("NO", "ONE")
 
 
-def refusals(server: LocalServer) -> int:
-    """How often a server has refused to write, as it is a replica."""
-    with server.client() as client:
-        found: dict[str, Any] = client.info("errorstats").get("errorstat_READONLY", {"count": 0})
-        return int(found["count"])
-
-
-async def test_a_refused_write_waits(moving: Moving, here: LocalServer, there: LocalServer) -> None:
-    """In between a failover: the roles have changed, and the entry has not."""
-    client = await moving.client(private=True)
-    await of(client.ping())
-    with demoted(here, there):
-        before = refusals(here)
-        writing = moving.start(client.set, "k", 1)
-        assert await eventually(lambda: refusals(here) > before)
-        moving.write(there)
-        assert await writing is True
-        assert ask(there, "get", "k") in ("1", b"1")
-
-
-async def test_refused_transactions(moving: Moving, here: LocalServer, there: LocalServer) -> None:
-    """After WATCH redis-py says WatchError when a connection is lost, so its users repeat it."""
-    client = await moving.client(private=True)
-    pipeline = client.pipeline()
-    await of(pipeline.watch("k"))
-    moving.write(there)
-    with demoted(here, there):
-        pipeline.multi()
-        pipeline.incr("k")
-        with pytest.raises(redis.WatchError, match="occurred while watching one or more keys"):
-            await of(pipeline.execute())
-        await of(pipeline.watch("k"))
-        pipeline.multi()
-        pipeline.incr("k")
-        assert await of(pipeline.execute()) == [1]
-    assert ask(there, "get", "k") in ("1", b"1")
-
-
-async def test_refused_pipelines(moving: Moving, here: LocalServer, there: LocalServer) -> None:
-    moving.move(here, retries=1)
-    client = await moving.client(private=True)
-    await of(client.ping())
-    for transaction in (True, False):
-        moving.write(there, retries=1)
-        with demoted(here, there):
-            pipeline = client.pipeline(transaction=transaction).incr("k").incr("k")
-            assert await of(pipeline.execute()) == [1, 2]
-        await of(client.delete("k"))
-        moving.move(here, retries=1)
-        await of(client.ping())
-
-
 async def test_waits_end_at_demotion(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     waiting = moving.start(client.blpop, ["jobs"], 60)
@@ -360,19 +264,6 @@ async def test_waits_end_at_demotion(moving: Moving, here: LocalServer, there: L
             await waiting
         await of(client.rpush("jobs", "one"))
         assert await of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
-
-
-async def test_a_replica_refuses(
-    moving: Moving, here: LocalServer, there: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Not by a short socket timeout, which the replies of a busy machine exceed.
-    monkeypatch.setattr("shardkit.network.connections.private_pool.PATIENCE", 0.2)
-    moving.move(here, socket_timeout=None)
-    client = await moving.client(private=True)
-    with demoted(here, there):
-        with pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"):
-            await of(client.set("k", 1))
-        assert await of(client.get("k")) is None  # the connection is as good as before
 
 
 async def test_refused_writes_wait(moving: Moving, here: LocalServer, there: LocalServer) -> None:

@@ -9,9 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-import redis
 from arranged import ask
-from faces import PATIENCE
 from faulty_proxy import faulty
 from link_helpers import count_of, of, opened
 from test_gate import map_of
@@ -25,44 +23,6 @@ from shardkit.local import LocalServer
 def server() -> Iterator[LocalServer]:
     with LocalServer() as server:
         yield server
-
-
-@pytest.mark.parametrize("private", [False, True])
-async def test_an_aborted_transaction_selects_nothing(
-    kind: str, private: bool, server: LocalServer
-) -> None:
-    async with opened(kind, map_of(server)) as face:
-        third, fourth = [await of(face.kit.client("t", n, private=private)) for n in (3, 4)]
-        await of(fourth.set("k", 4))
-        await of(third.set("k", 3))
-        await of(fourth.get("k"))
-        pipe = third.pipeline()
-        pipe.execute_command("SET", "k")
-        with pytest.raises(redis.ResponseError, match="wrong number of arguments"):
-            await of(pipe.execute())
-        pipe = third.pipeline()
-        await of(pipe.watch("k"))
-        assert await of(pipe.get("k")) == b"3"
-        pipe.multi()
-        pipe.set("k", 33)
-        await of(pipe.execute())
-        await of(pipe.reset())
-        await of(fourth.get("k"))  # its database is selected again
-        pool = third.connection_pool
-        connection = await of(pool.get_connection())
-        try:
-            aborted = connection.pack_commands([("MULTI",), ("SET", "k"), ("EXEC",)])
-            await of(connection.send_packed_command(aborted))
-            await of(connection.read_response())
-            for said in ("wrong number of arguments", "Transaction discarded"):
-                with pytest.raises(redis.ResponseError, match=said):
-                    await of(connection.read_response())
-            await of(connection.send_command("SET", "k", 333))
-            assert await of(connection.read_response()) == b"OK"
-        finally:
-            await of(pool.release(connection))
-        assert [await of(each.get("k")) for each in (third, fourth)] == [b"333", b"4"]
-    ask(server, "flushall")
 
 
 @pytest.mark.parametrize("fields", [{}, {"select": "confirmed"}], ids=str)
@@ -81,24 +41,6 @@ async def test_writes_use_multi_unless_selects_are_confirmed(
             await of(router.mset(dict.fromkeys(keys, n)))
             assert await of(router.mget(keys)) == [b"%d" % n] * 40
         assert (count_of(server, "multi") > before) is not bool(fields)
-    ask(server, "flushall")
-
-
-async def test_a_number_is_confirmed_before_multi_relies_on_it(
-    kind: str, server: LocalServer
-) -> None:
-    places = [{**server.entry.fields, "db": n} for n in (1, 99)]
-    shard_map = ShardMap.parse(json.dumps({"components": {"t": {"shards": places}}}))
-    async with opened(kind, shard_map) as face:
-        first, beyond = [await of(face.kit.client("t", n)) for n in (0, 1)]
-        for _ in range(2):
-            before = count_of(server, "multi")
-            await of(first.set("k", 1))
-            with pytest.raises(redis.ResponseError, match="index is out of range") as caught:
-                await of(beyond.set("stray", 1))
-            assert caught.value.maybe_executed is False  # type: ignore[attr-defined]
-            assert count_of(server, "multi") == before
-        assert await of(first.keys()) == [b"k"]
     ask(server, "flushall")
 
 
@@ -266,97 +208,6 @@ async def test_what_follows_a_cancelled_read_is_not_read_elsewhere(server: Local
             found = [await following, await third.get(key), await fourth.get(key)]
             assert found == [b"3", b"3", b"4"]
     ask(server, "flushall")
-
-
-async def test_a_command_that_blocks_behind_a_select_may_take_its_time(
-    kind: str, server: LocalServer
-) -> None:
-    async with opened(kind, map_of(server, socket_timeout=0.5 * PATIENCE)) as face:
-        third, fourth = [await of(face.kit.client("t", n)) for n in (3, 4)]
-        await of(third.rpush("l", "v"))
-        await of(fourth.set("k", 4))  # its database is selected
-        assert await of(third.blpop("none", timeout=PATIENCE)) is None
-        assert await of(third.blpop("l", timeout=PATIENCE)) == (b"l", b"v")
-    ask(server, "flushall")
-
-
-@pytest.mark.parametrize("private", [False, True])
-async def test_each_number_is_confirmed_once_for_a_connection(
-    kind: str, private: bool, server: LocalServer
-) -> None:
-    """Writes to alternating databases select them in MULTI from then on."""
-    with faulty(server.port) as proxy:
-        places = [{"host": "127.0.0.1", "port": proxy.port, "db": n} for n in range(1, 5)]
-        shard_map = ShardMap.parse(json.dumps({"components": {"t": {"shards": places}}}))
-        async with opened(kind, shard_map) as face:
-            clients = [await of(face.kit.client("t", n, private=private)) for n in range(4)]
-            for n in range(20):
-                for client in clients:
-                    await of(client.rpush("k", n))
-            written = [*proxy.seen]
-            for client in clients:
-                assert await of(client.lrange("k", 0, -1)) == [b"%d" % n for n in range(20)]
-        selects = [n for n, name in enumerate(written) if name == "SELECT"]
-        confirmed = [n for n in selects if written[n - 1] != "MULTI"]
-        assert len(confirmed) == 4, written
-    ask(server, "flushall")
-
-
-@pytest.mark.parametrize("fields", [{}, {"select": "confirmed"}], ids=str)
-async def test_simultaneous_calls_keep_their_order_when_some_need_a_confirmed_select(
-    fields: dict[str, str], server: LocalServer
-) -> None:
-    async with opened("awaiting", map_of(server, **fields)) as face:
-        router = face.kit.key_sharded("t")
-        first = {router.shard_of(key): key for key in map(str, range(1000))}
-        third, fourth, fifth = (first[shard] for shard in (3, 4, 5))
-
-        def large(key: str, *more: str) -> Any:
-            """Write more than a transaction takes to one database, and to others."""
-            pipe = router.pipeline()
-            for _ in range(1001):
-                pipe.append(key, "1")
-            for other in more:
-                pipe.append(other, "1")
-            return pipe.execute()
-
-        await router.mset(dict.fromkeys(first.values(), ""))
-        for _ in range(3):
-            await router[fifth].get(fifth)  # its database is selected
-            await asyncio.gather(
-                large(third),  # over a connection of its own
-                router.mset({third: "2", fourth: "2"}),  # so the first part waits, and not this
-                router[fourth].append(fourth, "3"),
-                large(fourth, fifth),
-                router[fourth].append(fourth, "4"),
-                router[third].append(third, "5"),
-                router[fifth].append(fifth, "6"),
-            )
-            found = await router.mget([third, fourth, fifth])
-            assert found[:2] == [b"25", b"23" + b"1" * 1001 + b"4"]
-            assert found[2].endswith(b"16")
-    ask(server, "flushall")
-
-
-async def test_only_what_needs_a_confirmed_select_waits_for_it(kind: str) -> None:
-    with LocalServer() as one, LocalServer() as other, one.client() as a, other.client() as b:
-        places = [{**each.entry.fields, "db": n} for each in (one, other) for n in (1, 2, 3)]
-        shard_map = ShardMap.parse(json.dumps({"components": {"t": {"shards": places}}}))
-        async with opened(kind, shard_map) as face:
-            router = face.kit.key_sharded("t")
-            first = {router.shard_of(key): key for key in map(str, range(1000))}
-            names = [first[shard] for shard in range(6)]
-            await of(router.mset(dict.fromkeys(names, "old")))
-            for n, large in enumerate(("x" * 300_000, "y" * 300_000), 1):
-                multi = count_of(one, "multi")
-                reads = b.info("stats")["total_reads_processed"]
-                pipe = router.pipeline()
-                for key in names:
-                    pipe.set(key, large if key == names[0] else "new").incr(f"{{{key}}}n")
-                assert await of(pipe.execute()) == [True, n] * 6
-                assert count_of(one, "multi") in (multi + 1, multi + 2)  # one may be selected
-                assert b.info("stats")["total_reads_processed"] == reads + 2  # with this one
-        assert a.get(names[0]) is None
 
 
 async def test_a_connection_that_is_lost_while_it_opens_databases_carries_nothing(

@@ -47,17 +47,6 @@ def settings(pool: Any) -> Any:
     return kept, pool.max_connections, pool.connection_class, kept["retry"].get_retries()
 
 
-def test_a_client_that_is_handed_out_uses_the_connections_of_the_kit(face: Face) -> None:
-    client, own = both(face)
-    write(face)
-    of(face, client.blpop("none", timeout=0.01))  # redis-py's way
-    pool = client.connection_pool
-    assert pool.shares
-    assert pool.connections.idle is own.connections.idle
-    assert pool is not own
-    assert pool.connection_kwargs is not own.connection_kwargs
-
-
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "a database": lambda client: client.connection_pool.connection_kwargs.update(db=3),
     "a timeout": lambda client: client.connection_pool.connection_kwargs.update(socket_timeout=9),
@@ -111,18 +100,6 @@ def test_a_changed_argument_is_that_of_its_next_connections(face: Face) -> None:
     pool.connection_kwargs["db"] = 0
     of(face, pool.disconnect())
     assert of(face, client.get("there")) is None
-
-
-def test_a_selected_database_is_that_of_the_client_alone(face: Face) -> None:
-    client, _ = both(face)
-    write(face)
-    of(face, client.execute_command("SELECT", 3))
-    write(face)
-    assert b"h:meta" in of(face, client.execute_command("KEYS", "*"))  # over another connection
-    with_pipeline = client.pipeline(transaction=False)
-    with_pipeline.execute_command("SELECT", 4)
-    of(face, with_pipeline.execute())
-    assert face.run(face.kit.hash("h", component="one").hget("f")) == b"v"
 
 
 def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(face: Face) -> None:

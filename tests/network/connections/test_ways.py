@@ -25,8 +25,10 @@ from scripted_server import scripted
 import shardkit
 from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, numbers_in
+from shardkit.network.connections.databases import ClientDatabase, numbers_in
 from shardkit.operations import Command, Script, Shard, Transaction
+
+FENCE_KEY = "config:fence"
 
 KEYS = [f"k{n}" for n in range(2000)]
 

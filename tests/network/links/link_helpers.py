@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
@@ -21,7 +21,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ClosedError
 from shardkit.local import LocalServer
-from shardkit.operations import Command, Operation, Replies
+from shardkit.operations import Command, Operation, Replies, Script
 
 FACES = ("blocking", "awaiting")
 
@@ -162,12 +162,6 @@ def cut(server: LocalServer) -> int:
     return killed
 
 
-def forget_scripts(*servers: LocalServer) -> None:
-    for server in servers:
-        with server.client() as client:
-            client.script_flush()
-
-
 def mapped(fields: Mapping[str, Any], name: str = "data") -> ShardMap:
     """A map of one component with this entry."""
     described = {"components": {name: {"entry": dict(fields)}}}
@@ -197,3 +191,8 @@ def resolving(name: str, port: int, monkeypatch: pytest.MonkeyPatch) -> list[int
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     return ports
+
+
+def script_call(to: Any, script: Script, keys: Sequence[Any], args: Sequence[Any] = ()) -> Command:
+    """The command that runs a script on the server of its first key."""
+    return Command(to, keys[0], ("EVALSHA", script.sha, len(keys), *keys, *args), script)

@@ -23,7 +23,7 @@ from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardUnavailable
-from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded, InvalidEntryError
+from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
@@ -98,23 +98,6 @@ async def test_callers_with_deadlines_open_it_and_it_holds_for_connections_in_us
             assert "circuit breaker open" in reason((await face.send(on(0, "GET")))[0])
 
 
-async def test_a_server_that_answers_pings_alone_stays_behind_it(beside: Any) -> None:
-    fields = {"socket_timeout": 0.5, "breaker": {"failures": 3, "interval": 0.05}}
-    async with beside(scripted(INCR=b""), **fields) as face:
-        for _ in range(3):
-            assert "breaker" not in reason((await face.send(on(0, "INCR")))[0])
-        assert "circuit breaker open" in reason((await face.send(on(0, "INCR")))[0])
-        [breaker] = [each for each in face.kit.breakers.all() if each.opened]
-        assert await eventually(lambda: not breaker.opened)  # a PING was answered
-        assert "breaker" not in reason((await face.send(on(0, "INCR")))[0])
-        assert "circuit breaker open" in reason((await face.send(on(0, "INCR")))[0])
-        assert await eventually(lambda: not breaker.opened)
-        assert await face.send(on(0, "SET", 1)) == [b"OK"]  # a success resets the count
-        for _ in range(2):
-            await face.send(on(0, "INCR"))
-        assert not breaker.opened
-
-
 async def test_refused_connections_do_not_open_it(beside: Any) -> None:
     async with beside(LocalServer()) as face:
         port = face.bad.port
@@ -139,48 +122,11 @@ async def test_a_restarted_server_closes_it(kind: str, own_server: LocalServer) 
                 assert await face.send(on(0, "INCR")) == [1]
 
 
-async def test_each_attempt_to_connect_counts_once(beside: Any) -> None:
-    fields = {"socket_timeout": 0.05, "breaker": {**NEVER_TRIED, "failures": 3}}
-    async with beside(
-        scripted(CLIENT=b""), **fields
-    ) as face:  # does not answer to the connection's name
-        for opens in (False, False, True):
-            await face.send(on(0, "GET"))
-            [breaker] = [each for each in face.kit.breakers.all() if each._count]
-            assert breaker.opened is opens
-
-
-async def test_the_kit_alone_probes_once_at_a_time(beside: Any) -> None:
-    fields = {"socket_timeout": 0.1, "breaker": {**QUICK, "max_interval": 0.05}}
-    async with beside(scripted(GET=b"", CLIENT=b""), **fields) as face:
-        mute = face.bad
-        for _ in range(2):
-            await face.send(on(0, "GET"))
-        before = mute.connections
-        for _ in range(50):
-            assert "breaker" in reason((await face.send(on(0, "GET")))[0])
-        assert mute.connections <= before + 2  # those of the kit's thread
-        assert await eventually(lambda: mute.connections >= before + 3)
-
-
 async def test_without_a_breaker_each_call_asks(beside: Any) -> None:
     async with beside(scripted(INCR=None), breaker=False) as face:
         for _ in range(6):
             assert "was lost" in reason((await face.send(on(0, "INCR")))[0])
         assert face.bad.names().count("INCR") == 6
-
-
-async def test_answers_and_short_deadlines_do_not_count(beside: Any) -> None:
-    fields = {"breaker": NEVER_TRIED}
-    async with beside(scripted(GET=b"-ERR no\r\n", BLPOP=b"", INCR=b""), **fields) as face:
-        for _ in range(3):
-            await face.send(on(0, "GET"))
-            if face.blocks:  # all tasks share a connection, which is lost after 5 seconds
-                with face.kit.deadline(0.02):
-                    await face.send(on(0, "INCR"))
-            with face.kit.deadline(0.2):
-                await face.send(on(0, "BLPOP", 9, block=9))
-        assert not any(breaker.opened for breaker in face.kit.breakers.all())
 
 
 async def test_failures_between_successes_do_not_open_it(own_server: LocalServer) -> None:
@@ -215,15 +161,6 @@ async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
                 assert 0 < len(failed) < len(keys)
                 states = {each.address: each.opened for each in face.kit.breakers.all()}
                 assert [address for address, opened in states.items() if opened] == [hung.address]
-
-
-@pytest.mark.parametrize("asked", [{}, True, {"failures": 3}])
-def test_entries_may_set_a_breaker_partly(own_server: LocalServer, asked: Any) -> None:
-    shard_map = two(own_server.port, own_server.port, breaker=asked)
-    with shardkit.connect(shard_map) as kit:
-        kit.client("one")
-        [breaker] = kit.breakers.all()
-        assert breaker._settings == BreakerSettings()
 
 
 def quick(probe: Any = lambda: None) -> Breaker:
@@ -281,31 +218,6 @@ def test_without_a_thread_to_try_the_server_its_callers_try_it(
     assert states == ["<Breaker of s:1: open>"]
     assert not breaker.opened
     assert caplog.messages == ["s:1 is unavailable: silent"]
-
-
-@pytest.mark.parametrize("call", ["client", "structure", "kept connection"])
-async def test_a_failed_health_check_costs_the_call_nothing(kind: str, call: str) -> None:
-    answers = iter([b"+PONG\r\n", b""])  # the connection is dead when it is looked at again
-
-    def ping(args: list[bytes]) -> bytes:
-        return next(answers, b"+PONG\r\n")
-
-    with scripted(INCR=b":1\r\n", INCRBY=b":1\r\n", PING=ping) as server:
-        fields = {"socket_timeout": 0.3, "health_check_interval": 1, "breaker": {"failures": 1}}
-        async with opened(kind, two(server.port, server.port, **fields)) as face:
-            client = await of(face.kit.client("one"))
-            if call == "kept connection":
-                client = client.client()
-            for _ in range(3):
-                if call == "structure":
-                    assert await face.send(on(0, "INCR")) == [1]
-                else:
-                    assert await of(client.incr("n")) == 1
-                await asyncio.sleep(1.1)
-            await of(client.close() if face.blocks else client.aclose())
-            assert len([name for name in server.names() if name.startswith("INCR")]) == 3
-            assert server.connections == 2
-            assert not any(breaker.opened for breaker in face.kit.breakers.all())
 
 
 @pytest.mark.parametrize(
@@ -366,43 +278,9 @@ async def test_only_idempotent_commands_are_retried(beside: Any) -> None:
         assert server.names().count("INCR") == 2
 
 
-async def test_at_most_so_many_commands_wait_for_one_server(own_server: LocalServer) -> None:
-    with scripted(GET=b"") as slow:
-        shard_map = two(slow.port, own_server.port, max_waiting=100, socket_timeout=0.5)
-        async with opened("awaiting", shard_map) as face:
-            batch = [on(0, "GET") for _ in range(3_000)]  # fills what may be in flight
-            tasks = [asyncio.ensure_future(face.send(*batch))]
-            tasks += [asyncio.ensure_future(face.send(on(0, "GET"))) for _ in range(300)]
-            tasks.append(asyncio.ensure_future(face.send(on(1, "INCR"))))
-            *waited, good = await asyncio.gather(*tasks)
-            assert good == [1]
-            refused = [reply for [reply] in waited[1:] if "max_waiting" in reason(reply)]
-            assert len(refused) >= 200
-            assert not refused[0].maybe_executed
-            assert "got no command" in reason(refused[0])
-
-
 async def test_as_many_commands_wait_as_may(own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, max_waiting=100)
     async with opened("awaiting", shard_map) as face:  # it connects while they wait
         found = await asyncio.gather(*(face.send(on(0, "INCR")) for _ in range(105)))
         answered = [reply for [reply] in found if isinstance(reply, int)]
         assert answered == list(range(1, 101))
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"breaker": {"failures": 0}}, "breaker.failures"),
-        ({"breaker": {"fails": 3}}, "breaker.fails"),
-        ({"breaker": "no"}, "breaker"),
-        ({"retry": {"backoff": "Linear"}}, "retry.backoff"),
-        ({"retry": 3}, "retry"),
-        ({"retry": {"retries": -1}}, "retry.retries"),
-        ({"max_waiting": 0}, "max_waiting"),
-        ({"deadline": 0}, "deadline"),
-    ],
-)
-def test_an_entry_that_says_it_wrongly_is_refused(fields: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidEntryError, match=problem):
-        shardkit.Entry({"port": 1, **fields}, "test")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from link_helpers import Face, command, eventually, mapped, opened
+from link_helpers import Face, command, eventually, mapped, opened, script_call
+from redis.crc import key_slot
 from scripted_server import bulk, scripted
 
 import shardkit
@@ -18,8 +19,6 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.links import wakeups
 from shardkit.operations import AwaitWakeup, Script, Shard, Subscribe, Transaction
-from shardkit.operations.commands import script_call
-from shardkit.routing.placement import slot_of
 
 
 @pytest.fixture
@@ -68,27 +67,6 @@ async def test_operations_emit_no_keys(kind: str, own_map: ShardMap, told: list[
         assert ended.started is started
         assert ended.error is None
         assert "SECRET" not in str(told)
-
-
-async def test_one_event_for_each_server(kind: str, own_map: ShardMap, told: list[Any]) -> None:
-    async with opened(kind, own_map) as face:
-        pipe = face.kit.key_sharded("own_shards").pipeline()
-        for n in range(100):
-            pipe.set(f"k{n}", n)
-        await face.value(pipe.execute())
-        sent = of(told, events.CommandsSent)
-        assert {event.shard for event in sent} == {f"own_shards:{n}" for n in range(4)}
-        assert sum(event.count for event in sent) == 100
-        assert {event.name for event in sent} == {"SET"}
-        finished = of(told, events.CommandsFinished)
-        assert len(finished) == 4
-        assert {each.waited is None for each in finished} == {face.blocks}
-        assert [event.name for event in of(told, events.CallFinished)] == ["pipeline"]
-        opened_for = {event.shard for event in of(told, events.ConnectionOpened)}
-    closed_for = {event.shard for event in of(told, events.ConnectionClosed)}
-    assert opened_for == closed_for  # of whichever used it first
-    assert len(opened_for) == 1
-    assert opened_for < {event.shard for event in sent}
 
 
 async def test_transactions_list_commands(kind: str, own_map: ShardMap, told: list[Any]) -> None:
@@ -236,7 +214,9 @@ async def test_a_moved_slot_gives_its_waiters_another_channel(kind: str) -> None
                 tasks = await waiting(face, "a", "b")
                 new_owner = target.execute_command("CLUSTER MYID")
                 for each in (target, source):
-                    each.execute_command("CLUSTER SETSLOT", slot_of(before), "NODE", new_owner)
+                    each.execute_command(
+                        "CLUSTER SETSLOT", key_slot(before.encode()), "NODE", new_owner
+                    )
                 assert await asyncio.gather(*tasks) == [None, None]
                 channel = await subscribed(face)
                 assert channel != before
@@ -262,22 +242,6 @@ async def test_what_is_no_wake_up_wakes_nobody_and_is_passed_over(kind: str) -> 
             assert server.names() == ["SUBSCRIBE"]
 
 
-def test_cut_waits_close(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    link: Any = kit.driver.link
-    assert link.subscribe(Subscribe("one", "x"))
-    subscription = link._subscription("one", "x", False)
-
-    def interrupted(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(type(subscription._connection), "can_read", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        link.await_wakeup(AwaitWakeup("one", "x", "a", TOO_LONG))
-    assert subscription.broken
-    assert not subscription._waiters
-    assert link.subscribe(Subscribe("one", "x")) != subscription.channel
-
-
 def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(kit: ShardKit) -> None:
     link: Any = kit.driver.link
     channel = link.subscribe(Subscribe("one", "x"))
@@ -287,9 +251,3 @@ def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(kit
     assert link.subscribe(Subscribe("one", "x")) not in ("", channel)
     assert not parents.broken
     parents.close()
-
-
-async def test_a_subscription_whose_start_was_cancelled_is_none() -> None:
-    starting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    starting.cancel()
-    assert wakeups.AsyncSubscriptions._outcome(starting) is None

@@ -60,21 +60,6 @@ async def test_garbage_is_an_error_of_the_tree(kind: str, what: str) -> None:
             assert raw == []
 
 
-@pytest.mark.parametrize("reply", [b"+OK\r\n", b"$-1\r\n", b":-1\r\n", b"*0\r\n", b"*1\r\n*0\r\n"])
-async def test_a_reply_of_another_kind_is_an_error_of_the_tree(kind: str, reply: bytes) -> None:
-    with scripted(**dict.fromkeys(("SCAN", "HSCAN", "TIME", "ROLE"), reply)) as server:
-        async with opened(kind, two(server.port, server.port, socket_timeout=2)) as face:
-            client: Any = await of(face.kit.client("data", 0))
-            for call in (client.scan, lambda: client.hscan("h"), client.time):
-                with pytest.raises((ShardKitError, redis.RedisError), match="the reply to"):
-                    await of(call())
-        with (
-            connect(f"redis://127.0.0.1:{server.port}") as kit,
-            pytest.raises((ShardKitError, redis.RedisError), match="the reply to"),
-        ):
-            kit.components()
-
-
 @pytest.mark.parametrize("number", ["x", "", "9" * 5000, "1.5e400"])
 @pytest.mark.parametrize(
     "command", ["status", "check", "clients", "doctor", "keys", "advise", "top --json"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -12,38 +11,32 @@ import pytest
 import pytest_asyncio
 import redis
 from hypothesis import given, strategies as st
-from link_helpers import FACES, Face, command, count_of, mapped, opened
+from link_helpers import FACES, Face, command, count_of, opened
+from redis.crc import key_slot
 from redis.exceptions import ResponseError
 from scripted_server import Answer, ScriptedServer, bulk, scripted
-from test_gate import map_of
 
 from shardkit import CommandRefused, ShardFailure, ShardMap
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
     MissingEntryError,
-    ShardCountError,
 )
-from shardkit.local import LocalCluster, LocalServer, LocalServers
+from shardkit.local import LocalServers
 from shardkit.network.links.resp import (
     CHUNK_BYTES,
     UniformCommands,
     pack_all,
     pack_command,
-    split,
 )
 from shardkit.operations import (
     Command,
     CommandList,
-    Locate,
-    Operation,
     Replies,
     Shard,
-    ShardOf,
     Transaction,
 )
 from shardkit.operations.commands import Home
-from shardkit.routing.placement import slot_of
 
 MANY_SHARDS = """
 components:
@@ -69,80 +62,12 @@ async def wide(request: pytest.FixtureRequest, wide_map: ShardMap) -> AsyncItera
         yield found
 
 
-@pytest.mark.parametrize("component", ["many", "few", "one", "both"])
-async def test_a_key_goes_where_the_router_looks_for_it(face: Face, component: str) -> None:
-    keys = [f"key:{n}" for n in range(50)]
-    await face.send(*[command(component, key, "SET", key) for key in keys])
-    place = face.kit.topology.last_known(component).place
-    number = None if component == "one" else place
-    for key in keys:
-        shard = Shard(component, number(key) if number else None)
-        assert await face.send(command(shard, key, "GET")) == [key.encode()]
-
-
 async def test_home_is_the_unsharded_entry_if_there_is_one(face: Face) -> None:
     await face.send(
         command(Home("both"), "count", "SET", 1), command(Home("few"), "count", "SET", 2)
     )
     assert await face.send(command(Shard("both"), "count", "GET")) == [b"1"]
     assert await face.send(command("few", "count", "GET")) == [b"2"]
-
-
-async def test_a_numbered_shard_of_an_entry_is_the_entry(face: Face) -> None:
-    await face.send(*[command(ShardOf("few", n, 4), "part", "SET", n) for n in range(4)])
-    for n in range(4):
-        assert await face.send(command(Shard("few", n), "part", "GET")) == [str(n).encode()]
-    await face.send(command(ShardOf("one", 7, 8), "part", "SET", 7))
-    assert await face.send(command("one", "part", "GET")) == [b"7"]
-
-
-async def test_a_numbered_shard_of_another_number_of_shards_is_refused(face: Face) -> None:
-    with pytest.raises(ShardCountError, match="has 4 shards, but this call says 8"):
-        await face.send(command(ShardOf("few", 7, 8), "part", "SET", 7))
-
-
-async def test_many_keys_are_located_where_each_of_them_is(face: Face) -> None:
-    keys = [*range(100), *(f"home:{n}" for n in range(100)), *(b"{t}%d" % n for n in range(9))]
-
-    def steps(targets: list[tuple[Any, Any]]) -> Operation[Any]:
-        return (yield Locate(targets))
-
-    for to in ("many", "few", "one", "both", Home("both"), Shard("few", 2)):
-        together = await face.run(steps([(to, key) for key in keys]))
-        assert together == [(await face.run(steps([(to, key)])))[0] for key in keys]
-    mixed = [(to, key) for key in keys for to in ("many", "one")]
-    assert [shard.component for shard, _ in await face.run(steps(mixed))] == ["many", "one"] * 209
-
-
-async def test_an_empty_batch_is_an_empty_list(face: Face) -> None:
-    assert await face.send() == []
-
-
-async def test_one_command_takes_the_short_way_and_gives_the_same(face: Face) -> None:
-    for to in ("one", "many", Home("both"), Shard("few", 3)):
-        assert await face.send(command(to, "k", "SET", "v")) == [b"OK"]
-        assert await face.send(command(to, "k", "GET")) == [b"v"]
-        [refused] = await face.send(command(to, "k", "LPUSH", 1))
-        assert isinstance(refused, CommandRefused)
-        assert refused.command == "LPUSH"
-        assert isinstance(refused.error, ResponseError)
-
-
-async def test_batches_reach_64_shards(wide: Face) -> None:
-    keys = [f"k{n}" for n in range(3_000)]
-    await wide.send(*[command("wide", key, "SET", key) for key in keys])
-    place = wide.kit.topology.last_known("wide").place
-    assert {place(key) for key in keys} == set(range(64))
-    dice = random.Random(2)
-    dice.shuffle(keys)
-    assert await wide.send(*[command("wide", key, "GET") for key in keys]) == [
-        key.encode() for key in keys
-    ]
-
-
-async def test_a_batch_spans_components(face: Face) -> None:
-    batch = [command(name, f"k{n}", "SET", n) for n in range(20) for name in ("many", "one", "few")]
-    assert await face.send(*batch) == [b"OK"] * 60
 
 
 def commands(text: str) -> list[tuple[Any, ...]]:
@@ -220,13 +145,6 @@ async def test_user_replies_are_redis_pys(wide: Face, wide_map: ShardMap, compon
             assert differing == [], how
 
 
-async def test_deeply_nested_replies_come_through(wide: Face) -> None:
-    nested = "return {{{{{{{'deep'}}}}}}}"
-    one = Command("raw", "", ("EVAL", nested, 0))
-    replies = await wide.send(one, one)
-    assert replies == [[[[[[[[b"deep"]]]]]]]] * 2
-
-
 @pytest.mark.parametrize("bad", [None, True, object(), [1], {"a": 1}, "\ud800"])
 async def test_what_cannot_be_sent_is_named_and_nothing_is_sent(face: Face, bad: Any) -> None:
     good = command("many", "k1", "SET", 1)
@@ -254,27 +172,6 @@ async def test_a_bad_key_or_shard_is_an_error_and_nothing_is_sent(face: Face) ->
     with pytest.raises(MissingEntryError, match="nowhere"):
         await face.send(good, command("nowhere", "x", "GET"))
     assert await face.send(command("few", "k", "GET")) == [None]
-
-
-async def test_200_000_commands_fit_into_one_batch(face: Face) -> None:
-    batch = [command("few", f"k{n % 5000}", "INCR") for n in range(200_000)]
-    replies = await face.send(*batch)
-    assert not replies.failed
-    assert sorted(replies) == sorted(n for n in range(1, 41) for _ in range(5000))
-
-
-async def test_a_value_of_20_megabytes_goes_and_comes(face: Face) -> None:
-    value = random.Random(3).randbytes(20 << 20)
-    replies = await face.send(
-        command("many", "big", "SET", value),
-        *[command("many", f"k{n}", "SET", n) for n in range(100)],
-        command("many", "big", "GET"),
-        command("many", "big", "STRLEN"),
-    )
-    assert replies[-2] == value
-    assert replies[-1] == len(value)
-    assert replies[:-2] == [b"OK"] * 101
-    await face.send(command("many", "big", "UNLINK"))
 
 
 async def test_many_large_replies_and_requests_do_not_get_in_each_others_way(face: Face) -> None:
@@ -322,7 +219,7 @@ class Refusing:
             self.left = self.dice.choice((1, 1, 2, 5))
         self.left -= 1
         node = f"127.0.0.1:{self.server.port}"
-        text = self.dice.choice(self.refusals).format(slot=slot_of(key), node=node)
+        text = self.dice.choice(self.refusals).format(slot=key_slot(key), node=node)
         return f"{text}\r\n".encode()
 
     def push(self, keys: list[bytes], value: bytes) -> bytes:
@@ -359,24 +256,6 @@ async def test_refused_requests_never_overtake_others(kind: str, cluster: bool, 
                     batch.append(dice.choices(kinds, (3, 2, 1))[0])
                 replies = await face.carry(batch)
                 check(batch, replies, state)
-
-
-async def test_small_calls_do_not_overtake_one_that_needs_a_confirmed_select(
-    own_server: LocalServer,
-) -> None:
-    async with opened("awaiting", map_of(own_server)) as face:
-        router = face.kit.key_sharded("t")
-        first = {router.shard_of(key): key for key in map(str, range(1000))}
-        key, other, long = first[0], first[1], [str(n) for n in range(1001)]
-        for _ in range(2):
-            await router[other].set(other, 1)  # another database is selected
-            large = router.pipeline()
-            for n in long:
-                large.rpush(key, n)
-            await asyncio.gather(large.execute(), router[key].rpush(key, "last"))
-            found = await router[key].lrange(key, 0, -1)
-            assert found == [each.encode() for each in [*long, "last"]]
-            await router[key].delete(key)
 
 
 def check(batch: list[Any], replies: list[Any], state: Refusing) -> None:
@@ -432,16 +311,6 @@ async def test_random_batches_have_the_same_replies_as_one_by_one(face: Face) ->
         assert list(await send(face, batch)) == expected
 
 
-async def test_what_follows_joined_deletions_has_its_own_replies(face: Face) -> None:
-    keys = [f"k{n}" for n in range(60)]
-    await send(face, [command("one", key, "SET", "v") for key in [*keys, "kept"]])
-    batch = [command("one", key, "DEL") for key in keys]
-    replies = await send(face, [*batch, command("one", "kept", "GET"), *batch])
-    assert sum(replies[:60]) == 60
-    assert replies[60] == b"v"
-    assert replies[61:] == [0] * 60
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 5000])
 async def test_bulk_takes_few_commands(face: Face, servers: LocalServers, count: int) -> None:
     keys = [f"k{n}" for n in range(count)]
@@ -466,41 +335,11 @@ async def test_a_get_of_another_type_is_none_where_it_was_joined(face: Face) -> 
     assert await send(face, gets) == [None, b"x"]
 
 
-async def test_a_command_without_its_key_is_refused_alone(face: Face) -> None:
-    assert await face.send(command("one", "k", "SET", "v")) == [b"OK"]
-    batch = [command("one", "k", "GET")] * 30
-    batch[15:15] = [Command("one", "k", ("GET",)), Command("one", "k", ("GET",))]
-    replies = await send(face, batch)
-    assert [reply for reply in replies if not isinstance(reply, CommandRefused)] == [b"v"] * 30
-    assert [isinstance(reply, CommandRefused) for reply in replies[14:18]] == [0, 1, 1, 0]
-
-
-async def test_an_error_of_what_was_joined_stands_in_every_slot(face: Face) -> None:
-    await face.send(command("one", "text", "SET", "x"))
-    fields = [command("one", "text", "HGET", f"f{n}") for n in range(3)]
-    found = await send(face, [*fields, command("one", "text", "GET")])
-    assert found.failed
-    assert all(isinstance(reply, CommandRefused) for reply in found[:3])
-    assert [reply.command for reply in found[:3]] == ["HGET"] * 3
-    assert found[3] == b"x"
-
-
 async def test_large_values_are_cut_into_chunks(face: Face) -> None:
     value = b"v" * (CHUNK_BYTES // 3)
     keys = [f"k{n}" for n in range(20)]
     assert await send(face, [command("one", k, "SET", value) for k in keys]) == [b"OK"] * 20
     assert await send(face, [command("one", key, "GET") for key in keys]) == [value] * 20
-
-
-async def test_on_a_cluster_keys_of_one_slot_are_joined(kind: str, cluster: LocalCluster) -> None:
-    async with opened(kind, mapped(cluster.entry.fields, "slots")) as face:
-        keys = [f"{{{n // 25}}}{n}" for n in range(100)]
-        sets = [command("slots", key, "SET", key) for key in keys]
-        assert await send(face, sets) == [b"OK"] * 100
-        gets = [command("slots", key, "GET") for key in keys]
-        assert await send(face, gets) == [key.encode() for key in keys]
-        calls = sum(count_of(node, "mget") for node in cluster.nodes)
-        assert 0 < calls <= 4
 
 
 ARGUMENT = st.one_of(st.text(max_size=5), st.binary(max_size=5), st.integers(), st.floats())
@@ -527,31 +366,9 @@ def test_columns_pack_as_hiredis_does(commands: list[Any]) -> None:
         assert packed == b"".join(map(pack_command, first))
 
 
-def test_what_is_sent_for_joined_commands_is_one_command() -> None:
-    def joined(*commands: Any) -> list[bytes]:
-        uniform = UniformCommands.of(commands)
-        assert uniform is not None
-        return uniform.packed([0, len(commands)], *uniform.joined())
-
-    assert joined(("GET", "a"), ("GET", "b")) == [pack_command(("MGET", "a", "b"))]
-    assert joined(("SET", "a", 1.5), ("SET", 7, b"x")) == [pack_command(("MSET", "a", 1.5, 7, "x"))]
-    assert joined(("HGET", "h", "x"), ("HGET", "h", "y")) == [
-        pack_command(("HMGET", "h", "x", "y"))
-    ]
-    different = [("HGET", "h", "x"), ("HGET", "i", "y")]
-    assert joined(*different) == [b"".join(map(pack_command, different))]
-
-
 def test_chunks_are_even_and_not_too_large() -> None:
     uniform = UniformCommands.of([("SET", "{a}", b"v" * (CHUNK_BYTES // 8))] * 20)
     assert uniform is not None
     assert uniform.cuts(2000) == [0, 7, 14, 20]
     assert all(len(data) <= CHUNK_BYTES for data in uniform.packed([0, 7, 14, 20], "MSET"))
     assert [chunk.replies for chunk in pack_all([("GET", "a"), ("TTL", "a")] * 501)] == [501, 501]
-
-
-def test_replies_are_split_again() -> None:
-    error = ShardFailure("no", shard="c")
-    runs = [-2, 3, -1, 2, 2]
-    replies = [1, 2, [3, 4, 5], [6], b"OK", error]
-    assert split(replies, runs) == [1, 2, 3, 4, 5, [6], b"OK", b"OK", error, error]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import threading
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
 from arranged import ask
-from fakeredis import FakeAsyncRedis
 from link_helpers import FACES, clients_of, command, eventually, mapped, of, opened
 from redis.exceptions import (
     DataError,
@@ -23,17 +19,15 @@ from redis.exceptions import (
     ResponseError,
 )
 
-import shardkit
 from shardkit import AsyncShardKit, Entry, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
-from shardkit.errors import ConfigError, MissingEntryError
-from shardkit.local import LocalCluster, LocalServer, LocalServers
+from shardkit.errors import MissingEntryError
+from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections import Connector
 from shardkit.network.connections.clients import Clients
 from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.operations import Command, Replies, Subscribe
-from shardkit.testing.fakes.servers import MemoryConnector
 
 COMBINATIONS = """
 components:
@@ -144,17 +138,6 @@ async def test_many_calls_go_on(linked: Linked, here: LocalServer, there: LocalS
     assert await eventually(lambda: min(clients_of(here), clients_of(there)) == 0)
 
 
-async def test_an_equal_entry_keeps_the_client(linked: Linked, here: LocalServer) -> None:
-    client = linked.get(linked.topology.now)
-    await linked.send(command("c", "k", "SET", 1))
-    with here.client() as asking:
-        before = asking.info("stats")["total_connections_received"]
-        linked.move(Entry(dict(here.entry.fields)))
-        assert linked.get(linked.topology.now) is client
-        await linked.send(command("c", "k", "SET", 2))
-        assert asking.info("stats")["total_connections_received"] == before
-
-
 async def test_a_component_from_before_a_change_works(linked: Linked, there: LocalServer) -> None:
     """The old version's clients are served as they are: they do not displace the new ones."""
     old_client = linked.get(linked.topology.now)
@@ -190,34 +173,6 @@ async def test_closing_closes_every_connection(linked: Linked, here: LocalServer
     assert await eventually(lambda: clients_of(here) == 0)
 
 
-async def test_both_planes_share_a_client_if_replies_are_alike(own: LocalServers) -> None:
-    held = Clients()
-    for fields, shared in (
-        ({}, True),
-        ({"protocol": 2, "db": 3}, True),
-        ({"decode_responses": False}, True),
-        ({"decode_responses": True}, False),
-        ({"protocol": 3}, False),
-    ):
-        component = Component(f"c{len(fields)}{shared}", Entry(fields))
-        for get in (held.get, held.aget):
-            own = get(component, None, raw=False)
-            assert (own is get(component, None, raw=True)) is shared
-            assert get(component, None).connection_pool.way is own.connection_pool.way
-    held.close()
-    await held.aclose()
-
-
-async def test_references_resolve_late(here: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    component = Component("c", Entry({**here.entry.fields, "client_name": "${SK_TEST_NAME}"}))
-    held = Clients()
-    with pytest.raises(ConfigError, match="SK_TEST_NAME"):
-        held.get(component, None)
-    monkeypatch.setenv("SK_TEST_NAME", "somebody")
-    assert held.get(component, None).client_getname() in (b"somebody", "somebody")
-    held.close()
-
-
 class Refusing(Connector):
     """Makes no client."""
 
@@ -249,28 +204,6 @@ async def test_a_cluster_that_is_away_is_a_shard_unavailable(linked: Linked) -> 
     assert other.command == "SET"
 
 
-def test_a_client_that_is_slow_to_build_keeps_nobody_else_waiting() -> None:
-    """A cluster's client connects when it is built; other components do not wait for that."""
-    building, go_on = threading.Event(), threading.Event()
-
-    class Slow(Connector):
-        def blocking(self, fields: Any) -> Any:
-            if fields.get("cluster"):
-                building.set()
-                go_on.wait()
-            return super().blocking({k: v for k, v in fields.items() if k == "port"})
-
-    held = Clients(Slow())
-    slow = Component("slow", Entry({"port": 1, "cluster": True}))
-    thread = threading.Thread(target=held.get, args=(slow, None))
-    thread.start()
-    building.wait()
-    assert held.get(Component("other", Entry({"port": 2})), None)
-    assert thread.is_alive()
-    go_on.set()
-    thread.join()
-
-
 @pytest.mark.parametrize("component", ["plain", "text", "resp3", "both"])
 async def test_entries_do_not_change_structures(kind: str, component: str) -> None:
     with LocalServers(ShardMap.parse(COMBINATIONS), ports="free") as servers:
@@ -300,22 +233,6 @@ async def seen(client: Any, command: str) -> None:
     while True:
         if any(command in each["cmd"] for each in await client.client_list()):
             return
-
-
-async def test_a_thousand_calls_share_one_connection(own_server: LocalServer) -> None:
-    before = clients_of(own_server)
-    shards = [{"port": own_server.port, "db": n, "max_connections": 2} for n in range(8)]
-    text = json.dumps({"components": {"eight": {"shards": shards}}})
-    async with await shardkit.aconnect(ShardMap.parse(text)) as kit:
-
-        @kit.sharded_connection("eight")
-        async def count(conn: aioredis.Redis, key: str) -> Any:
-            return await conn.incr(key)
-
-        for round_ in (1, 2):
-            found = await asyncio.gather(*(count(f"k{n}") for n in range(1000)))
-            assert found == [round_] * 1000
-        assert clients_of(own_server) - before <= 8
 
 
 async def test_what_blocks_does_not_hold_up_the_others(akit: AsyncShardKit) -> None:
@@ -404,35 +321,6 @@ async def test_calls_are_as_redis_pys(
         assert await answers(client) == expected
 
 
-async def test_a_callback_that_a_user_sets_is_called(akit: AsyncShardKit) -> None:
-    client: Any = await akit.client("one")
-
-    async def later(reply: bytes, **options: Any) -> tuple[str, bytes]:
-        return "later", reply
-
-    await client.set("a", 1)
-    client.set_response_callback("GET", lambda reply, **options: ("mine", reply))
-    assert await client.get("a") == ("mine", b"1")
-    client.set_response_callback("GET", later)
-    assert await client.get("a") == ("later", b"1")
-
-
-@pytest.mark.parametrize(
-    "fields", [{"multiplex": False}, {"retries": 2}, {"encoding_errors": "replace"}]
-)
-async def test_an_entry_can_ask_for_redis_pys_own_way(
-    own_server: LocalServer, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(self: Any, chunks: Any) -> Any:
-        raise AssertionError("multiplexed")
-
-    monkeypatch.setattr("shardkit.network.links.multiplexer.MultiplexedConnection.submit", never)
-    async with await shardkit.aconnect(map_of(own_server.port, **fields)) as kit:
-        client: Any = await kit.client("own")
-        assert await client.set("a", "é") is True
-        assert await client.get("a") == "é".encode()
-
-
 @pytest.mark.parametrize("private", [False, True])
 async def test_a_library_may_give_our_classes_a_pool_of_redis_pys(
     kind: str, own_map: ShardMap, private: bool
@@ -448,35 +336,3 @@ async def test_a_library_may_give_our_classes_a_pool_of_redis_pys(
             assert await of(client.pipeline().get("a").incr("a").execute()) == [b"1", 2]
             assert await of(client.blpop(["list"], timeout=0.01)) is None
             await of(pool.disconnect())
-
-
-async def test_a_cluster_can_be_connected_to_by_our_classes(
-    kind: str, cluster: LocalCluster
-) -> None:
-    entry = dict(cluster.entry.fields)
-    async with opened(kind, mapped(entry, "own")) as face:
-        lent = await of(face.kit.client("own"))
-        client = type(lent)(host=entry["host"], port=entry["port"])
-        assert await of(client.set("a", "1"))
-        assert await of(client.get("a")) == b"1"
-        await of(client.close() if face.blocks else client.aclose())
-
-
-async def test_a_call_goes_from_a_loading_server_to_a_cluster(kind: str) -> None:
-    memory = MemoryConnector()
-    memory.server("a").answer("LOADING Redis is loading the dataset in memory")
-    other = memory.server("b")
-    async with opened(kind, mapped({"host": "a"}, "own"), connector=memory) as face:
-        client = await of(face.kit.client("own"))
-        found: Any = other.client() if face.blocks else FakeAsyncRedis(server=other.fake)
-        cluster = SimpleNamespace(execute_command=found.execute_command)
-
-        async def follow(args: Any) -> Any:
-            return cluster
-
-        client.successor = (lambda args: cluster) if face.blocks else follow
-        assert await of(client.set("k", 1)) is True
-        assert other.client().get("k") == b"1"
-        assert memory.server("a").client().get("k") is None
-        if not face.blocks:
-            await found.aclose()

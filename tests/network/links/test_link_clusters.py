@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import faces
 import pytest
 import pytest_asyncio
 import redis
@@ -18,24 +16,18 @@ from link_helpers import (
     command,
     count_of,
     eventually,
-    forget_scripts,
     mapped,
     of,
     opened,
     resolving,
 )
-from sockets import connections
 
 import shardkit
 from shardkit import CommandRefused, ShardFailure, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
-from shardkit.operations import Command, Locate, Operation, Script, Transaction
-from shardkit.operations.commands import script_call
-from shardkit.routing.placement import slot_of
+from shardkit.operations import Command
 
 KEYS = [f"k{n}" for n in range(300)]
-BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
-NAP = 0.5
 
 
 @pytest_asyncio.fixture
@@ -53,22 +45,6 @@ async def test_batches_over_all_nodes_keep_their_order(slots: Face, cluster: Loc
     assert min(counts) > 50
 
 
-async def test_every_node_runs_scripts_and_execs(slots: Face, cluster: LocalCluster) -> None:
-    for n in (1, 2):
-        assert (
-            await slots.send(*[script_call("data", BUMP, [key], [1]) for key in KEYS]) == [n] * 300
-        )
-    forget_scripts(*cluster.nodes)
-    both = [
-        Transaction(
-            "data", key, (command("data", key, "INCR"), script_call("data", BUMP, [key], [5]))
-        )
-        for key in KEYS
-    ]
-    assert await slots.send(*both) == [[3, 8]] * 300
-    assert await slots.send(*[script_call("data", BUMP, [key], [1]) for key in KEYS]) == [9] * 300
-
-
 async def test_keys_of_several_slots_in_one_command_are_refused(slots: Face) -> None:
     wrong, right = await slots.send(
         Command("data", "k1", ("MGET", "k1", "k2")),
@@ -76,20 +52,6 @@ async def test_keys_of_several_slots_in_one_command_are_refused(slots: Face) -> 
     )
     assert isinstance(wrong, CommandRefused)
     assert right == [None, None]
-
-
-async def test_locate_says_slots(slots: Face) -> None:
-    def steps() -> Operation[Any]:
-        return (yield Locate([("data", key) for key in KEYS]))
-
-    assert [slot for _, slot in await slots.run(steps())] == [slot_of(key) for key in KEYS]
-
-
-async def test_commands_may_outlast_the_timeout(kind: str, cluster: LocalCluster) -> None:
-    async with opened(kind, mapped({**cluster.entry.fields, "socket_timeout": 0.3})) as face:
-        assert await face.client_call("data", "blpop", "queue", timeout=NAP) is None
-        block = Command("data", "queue", ("BLPOP", "queue", NAP), block=NAP)
-        assert await face.send(block, command("data", "x", "SET", 1)) == [None, b"OK"]
 
 
 async def test_lost_connections_to_nodes_do_not_repeat(slots: Face, cluster: LocalCluster) -> None:
@@ -152,61 +114,11 @@ async def test_new_kit_uses_the_masters_that_are_up(kind: str) -> None:
             assert await slots.send(command("data", key, "GET")) == [b"1"]
 
 
-@pytest_asyncio.fixture
-async def watched() -> AsyncIterator[LocalSentinel]:
-    with LocalSentinel("main") as running:
-        yield running
-
-
 @asynccontextmanager
 async def both_faces(fields: Mapping[str, Any]) -> AsyncIterator[list[Face]]:
     shard_map = mapped({**fields, "socket_timeout": 1})
     async with opened("blocking", shard_map) as one, opened("awaiting", shard_map) as other:
         yield [one, other]
-
-
-async def test_a_service_is_used_and_its_fail_over_followed(watched: LocalSentinel) -> None:
-    async with both_faces(watched.entry.fields) as faces:
-        for n, face in enumerate(faces):
-            words = face.kit.set("words", component="data", total=100)
-            visitors = face.kit.unique_visitors(component="data")
-            assert await face.value(words.sadd(f"a{n}", f"b{n}")) == 2
-            assert await face.value(visitors.visit(f"{n}50e8400-e29b-41d4-a716-446655440000"))
-            assert await face.send(script_call("data", BUMP, [f"n{n}"], [1])) == [1]
-            assert await face.client_call("data", "set", "k", "v") is True
-        await copied(watched)
-        old = watched.master
-        old.kill()
-        for face in faces:
-            [lost] = await face.send(command("data", "k", "GET"))
-            assert isinstance(lost, ShardUnavailable)
-        assert await eventually(lambda: promoted(watched, old.port))
-        # The next call connects anew, to the new master, with the scripts that it lacks.
-        for n, face in enumerate(faces):
-            assert await face.send(command("data", "k", "GET")) == [b"v"]
-            assert await face.send(script_call("data", BUMP, [f"n{n}"], [1])) == [2]
-            assert await face.client_call("data", "get", "k") == b"v"
-            words = face.kit.set("words", component="data", total=100)
-            assert await face.value(words.sadd(f"b{n}", f"c{n}")) == 1
-            visitors = face.kit.unique_visitors(component="data")
-            assert await face.value(visitors.count()) == 2
-
-
-async def test_a_master_that_was_demoted_is_left(watched: LocalSentinel) -> None:
-    """Its READONLY answer means that there is another master now."""
-    async with both_faces(watched.entry.fields) as faces:
-        for face in faces:
-            batch = [command("data", "k", "SET", n) for n in range(3)]
-            assert await face.send(*batch) == [b"OK"] * 3
-        await copied(watched)
-        old = watched.master.port
-        watched.sentinel().sentinels[0].execute_command("SENTINEL FAILOVER", "main")
-        assert await eventually(lambda: promoted(watched, old))
-        for face in faces:
-            replies = await face.send(*(command("data", "k", "SET", n) for n in range(3)))
-            assert replies == [b"OK"] * 3  # though the first may be refused: none was executed
-            assert await face.send(command("data", "k", "GET")) == [b"2"]
-            assert await face.client_call("data", "set", "k", 2) is True
 
 
 @pytest.mark.parametrize("demoted", [False, True], ids=["cut off", "demoted"])
@@ -228,49 +140,6 @@ async def test_stale_sentinel_is_outvoted(demoted: bool) -> None:
                 assert new.get("k") == b"%d" % n
                 assert await face.send(command("data", "k", "SET", n)) == [b"OK"]
         assert demoted or old.get("k") is None
-
-
-def test_a_loop_that_ends_leaves_no_connection_to_a_master_or_its_sentinels() -> None:
-    with LocalSentinel("main") as watched:
-        ports = {server.port for server in watched.servers}
-        kits = []
-
-        async def use() -> None:
-            kits.append(kit := await shardkit.aconnect(mapped(watched.entry.fields)))
-            await (await kit.client("data")).set("k", "v")
-            open_now = connections()
-            assert open_now[watched.master.port]
-            assert any(open_now[sentinel.port] for sentinel in watched.sentinels)
-
-        asyncio.run(use())
-        assert faces.eventually(lambda: not ports & set(connections()))
-        asyncio.run(kits[0].aclose())  # until here nobody has closed it
-        with shardkit.connect(mapped(watched.entry.fields)) as kit:
-            client = kit.client("data")
-            client.set("k", "v")
-            shown = repr(client.connection_pool)
-            assert shown == "<Pool sentinel:main/0: 0 in use, 1 idle>"
-        # The threads that hear of failovers close theirs a moment later.
-        assert asyncio.run(eventually(lambda: not ports & set(connections())))
-
-
-async def copied(watched: LocalSentinel) -> None:
-    """Wait until the replica has what the master has."""
-
-    def done() -> bool:
-        with watched.master.client() as client:
-            return bool(client.wait(1, 1000) == 1)
-
-    assert await eventually(done)
-
-
-def promoted(watched: LocalSentinel, port: int) -> bool:
-    try:
-        host, now = watched.sentinel().discover_master("main")
-        with redis.Redis(host=host, port=now) as client:
-            return bool(now != port and client.info("replication")["role"] == "master")
-    except redis.RedisError:
-        return False
 
 
 @pytest.fixture(scope="module")

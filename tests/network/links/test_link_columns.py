@@ -11,7 +11,18 @@ import hiredis
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, strategies as st
-from link_helpers import Face, command, count_of, cut, exit_code, forked, in_threads, mapped, opened
+from link_helpers import (
+    Face,
+    command,
+    count_of,
+    cut,
+    exit_code,
+    forked,
+    in_threads,
+    mapped,
+    opened,
+    script_call,
+)
 from redis.exceptions import ConnectionError, ExecAbortError, ResponseError  # noqa: A004 - redis-py's own
 from scripted_server import bulk, scripted
 
@@ -41,7 +52,7 @@ from shardkit.operations import (
     ShardOf,
     Transaction,
 )
-from shardkit.operations.commands import Home, To, coalesced, script_call
+from shardkit.operations.commands import Home, To, coalesced
 from shardkit.operations.drivers import BlockingDriver
 
 MAP = ShardMap.parse("components: {few: {shards: {count: 4, over: [{port: 1}]}}}")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import pickle
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -14,17 +11,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arranged import map_of
 from faces import PATIENCE, own_client
 from link_helpers import FACES, Face, command, count_of, mapped, opened, resolving
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
 
 import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
-from shardkit.errors import CommandsRefused, ShardFailure
+from shardkit.errors import CommandsRefused
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.links.server_request import may_repeat
-from shardkit.operations import Command, Operation, Script, Shard, Transaction
+from shardkit.operations import Command, Operation, Shard
 
 # Shard n of `data` is on server n.
 TIMEOUTS = f"{{socket_timeout: {0.4 * PATIENCE}, socket_connect_timeout: {0.4 * PATIENCE}}}"
@@ -110,14 +105,6 @@ async def test_a_cut_connection_fails_only_its_requests(mine: Face, own: list[Lo
     assert await mine.send(command(Shard("data", 0), "a", "GET")) == [b"1"]
 
 
-async def test_each_kind_of_request_has_its_failure(mine: Face, own: list[LocalServer]) -> None:
-    own[0].kill()
-    group = Transaction(Shard("data", 0), "k", (command("data", "k", "INCR"),))
-    replies = await mine.send(*to_all("GET"), group, command("one", "k", "SET", 1))
-    assert [r.command for r in replies if isinstance(r, ShardFailure)] == ["GET", "MULTI", "SET"]
-    assert [r.shard for r in replies if isinstance(r, ShardFailure)] == ["data:0", "data:0", "one"]
-
-
 async def test_a_server_that_is_loading_is_unavailable_and_not_lost(mine: Face) -> None:
     """What a server refuses to everybody was not executed, and is no refusal of the command."""
     loading = Command(Shard("data", 0), "k", ("EVAL", "return {err='LOADING its data'}", 0))
@@ -157,63 +144,6 @@ async def test_one_error_names_every_failed_shard(mine: Face, own: list[LocalSer
     assert caught == [("refused", ["data:0"]), ("away", ["data:1", "data:3"])]
 
 
-def shown(failure: Any) -> tuple[Any, ...]:
-    said = failure.shard, failure.command, failure.message, failure.remedy
-    return type(failure), *said, type(failure.error)
-
-
-async def test_failures_can_be_pickled_and_copied(mine: Face, own: list[LocalServer]) -> None:
-    own[1].kill()
-    with pytest.raises(ShardErrors) as raised:
-        await mine.run(operation([*to_all("GET"), command(Shard("data", 0), "k", "NOSUCH")]))
-    for twin in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
-        assert isinstance(twin, ShardErrors)
-        assert str(twin) == str(raised.value)
-        assert [*map(shown, twin.exceptions)] == [*map(shown, raised.value.exceptions)]
-
-
-async def test_idempotent_commands_repeat_once(mine: Face, own: list[LocalServer]) -> None:
-    cut = Command(Shard("data", 0), "k", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
-    replies = await mine.send(
-        cut,
-        command(Shard("data", 0), "a", "SET", 1, idempotent=True),
-        command(Shard("data", 0), "b", "SET", 1),
-        command(Shard("data", 0), "a", "GET"),
-    )
-    assert replies[1] == b"OK"
-    assert replies[3] == b"1"
-    assert isinstance(replies[2], ShardUnavailable)
-
-
-@pytest.mark.parametrize(
-    ("words", "repeated"),
-    [
-        *((words, True) for words in ("GET k", "get k", "ZRANGE k 0 1", "OBJECT ENCODING k")),
-        *((words, True) for words in ("HSCAN k 0", "SCAN 0", "TIME", "INFO", "SORT_RO k")),
-        *((words, False) for words in ("INCR k", "SET k v", "GETEX k", "GETDEL k", "SPOP k")),
-        *((words, False) for words in ("XREAD BLOCK 9 STREAMS k 0", "NO-SUCH-COMMAND", "SORT k")),
-    ],
-)
-def test_what_only_reads_may_be_sent_again(words: str, repeated: bool) -> None:
-    assert may_repeat(Command("data", "k", tuple(words.split()))) is repeated
-    assert may_repeat(Command("data", "k", tuple(words.split()), idempotent=True))
-
-
-@pytest.mark.parametrize(
-    ("mark", "args", "repeated"),
-    [
-        ("", (), False),
-        ("--@reads\n", (1, 2, 3), True),
-        ("--@reads 1\n", (1,), True),
-        ("--@reads 1\n", (1, 2), False),
-    ],
-)
-def test_reading_scripts_are_retried(mark: str, args: tuple[int, ...], repeated: bool) -> None:
-    script = Script("s", f"-- a script\n{mark}return 1")
-    sent = ("EVALSHA", script.sha, 1, "k", *args)
-    assert may_repeat(Command("data", "k", sent, script)) is repeated
-
-
 async def test_breaking_commands_are_sent_twice(mine: Face, own: list[LocalServer]) -> None:
     suicide = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
     again = Command(Shard("data", 0), "k", suicide, idempotent=True)
@@ -243,28 +173,6 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
         assert time.monotonic() - started < 4 * PATIENCE  # eighteen times 0.4 would be 7.2
         assert replies[::4] == [None] * 6
         assert sum(isinstance(reply, ShardUnavailable) for reply in replies) == 18
-
-
-async def test_no_socket_timeout_waits_for_ever(kind: str, own: list[LocalServer]) -> None:
-    ports = [server.port for server in own[:2]]
-    shards = [{"port": port, "socket_timeout": None} for port in ports]
-    shard_map = map_of(data={"shards": shards})
-    async with opened(kind, shard_map) as face:
-        batch = [Command(Shard("data", n), "k", ("EVAL", "return 1", 0)) for n in range(2)]
-        assert await face.send(*batch) == [1, 1]
-
-
-async def test_a_longer_timeout_is_kept_beside_others(mine: Face, own: list[LocalServer]) -> None:
-    own[0].pause()
-    own[1].pause()
-    resuming = threading.Timer(1.0, own[1].resume)
-    resuming.start()
-    replies = await mine.send(
-        command(Shard("mixed", 0), "k", "GET"), command(Shard("mixed", 1), "k", "INCR")
-    )
-    resuming.join()
-    assert isinstance(replies[0], ShardUnavailable)
-    assert replies[1] == 1
 
 
 async def test_large_batches_on_a_hanging_server_fail(mine: Face, own: list[LocalServer]) -> None:

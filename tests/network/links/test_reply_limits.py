@@ -14,7 +14,7 @@ from typing import Any
 
 import hiredis
 import pytest
-from faces import PATIENCE, own_client
+from faces import PATIENCE
 from hypothesis import given, strategies as st
 from link_helpers import command, cut, eventually, mapped, of, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
@@ -24,7 +24,7 @@ from scripted_server import ScriptedServer, bulk, scripted
 import shardkit
 from shardkit import DeadlineExceeded, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.network.connections.redis_private import INCOMPLETE, postpone_health_check
+from shardkit.network.connections.redis_private import INCOMPLETE
 from shardkit.network.connections.replies import HeaderCheck
 from shardkit.operations import Command, Shard
 
@@ -141,27 +141,8 @@ async def test_headers_that_announce_too_much_are_refused(
             await of(pipe.execute())
 
 
-async def test_maps_that_announce_too_much_are_refused(kind: str) -> None:
-    hello = b"%1\r\n$5\r\nproto\r\n:3\r\n"
-    with scripted(HGETALL=b"%20000000\r\n", HELLO=hello) as server:
-        shard_map = two(server.port, server.port, max_reply_bytes=10**8, protocol=3)
-        async with opened(kind, shard_map) as face:
-            client = await of(face.kit.client("one"))
-            with pytest.raises(InvalidResponse, match="announces 20,000,000 elements"):
-                await of(client.hgetall("k"))
-
-
 PUSH = b">2\r\n+a\r\n+b\r\n"
 RESP3 = b"%1\r\n$5\r\nproto\r\n:3\r\n"
-
-
-async def test_any_number_of_pushes_may_come_before_a_reply(beside: Any) -> None:
-    reply = PUSH * 100_000 + b"$1\r\nv\r\n"
-    async with beside(scripted(HELLO=RESP3, GET=reply), protocol=3) as face:
-        client = await of(face.kit.client("data", 0, private=True))
-        assert await of(client.get("k")) == b"v"
-        pipe = client.pipeline(transaction=False).get("k").echo("x")
-        assert await of(pipe.execute()) == [b"v", b"OK"]
 
 
 @pytest.mark.parametrize("name", ["GET", "BLPOP"])
@@ -177,17 +158,6 @@ async def test_pushes_without_end_end_by_the_deadline(beside: Any, name: str) ->
             ):
                 await of(client.get("k") if name == "GET" else client.blpop(["k"], 0))
             assert caught.value.maybe_executed
-
-
-async def test_pushes_count_as_part_of_a_reply(beside: Any) -> None:
-    reply = PUSH * 100_000 + b"$1\r\nv\r\n"
-    async with beside(
-        scripted(HELLO=RESP3, GET=reply, BLPOP=reply), protocol=3, max_reply_bytes=10**6
-    ) as face:
-        client = await of(face.kit.client("data", 0, private=True))
-        with pytest.raises(InvalidResponse, match="larger than 1,000,000 bytes"):
-            await of(client.get("k"))
-        assert await of(client.blpop(["k"], 1)) == b"v"  # other than what comes while it waits
 
 
 async def test_strings_may_contain_any_header(kind: str, own_server: LocalServer) -> None:
@@ -281,21 +251,6 @@ async def test_lost_blocking_calls_free_a_pool(beside: Any) -> None:
             assert isinstance(lost, ShardUnavailable)
             assert "may have been executed" in lost.remedy
             assert await face.send(on(0, "PING")) == [b"PONG"]
-
-
-async def test_failed_health_checks_free_the_pool(beside: Any) -> None:
-    pings: list[bytes | None] = []
-    fields = {"max_connections": 1, "health_check_interval": 60}
-    async with beside(
-        scripted(PING=lambda args: pings.pop() if pings else b"+PONG\r\n"), **fields
-    ) as face:
-        for _ in range(3):
-            assert await face.send(on(0, "SET", 1)) == [b"OK"]
-            [connection] = own_client(face.kit, "data", 0).connection_pool.connections.idle
-            postpone_health_check(connection, -1e9)
-            pings[:] = [None] * 2
-            await face.send(on(0, "SET", 1))  # whether it is tried once more does not matter
-            pings.clear()
 
 
 async def test_too_many_uses_at_once_name_the_field_and_say_that_nothing_was_sent() -> None:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Self
 
 import pytest
 import pytest_asyncio
 import redis
 from arranged import ask
-from faces import own_client
-from link_helpers import Face, command, eventually, mapped, of, opened
+from link_helpers import Face, command, eventually, mapped, of, opened, script_call
+from redis.crc import key_slot
 
-from shardkit import CommandRefused, ShardMap, ShardUnavailable
+from shardkit import ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster
 from shardkit.local.cluster import ClusterNode
-from shardkit.network.connections import redis_private
-from shardkit.operations import Command, Script, Subscribe, Transaction
-from shardkit.operations.commands import script_call
-from shardkit.routing.placement import slot_of
+from shardkit.operations import Command, Script, Transaction
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 KEYS = [f"{{tag}}{n}" for n in range(1_000)]
-SLOT = slot_of(KEYS[0])
+SLOT = key_slot(KEYS[0].encode())
 
 
 @pytest.fixture(scope="module")
@@ -173,27 +170,6 @@ async def test_a_slot_that_moves_is_followed_throughout(slots: Face, whole: Loca
         await check(6)
 
 
-async def test_tryagain_is_retried_until_keys_are_whole(slots: Face, whole: LocalCluster) -> None:
-    """A command whose keys are on both sides gets TRYAGAIN meanwhile."""
-    one, other = KEYS[:2]
-    await slots.send(command("data", one, "SET", 1), command("data", other, "SET", 2))
-    with Migration(whole) as move:
-        move.start()
-        move.move(one)
-
-        def refused() -> Any:
-            return move.source.info("errorstats").get("errorstat_TRYAGAIN")
-
-        async def finish() -> None:
-            assert await eventually(refused)
-            move.move(other)
-            move.finish()
-
-        timer = asyncio.get_running_loop().run_in_executor(None, asyncio.run, finish())
-        assert await slots.send(Command("data", one, ("MGET", one, other))) == [[b"1", b"2"]]
-        await timer
-
-
 @pytest.mark.parametrize("stays", [False, True], ids=["new key", "key that has not moved"])
 async def test_commands_behind_one_whose_keys_are_on_the_move_wait_for_it(
     slots: Face, whole: LocalCluster, stays: bool
@@ -237,54 +213,6 @@ async def test_joined_calls_work_while_half_of_their_keys_have_moved(
         assert await slots.value(router.mget(list(values))) == list(values.values())
         await slots.value(router.mset(values))
         move.move(*KEYS[10:20])
-
-
-async def test_only_an_unowned_slot_is_refused(slots: Face, whole: LocalCluster) -> None:
-    others = [command("data", f"k{n}", "INCR") for n in range(100)]
-    assert await slots.send(*others) == [1] * 100
-    with Migration(whole) as move:
-        try:
-            for client in move.all:
-                client.config_set("cluster-require-full-coverage", "no")
-                with suppress(redis.ResponseError):  # it has heard of it
-                    client.execute_command("CLUSTER DELSLOTS", SLOT)
-            lost, *replies = await slots.send(command("data", KEYS[0], "INCR"), *others)
-            assert isinstance(lost, CommandRefused | ShardUnavailable)
-            assert "may have been executed" not in lost.remedy
-            assert replies == [2] * 100
-        finally:
-            move.source.execute_command("CLUSTER ADDSLOTS", SLOT)
-            move.target = move.source  # where it stays
-            move.finish()
-            for client in move.all:
-                client.config_set("cluster-require-full-coverage", "yes")
-            assert await eventually(
-                lambda: all(c.cluster("INFO")["cluster_state"] == "ok" for c in move.all)
-            )
-    assert (await slots.send(command("data", KEYS[0], "INCR")))[0] == 1
-
-
-async def test_owner_of_a_slot_that_the_client_does_not_know_is_asked_for(slots: Face) -> None:
-    keys = [f"k{n}" for n in range(30)]
-    assert await slots.send(*[command("data", key, "SET", 0) for key in keys]) == [b"OK"] * 30
-    owners: Any = redis_private.slot_owners(own_client(slots.kit, "data"))
-    del owners[slot_of("k7")]
-    assert await slots.send(*[command("data", key, "INCR") for key in keys]) == [1] * 30
-    owners = redis_private.slot_owners(own_client(slots.kit, "data"))
-    del owners[slot_of("k7")]
-    subscribing = slots.kit.driver.link.subscribe(Subscribe("data", "k7"))
-    assert await slots.value(subscribing) == ""  # who waits polls
-
-
-async def test_what_could_not_be_sent_to_a_slots_old_node_goes_to_its_new_one(slots: Face) -> None:
-    keys = [f"k{n}" for n in range(30)]
-    assert await slots.send(*[command("data", key, "SET", 0) for key in keys]) == [b"OK"] * 30
-    client = own_client(slots.kit, "data")
-    owners: Any = redis_private.slot_owners(client)
-    owners[slot_of("k7")] = [redis_private.node_of(client, "127.0.0.1", 1)]
-    replies = await slots.send(*[command("data", key, "INCR") for key in keys])
-    assert replies == [1] * 30
-    assert not replies.failed
 
 
 async def test_a_node_that_is_gone_was_sent_nothing_and_says_so(kind: str) -> None:

@@ -18,12 +18,10 @@ from faces import Face, faced
 from link_helpers import eventually, mapped, opened, resolving
 from scripted_server import scripted
 
-import shardkit
 from shardkit import ShardMap
 from shardkit.config import store
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, WAITING
-from shardkit.operations import Command
 
 Pair: TypeAlias = tuple[LocalServer, LocalServer]
 Connect: TypeAlias = Callable[[ShardMap], Face]
@@ -93,16 +91,6 @@ def test_a_write_that_meets_a_replica_ends_on_the_new_master_in_the_same_call(
     assert ask(replaced[1], "get", "n") == b"1"
     face.kit.topology.expire()
     face.run(ids.sadd(2))
-
-
-@pytest.mark.parametrize("count", [1, 3], ids=["one command", "a batch"])
-def test_operations_go_to_the_successor_too(connected: Connect, replaced: Pair, count: int) -> None:
-    face = connected(described(replaced[0].port))
-    names = face.kit.hash("names", component="one")
-    face.run(names.hset("0", "before"))
-    fail_over(replaced)
-    face.run(names.hset(mapping={str(n): "x" for n in range(count)}))
-    assert face.run(names.hget("0")) == b"x"
 
 
 def test_refusal_closes_idle_connections_so_that_the_name_is_resolved_again(
@@ -181,20 +169,6 @@ def test_what_a_script_calls_by_the_same_name_is_not_sent_again(
         with pytest.raises(redis.RedisError, match="of mine"):
             face.run(client_of(face).eval(text, 1, name))
         assert face.run(client_of(face).get(name)) == b"1"
-
-
-async def test_an_awaiting_connection_that_met_readonly_is_not_used_again() -> None:
-    """Behind its address there may be another server by now."""
-    get, put = (Command("one", "k", args) for args in (("GET", "k"), ("SET", "k", 1)))
-    with scripted(SET=READONLY, GET=b"$-1\r\n") as server:
-        async with await shardkit.aconnect(described(server.port, timeout=0.1)) as kit:
-            send = kit.driver.link.send
-            assert await send([get]) == [None]
-            opened = server.connections
-            [refused] = await send([put])
-            assert isinstance(refused.error, redis.ReadOnlyError)
-            assert await send([get]) == [None]
-            assert server.connections > opened
 
 
 async def test_closed_databases_delay_connections(kind: str, own_server: LocalServer) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ import yaml
 from arranged import ask, map_of
 from faces import Face, faced
 from link_helpers import count_of, mapped, paused
+from redis.crc import key_slot
 from redis.exceptions import MasterDownError
 from replication_helpers import Replicated
 
@@ -25,7 +23,6 @@ from shardkit import Entry, ShardKit, ShardMap
 from shardkit.admin import push
 from shardkit.errors import (
     InvalidArgumentError,
-    InvalidEntryError,
     ShardErrors,
     ShardUnavailable,
 )
@@ -35,7 +32,6 @@ from shardkit.network.connections.clients import ReplicaOf
 from shardkit.network.replicas import ReadFrom, replicas, session
 from shardkit.network.replicas.replicas import Replicas, ReplicaState
 from shardkit.operations import Shard
-from shardkit.routing.placement import slot_of
 
 
 def on(face: Face, router: Any, key: str, method: str, *args: Any) -> Any:
@@ -81,38 +77,6 @@ def test_routers_read_replicas_and_write_masters(opened: Face, replicated: Repli
     assert replicated.counts("set")[0] == 1
 
 
-ENDS_IN_A_ROUND = """
-import concurrent.futures.thread as pools, sys, threading, time
-import shardkit
-from shardkit.network.replicas.replicas import Replicas
-
-ask, asked = Replicas._ask, threading.Event()
-
-def until_the_end(*args):
-    if threading.current_thread() is not threading.main_thread() and reading.is_set():
-        asked.set()
-        while not pools._shutdown:
-            time.sleep(0.001)
-    return ask(*args)
-
-reading = threading.Event()
-Replicas._ask = until_the_end
-kit = shardkit.connect(shardkit.ShardMap.parse(sys.argv[1]))
-router = kit.key_sharded("users", read_from="replica")
-router["k"].get("k")
-reading.set()
-asked.wait()
-"""
-
-
-def test_a_process_that_ends_while_replicas_are_asked_says_nothing(replicated: Replicated) -> None:
-    text = replicated.map().to_yaml()
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS_IN_A_ROUND, text], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_reads_go_on_where_there_can_be_no_more_threads(
     opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,35 +93,6 @@ def test_reads_go_on_where_there_can_be_no_more_threads(
     for _ in range(2):
         assert on(opened, router, "k", "get", "k") is None
     assert len(refused) >= 2  # each read tries again
-
-
-def test_replicas_in_use_are_asked_regularly(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    once, rounds, before = replicas.Replicas.round, threading.Semaphore(0), threading.enumerate()
-
-    def counted(asked: replicas.Replicas) -> bool:
-        rounds.release()
-        return once(asked)
-
-    monkeypatch.setattr(replicas.Replicas, "round", counted)
-    monkeypatch.setattr(replicas, "INTERVAL", 0.01)
-    router = opened.kit.key_sharded("users", read_from="replica")
-    assert on(opened, router, "k", "get", "k") is None
-    for _ in range(3):
-        assert rounds.acquire(timeout=20)
-    [thread] = [
-        each
-        for each in threading.enumerate()
-        if each.name == "shardkit-replicas" and each not in before
-    ]
-    monkeypatch.setattr(replicas, "UNUSED", -1.0)  # as if there had been no read for so long
-    thread.join(20)
-    assert not thread.is_alive()
-    monkeypatch.undo()
-    monkeypatch.setattr(replicas.Replicas, "round", counted)
-    while rounds.acquire(blocking=False):
-        pass
-    assert on(opened, router, "k", "get", "k") is None
-    assert rounds.acquire(timeout=20)
 
 
 def read_in_session(face: Face, router: Any, name: str) -> None:
@@ -272,25 +207,6 @@ def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicate
     assert opened.run(ids.sismember(5000)), "what this process wrote is read"
 
 
-def test_structures_may_read_from_decoding_replicas(kind: str, replicated: Replicated) -> None:
-    """Their own values are decoded by the structures, whatever clients do."""
-    with faced(kind, replicated.map(decode_responses=True), zone="z1") as face:
-        value = bytes(range(128, 256))
-        face.run(face.kit.hash("h", component="one").hset("a", value))
-        replicated.settle()
-        assert face.run(face.kit.hash("h", component="one", read_from="replica").hget("a")) == value
-
-
-def test_search_runs_on_a_replica(opened: Face, replicated: Replicated) -> None:
-    docs = opened.kit.search("docs", component="users", fields={"title": 1})
-    opened.run(docs.index("a", {"title": "moving a shard"}))
-    replicated.settle()
-    replicated.forget_counts()
-    reader = opened.kit.search("docs", component="users", fields={"title": 1}, read_from="replica")
-    assert [hit.id for hit in opened.run(reader.search("shard"))] == ["a"]
-    assert replicated.counts("evalsha")[0] + replicated.counts("eval")[0] == 0
-
-
 def test_entries_say_where_reads_go(kind: str, replicated: Replicated) -> None:
     with faced(kind, replicated.map(read_from="prefer_replica")) as face:
         users = face.kit.hash("h", component="users")
@@ -300,12 +216,6 @@ def test_entries_say_where_reads_go(kind: str, replicated: Replicated) -> None:
         assert reader(face, face.kit.sharded_connection("users"))("k") is None
         assert replicated.counts("get")[0] == 0
         assert replicated.counts("hget")[0] == 0
-
-
-def test_decorated_functions_and_unsharded_entries(opened: Face, replicated: Replicated) -> None:
-    decorate = opened.kit.redis_connection("one", read_from="prefer_replica")
-    assert reader(opened, decorate)("settled") == b"1"
-    assert replicated.counts("get")[0] == 0
 
 
 def test_a_writable_replica_is_never_written_to(opened: Face, replicated: Replicated) -> None:
@@ -325,24 +235,6 @@ def test_a_writable_replica_is_never_written_to(opened: Face, replicated: Replic
     assert on(opened, router, "k", "get", "k") == b"3"
     for command in ("set", "incr", "hset"):
         assert len(set(replicated.counts(command))) == 1, "as the master sent it, no more"
-
-
-def test_unusable_replicas_are_skipped(opened: Face, replicated: Replicated) -> None:
-    strict = opened.kit.key_sharded("users", read_from="replica")
-    preferring = opened.kit.key_sharded("users", read_from="prefer_replica")
-    first, second = replicated.replicas
-    ask(second, "replicaof", "127.0.0.1", "1")  # nobody is there
-    assert on(opened, strict, "k", "get", "k") is None
-    assert replicated.counts("get")[2] == 0
-    ask(first, "replicaof", "127.0.0.1", "1")
-    opened.kit.plane.replicas.round()
-    with pytest.raises(ShardUnavailable, match="its link to the master is down"):
-        on(opened, strict, "k", "get", "k")
-    assert on(opened, preferring, "k", "get", "k") is None
-    assert replicated.counts("get")[0] == 1
-    stale = opened.kit.key_sharded("users", read_from=ReadFrom("replica", max_lag=None))
-    assert on(opened, stale, "k", "get", "k") is None
-    assert replicated.counts("get")[0] == 1, "stale reads were asked for"
 
 
 @pytest.mark.parametrize("what", ["client", "structure"])
@@ -401,24 +293,6 @@ def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
     assert "is a replica that has lost its master" in str(raised.value.exceptions[0])
 
 
-def test_a_refused_read_is_not_retried_elsewhere(opened: Face, replicated: Replicated) -> None:
-    router = opened.kit.key_sharded("one", read_from="replica")
-    ask(replicated.master, "set", "k", 1)
-    replicated.settle()
-    with pytest.raises(ShardErrors) as raised:
-        opened.run(router.pipeline().hget("k", "a").execute())
-    assert "HGET was refused: WRONGTYPE" in str(raised.value.exceptions[0])
-    assert sorted(replicated.counts("hget")) == [0, 0, 1]
-
-
-def state_of(face: Face) -> tuple[Replicas, Any]:
-    """The replicas of a kit, and what is known of those of ``one`` after a read."""
-    router = face.kit.key_sharded("one", read_from="replica")
-    assert on(face, router, "k", "get", "k") is None
-    found = face.kit.plane.replicas
-    return found, found._shards[Shard("one", None)]
-
-
 def test_hung_replica_does_not_disable_those_of_other_shards(
     kind: str, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,99 +312,6 @@ def test_hung_replica_does_not_disable_those_of_other_shards(
             while time.monotonic() < end:
                 assert on(face, router, keys[1], "get", keys[1]) is None
                 time.sleep(0.1)
-
-
-@pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
-def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
-    replicas, state = state_of(opened)
-    first = state.last[""]
-    [other] = [each.entry for each in state.replicas if each.entry != first]
-    wanted = Entry({"port": 1}) if what == "wants no replica" else other
-    state.wanted = {"": wanted}
-    state.reading = int(what == "reads for long")
-    ask, asked = Replicas._ask, []
-
-    def late_at_first(asking: Replicas, state: Any, entry: Entry | None) -> Any:
-        answer = ask(asking, state, entry)
-        if entry is not None:
-            asked.append(entry)
-            if len(asked) < 3:
-                return answer._replace(info={**answer.info, "slave_repl_offset": 0})
-        return answer
-
-    monkeypatch.setattr(Replicas, "_ask", late_at_first)
-    monkeypatch.setattr(
-        "shardkit.network.replicas.replicas.CATCH_UP", 0.05 if state.reading else 20
-    )
-    replicas._switch(state)
-    assert not state.held
-    changed = what == "wants a late one"
-    assert state.last[""] == (other if changed else first)
-    assert state.wanted == ({} if changed else {"": wanted})
-    assert asked == ([other] * 3 if changed else [])
-    state.reading = 0
-
-
-def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas._MOST_SESSIONS", 2)
-    _, state = state_of(opened)
-    router = opened.kit.key_sharded("one", read_from="replica")
-    for name, remembered in (("a", ["", "a"]), ("b", ["b"]), ("a", ["b", "a"]), ("b", ["b", "a"])):
-        read_in_session(opened, router, name)
-        assert list(state.last) == remembered
-
-
-def test_a_kit_that_is_closed_asks_no_replicas_any_more(replicated: Replicated) -> None:
-    threads = set(threading.enumerate())
-    component = replicated.map().components["one"]
-    replicas = Replicas(SimpleNamespace(get=None))  # type: ignore[arg-type]
-    replicas.close()
-    assert replicas._state(component, Shard("one", None)).replicas
-    assert set(threading.enumerate()) <= threads
-
-
-def test_replicas_of_a_service_whose_sentinels_cannot_be_asked_are_not_known() -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise redis.ConnectionError("nobody is there")
-
-    entry = {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}
-    component = mapped(entry, "one")
-    replicas = Replicas(SimpleNamespace(get=refuse))  # type: ignore[arg-type]
-    replicas.ask(component.components["one"], None, ReadFrom("replica"))
-    replicas.close()
-    [state] = replicas._shards.values()
-    assert state.master.problem == "does not answer (nobody is there)"
-    assert state.replicas == []
-
-
-SEEN = [("a", 1)]
-
-
-@pytest.mark.parametrize(
-    ("said", "known"),
-    [
-        ([[], SEEN], SEEN),
-        ([SEEN, [("b", 2)]], SEEN),
-        ([redis.ConnectionError("gone"), []], []),
-        ([redis.ConnectionError("gone"), OSError("gone")], None),
-        ([], None),
-    ],
-)
-def test_sentinels_are_asked_in_turn(said: list[Any], known: list[tuple[str, int]] | None) -> None:
-    def sentinel(answer: Any) -> Any:
-        def seen(service: str) -> Any:
-            assert service == "main"
-            if isinstance(answer, Exception):
-                raise answer
-            states = {"is_odown": False, "is_sdown": False}
-            return [{"ip": host, "port": port, **states} for host, port in answer]
-
-        return SimpleNamespace(sentinel_slaves=seen)
-
-    manager: Any = SimpleNamespace(clients=[*map(sentinel, said)])
-    entry = Entry({"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}, "one")
-    assert replicas._known_to(manager, entry) == known
 
 
 @pytest.mark.parametrize(
@@ -577,15 +358,6 @@ def test_why_no_replica_can_be_read_is_said_of_each(opened: Face, replicated: Re
     )
     with pytest.raises(ShardUnavailable, match=said):
         on(opened, strict, "k", "get", "k")
-
-
-def test_an_entry_without_replicas_has_none_to_read(kind: str, replicated: Replicated) -> None:
-    with faced(kind, replicated.map(replicas=[])) as face:
-        strict = face.kit.key_sharded("users", read_from="replica")
-        with pytest.raises(
-            ShardUnavailable, match=r"no usable replica \(its entry names none\); see"
-        ):
-            on(face, strict, "k", "get", "k")
 
 
 @pytest.mark.parametrize(
@@ -680,21 +452,6 @@ def test_own_writes_are_read_though_replicas_lag(opened: Face, replicated: Repli
         assert replicated.master.running
 
 
-def test_reads_return_to_a_replica_after_catch_up(opened: Face, replicated: Replicated) -> None:
-    router = opened.kit.key_sharded("users", read_from="replica")
-    for n in range(3):
-        on(opened, router, "k", "get", "k")
-        on(opened, router, "k", "set", "k", n)
-        assert on(opened, router, "k", "get", "k") == b"%d" % n
-    replicated.settle()
-    replicated.forget_counts()
-    opened.kit.plane.replicas.round()  # what the thread does by itself twice a second
-    for _ in range(2):
-        assert on(opened, router, "k", "get", "k") == b"2"
-        opened.kit.plane.replicas.round()
-    assert sum(replicated.counts("get")[1:]) >= 1
-
-
 def test_sentinels_tell_the_replicas(kind: str) -> None:
     with LocalSentinel("main", replicas=1, sentinels=1) as watched:
         watched.master.client().set("k", "v")
@@ -749,7 +506,7 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.Monk
         # Of a slot whose replicas are not known the master answers, of the others they do.
         number: Any = ReplicaOf(None)
         owners: Any = redis_private.slot_owners(face.run(client_of(face.kit, number)))
-        owners[slot_of("k7")] = owners[slot_of("k7")][:1]
+        owners[key_slot(b"k7")] = owners[key_slot(b"k7")][:1]
         pipe = router.pipeline()
         for key in keys:
             pipe.get(key)
@@ -806,13 +563,6 @@ def test_a_mode_that_is_none_is_refused(given: Any, replicated: Replicated) -> N
         kit.key_sharded("users", read_from=given)
 
 
-def test_what_entries_say_is_checked(replicated: Replicated) -> None:
-    with pytest.raises(InvalidEntryError, match="read_from"):
-        replicated.map(read_from="slave")
-    with pytest.raises(InvalidEntryError, match="max_lag"):
-        replicated.map(max_lag=0)
-
-
 @pytest.mark.parametrize("mode", ["zone", "zone_replica"])
 def test_reads_by_zone_need_the_zone_of_the_process(mode: str, replicated: Replicated) -> None:
     with (
@@ -832,22 +582,3 @@ def test_a_session_that_has_no_name_is_refused(name: Any) -> None:
 def test_a_zone_that_is_no_name_is_refused(zone: Any, replicated: Replicated) -> None:
     with pytest.raises(InvalidArgumentError, match=r"zone=.* is not a name; pass a str"):
         shardkit.connect(replicated.map(), zone=zone)
-
-
-def test_health_reports_roles_and_lag(kind: str, replicated: Replicated) -> None:
-    """Of a master, a replica, and a replica whose master is not there."""
-    places = [replicated.master, *replicated.replicas]
-    text = json.dumps({"components": {"all": {"shards": [{"port": each.port} for each in places]}}})
-    ask(replicated.replicas[1], "replicaof", "127.0.0.1", "1")
-    with faced(kind, ShardMap.parse(text)) as face:
-        master, linked, alone = face.run(face.kit.health()).shards
-    assert [each.role for each in (master, linked, alone)] == ["master", "replica", "replica"]
-    assert 0 <= master.replication_lag < 10_000
-    assert 0 <= linked.replication_lag < 10_000
-    assert alone.replication_lag is None
-
-
-@pytest.mark.parametrize("lag", [0, -1, float("nan"), True, "5"])
-def test_a_lag_that_is_no_time_is_refused(lag: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"max_lag=.*; give seconds above 0"):
-        ReadFrom("replica", max_lag=lag)

@@ -21,7 +21,7 @@ from shardkit.admin import push
 from shardkit.errors import MissingEntryError
 from shardkit.local import LocalServer
 from shardkit.network.topology import cache
-from shardkit.network.topology.feed import BEAT, ChangeFeed
+from shardkit.network.topology.feed import ChangeFeed
 
 
 def until(condition: Callable[[], bool], seconds: float = 5.0) -> float:
@@ -115,20 +115,6 @@ def test_idleness_is_quiet(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
     fed.push(4, 1000)
     fed.uses(4)
     assert 1 <= len(asked) <= 3
-
-
-def test_idle_beats_are_rare(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert BEAT > 1, "seconds"
-    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
-    fed.begin(shards=1000)
-    ours = ("mget", "get", "scan", "client|setname")
-    beats = fed.kit.topology._feed
-    assert beats is not None
-    due = beats._beat
-    until(lambda: beats._beat != due)  # what belongs to its beginning is over
-    before, began = fed.sent(*ours), beats._beat
-    until(lambda: beats._beat > began + 0.9)  # five times, or more seldom
-    assert fed.sent(*ours) - before <= 5 + 1
 
 
 def test_a_new_feed_catches_up(fed: Fed) -> None:
@@ -247,12 +233,3 @@ def test_more_than_1024_descriptors(fed: Fed, caplog: pytest.LogCaptureFixture) 
         fed.push(4)
         fed.uses(4)
         assert not caplog.messages
-
-
-def test_watches_end_quietly(fed: Fed, caplog: pytest.LogCaptureFixture) -> None:
-    with shardkit.connect(fed.url) as kit:
-        topology = kit.topology
-    left = iter([topology, None])
-    cache._watch(lambda: next(left), threading.Event(), 0.01)
-    assert next(left) is None
-    assert caplog.messages == []

@@ -17,9 +17,7 @@ from faces import eventually, faced
 from link_helpers import clients_of
 
 import shardkit
-from shardkit import ConfigError, Entry, ShardMap
-from shardkit.config import store
-from shardkit.config.component import Component
+from shardkit import ConfigError, Entry, ShardMap, admin
 from shardkit.errors import (
     ConfigServerError,
     InvalidEntryError,
@@ -67,31 +65,20 @@ def shards_on(server: LocalServer, count: int = 4, **fields: Any) -> ShardMap:
 
 def shard_map(**components: Any) -> ShardMap:
     """A map of components: a list is shards, an object an entry."""
-    found = {}
-    for name, described in components.items():
-        if isinstance(described, list):
-            shards = tuple(Entry(fields) for fields in described)
-            found[name] = Component(name, None, shards)
-        else:
-            found[name] = Component(name, Entry(described))
-    return ShardMap(found)
+    found = {
+        name: {"shards" if isinstance(described, list) else "entry": described}
+        for name, described in components.items()
+    }
+    return ShardMap.parse(json.dumps({"components": found}))
 
 
 def push(client: redis.Redis, wanted: ShardMap) -> None:
-    store.push(client, wanted, force=True)
+    admin.push(client, wanted, force=True, check=False)
 
 
 def mgets(client: redis.Redis) -> int:
     stats: Any = client.info("commandstats")
     return int(stats.get("cmdstat_mget", {}).get("calls", 0))
-
-
-def test_components_are_listed_by_full_name(
-    server: LocalServer, config: redis.Redis, kit: Any
-) -> None:
-    fields = server.entry.fields
-    push(config, shard_map(**{"logs:old": [fields] * 12, "logs:old:web": fields, "logs": fields}))
-    assert kit.topology.names() == ["logs", "logs:old", "logs:old:web"]
 
 
 def test_more_shards_take_a_second_exchange_once(config: redis.Redis, kit: Any) -> None:
@@ -196,10 +183,10 @@ def test_a_batch_is_routed_by_one_version_of_the_map(
     looks = iter(range(10**9))
 
     class Shifty(shardkit.network.topology.Topology):
-        def component(self, name: str) -> Component:
+        def component(self, name: str) -> Any:
             return versions[next(looks) % 2]
 
-        async def acomponent(self, name: str) -> Component:
+        async def acomponent(self, name: str) -> Any:
             return self.component(name)
 
     with faced(kind, shards_on(here)) as face:
@@ -328,8 +315,8 @@ def test_what_is_broken_or_gone_keeps_the_last_good_entries(
 
 
 def test_a_lost_count_does_not_unshard(config: redis.Redis, kit: Any) -> None:
-    both = Component("both", Entry({"port": 1}), (Entry({"port": 2}), Entry({"port": 3})))
-    push(config, ShardMap({"both": both}))
+    places = {"entry": {"port": 1}, "shards": [{"port": 2}, {"port": 3}]}
+    push(config, ShardMap.parse(json.dumps({"components": {"both": places}})))
     config.delete("config:shards:both")
     said = r"config:shards:both is missing .*, but 2 entries are stored"
     with pytest.raises(MissingEntryError, match=said):
@@ -342,24 +329,6 @@ def test_a_shard_is_not_taken_for_a_component(
     push(config, shards_on(server))
     with pytest.raises(InvalidEntryError, match="is the name of a shard of 'few'"):
         kit.client("few:0")
-
-
-def test_unsharded_components_need_one_entry(
-    server: LocalServer, config: redis.Redis, kit: Any
-) -> None:
-    config.set("config:redis:one", json.dumps({"port": server.port, "db": 15}))
-    kit.client("one").set("k", "v")
-    assert kit.components() == ["one"]
-    with server.client(db=15) as client:
-        assert client.get("k") == b"v"
-
-
-def test_urls_may_set_decode_responses(server: LocalServer, config: redis.Redis) -> None:
-    push(config, shards_on(server))
-    for options in ("decode_responses=true", "protocol=3", "protocol=3&decode_responses=true"):
-        with shardkit.connect(f"{url(server)}/0?{options}") as kit:
-            assert kit.components() == ["few", "one"]
-            assert len(kit.component("few").shards) == 4
 
 
 def test_no_secret_shows_when_the_config_server_refuses_or_is_away() -> None:
@@ -420,12 +389,3 @@ def test_thousands_of_shards_that_did_not_change_are_not_parsed_again(
     kit.topology.expire()
     monkeypatch.setattr(Entry, "from_json", None)
     assert kit.component("many") is known
-
-
-def test_a_reading_that_a_renamed_connection_is_refused_is_an_error(mortal: LocalServer) -> None:
-    with mortal.client() as client, shardkit.connect(url(mortal)) as kit:
-        source: Any = kit.topology.source
-        client.execute_command("ACL", "SETUSER", "default", "-mget")
-        source.epoch += 1  # which the connection's name says
-        with pytest.raises(redis.ResponseError, match="mget"):
-            source.fetch(["config:epoch"])

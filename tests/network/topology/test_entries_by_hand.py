@@ -13,11 +13,8 @@ import redis
 from topology_helpers import Clock, settle
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.config import store
 from shardkit.errors import (
     InvalidArgumentError,
-    InvalidEntryError,
     MissingEntryError,
     ShardCountError,
 )
@@ -110,39 +107,6 @@ def test_a_lost_count_is_not_guessed(config: redis.Redis, kit: Any) -> None:
         kit.key_sharded("unique", shards=COUNT)["k"]
 
 
-def test_manual_and_pushed_entries_coexist(
-    running: LocalServer, config: redis.Redis, kit: Any
-) -> None:
-    shard_map = ShardMap.parse(f"components: {{other: {{shards: [{{port: {running.port}}}]}}}}")
-    store.push(config, shard_map)
-    pairs = kit.id_pair_sharded("unique", shards=COUNT, placement="crc32")
-    pairs[1, 2].set("pair", 1)
-    assert kit.key_sharded("unique", shards=COUNT)["k"].ping()
-    config.delete("config:shards:other")
-    with pytest.raises(MissingEntryError, match="push the shard map again: shardkit config"):
-        kit.key_sharded("other", shards=1)["k"]
-
-
-def test_unknown_fields_are_ignored(running: LocalServer, config: redis.Redis) -> None:
-    write(config, running, 7, colour=1)
-    with shardkit.connect(url(running)) as kit:
-        unique = kit.key_sharded("unique", shards=COUNT)
-        assert unique["k"].ping()
-        write(config, running, 7, colour=1, min_release="999")
-        kit.topology.expire()
-        assert unique["k"].ping()  # by the entry that it has
-        with (
-            shardkit.connect(url(running)) as late,
-            pytest.raises(InvalidEntryError, match=r"config:redis:unique:7: min_release = \"999\""),
-        ):
-            late.key_sharded("unique", shards=COUNT)["k"]
-
-
-def test_pairs_may_be_placed_by_another_rule(kit: Any) -> None:
-    kit.id_pair_sharded("unique", shards=COUNT, placement="rendezvous")[1, 2].ping()
-    assert kit.component("unique").placement == "rendezvous"
-
-
 def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis.Redis) -> None:
     for harm in (
         lambda: config.delete("config:redis:unique:7"),
@@ -162,22 +126,6 @@ def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis
         ):
             late.key_sharded("unique", shards=COUNT)["k"]
         write(config, running, 7)
-
-
-def test_many_manual_entries_are_counted(running: LocalServer, config: redis.Redis) -> None:
-    for n in range(64):
-        write(config, running, n, db=1)
-    with shardkit.connect(url(running)) as kit:
-        assert kit.key_sharded("unique", shards=64)["k"]
-        write(config, running, 64, db=1)
-        kit.topology.expire()
-    with (
-        shardkit.connect(url(running)) as late,
-        pytest.raises(
-            ShardCountError, match=r"64 is one too many.* says 64 shards, but 65 entries"
-        ),
-    ):
-        late.key_sharded("unique", shards=64)["k"]
 
 
 def test_different_counts_are_refused(kit: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from topology_helpers import Clock
@@ -98,18 +97,6 @@ def test_a_broken_change_keeps_the_old_map_and_is_said_once(
     assert "s3cret" not in caplog.text
 
 
-def test_a_broken_file_is_not_parsed_every_second(
-    topology: Topology, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topology.component("one")
-    write(path, text="[]")
-    counting = Mock(wraps=ShardMap.decode)
-    monkeypatch.setattr(ShardMap, "decode", counting)
-    for _ in range(3):
-        assert next_port(topology) == 7001
-    assert counting.call_count == 1
-
-
 def test_a_missing_file_keeps_the_old_map(topology: Topology, path: Path) -> None:
     assert port_of(topology) == 7001
     path.unlink()
@@ -131,10 +118,6 @@ def test_a_component_that_leaves_the_map_keeps_its_entries_for_who_has_seen_it(
         Topology(MapFile(path)).component("few")
 
 
-def test_a_component_of_a_file_is_known_without_having_been_read(path: Path) -> None:
-    assert len(Topology(MapFile(path)).last_known("few").shards) == 4
-
-
 def test_a_file_that_cannot_be_used_at_first_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         MapFile(tmp_path / "nowhere.yaml")
@@ -142,18 +125,6 @@ def test_a_file_that_cannot_be_used_at_first_is_refused_at_once(tmp_path: Path) 
         MapFile(tmp_path)
     with pytest.raises(InvalidEntryError, match="99999999"):
         MapFile(write(tmp_path / "map.yaml", port=99999999))
-
-
-def test_map_warnings_show(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    path = write(tmp_path / "map.yaml")
-    topology = Topology(MapFile(path), clock=clock)
-    assert topology.component("few")
-    assert caplog.messages == []
-    write(path, text="components: {few: {shards: [{port: 1}, {port: 1}]}}")
-    clock.now += 1.01
-    topology.component("few")
-    assert len(caplog.messages) == 1
-    assert "few:0, few:1 share localhost:1/0" in caplog.messages[-1]
 
 
 def test_a_change_in_the_same_tick_is_seen(topology: Topology, path: Path) -> None:

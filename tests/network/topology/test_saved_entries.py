@@ -206,19 +206,6 @@ def test_processes_share_a_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["entries.json"]
 
 
-async def test_removed_components_are_not_saved(config: LocalServer, tmp_path: Path) -> None:
-    file = tmp_path / "entries.json"
-    await save("blocking", config, file)
-    with config.client() as client:
-        client.delete("config:redis:one", "config:pushed:one")
-    with (
-        shardkit.connect(url(config), cache=file) as kit,
-        pytest.raises(ConfigError, match="are missing"),
-    ):
-        kit.component("one")
-    assert await eventually(lambda: '"one"' not in file.read_text())
-
-
 def test_what_cannot_be_a_cache_is_refused(tmp_path: Path) -> None:
     url = "redis://127.0.0.1:1"
     with pytest.raises(ConfigError, match="its folder does not exist"):

@@ -26,11 +26,9 @@ from shardkit.errors import (
     InvalidEntryError,
     MissingEntryError,
 )
-from shardkit.network.topology import LONGEST_PAUSE, Topology, Values, cache
-from shardkit.network.topology.cache import CacheEntry
+from shardkit.network.topology import LONGEST_PAUSE, Topology, Values
 
 THREADS = 32
-TASKS = 200
 
 
 @pytest.fixture
@@ -134,15 +132,6 @@ async def test_first_call_after_a_pause_reads_again(
         assert (found if isinstance(found, Component) else await found).epoch == epoch
 
 
-async def test_expired_components_are_reread(topology: Topology, directory: Directory) -> None:
-    topology.component("c")
-    directory.components["c"] = component(epoch=2)
-    topology.expire()
-    assert topology.last_known("c").epoch == 1
-    settle(topology)
-    assert topology.last_known("c").epoch == 2
-
-
 def test_a_stopped_loop_is_replaced(topology: Topology, directory: Directory, clock: Clock) -> None:
     asyncio.run(topology.acomponent("c"))
     clock.now += 1.5
@@ -156,22 +145,6 @@ def test_a_stopped_loop_is_replaced(topology: Topology, directory: Directory, cl
     loop.close()
     settle(topology)
     assert topology.component("c").epoch == 2
-
-
-def test_no_thread_is_left(topology: Topology, directory: Directory, clock: Clock) -> None:
-    def reading() -> list[bool]:
-        return [each.daemon for each in threading.enumerate() if each.name == "shardkit-config"]
-
-    look(topology, "c")
-    clock.now += 1.5
-    directory.open.clear()
-    topology.component("c")
-    assert eventually(lambda: directory.hanging == 1)
-    assert reading() == [True]  # it ends with the process, even if it hangs
-    directory.open.set()
-    settle(topology)
-    assert topology._thread is None
-    assert reading() == []
 
 
 def test_an_error_that_nobody_foresaw_does_not_end_reading_in_the_background(
@@ -260,20 +233,6 @@ async def test_a_cancelled_reader_is_replaced(topology: Topology, directory: Dir
     assert {found.name for found in await asyncio.gather(*others)} == {"c"}
 
 
-def test_waiters_of_ended_loops_are_ignored(topology: Topology, directory: Directory) -> None:
-    async def gives_up() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(topology.acomponent("c"), 0.02)
-
-    directory.open.clear()
-    with ThreadPoolExecutor(1) as pool:
-        reader = pool.submit(topology.component, "c")
-        assert eventually(lambda: directory.hanging == 1)
-        asyncio.run(gives_up())
-        directory.open.set()
-        assert reader.result(20).name == "c"
-
-
 def test_waiters_share_a_failure(topology: Topology, directory: Directory, clock: Clock) -> None:
     directory.error = ConnectionError("nobody there")
     directory.open.clear()
@@ -303,22 +262,6 @@ def test_a_short_deadline_gets_the_known_entries(topology: Topology, directory: 
     directory.components["c"] = component(epoch=2)
     assert topology.component("c").epoch == 2
     assert topology.component("d").name == "d"
-
-
-def test_two_failures_count_once(topology: Topology, directory: Directory, clock: Clock) -> None:
-    known = {name: topology.component(name) for name in ("c", "d")}
-    topology.expire()
-    directory.open.clear()
-    directory.error = ConnectionError("refused")
-    with ThreadPoolExecutor(2) as pool:
-        futures = {name: pool.submit(topology.component, name) for name in known}
-        assert eventually(lambda: directory.hanging == 2)
-        directory.open.set()
-        assert {name: future.result(20) for name, future in futures.items()} == known
-    directory.asked.clear()
-    clock.now += 1.21  # the first pause, at most; the second is longer
-    assert look(topology, "c") is known["c"]
-    assert directory.asked == ["c"]
 
 
 def test_missing_ones_are_cached(topology: Topology, directory: Directory, clock: Clock) -> None:
@@ -359,14 +302,6 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
     assert directory.asked[-2:] == ["c", "d"]  # every second again
 
 
-def test_long_outages_are_survived(topology: Topology, directory: Directory, clock: Clock) -> None:
-    known = look(topology, "c")
-    directory.error = ConnectionError("refused")
-    for _ in range(300):
-        clock.now += 2 * LONGEST_PAUSE
-        assert look(topology, "c") is known
-
-
 def test_one_broken_component_is_logged_once_and_read_every_second(
     topology: Topology, directory: Directory, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -402,18 +337,6 @@ def test_limit_age_rereads(topology: Topology, directory: Directory, clock: Cloc
     topology.expire()
     topology.limit_age("c", 0.5)  # the next caller reads it, and waits
     settle(topology)
-    assert directory.asked == ["c", "c"]
-
-
-def test_a_limited_age_has_the_next_caller_look_at_a_map_again(clock: Clock) -> None:
-    directory = Directory(component())
-    directory.local = True
-    topology = Topology(directory, clock=clock)
-    topology.component("c")
-    clock.now += 0.6
-    topology.limit_age("c", 0.5)
-    assert directory.asked == ["c"]
-    topology.component("c")
     assert directory.asked == ["c", "c"]
 
 
@@ -505,44 +428,6 @@ def test_forks_forget_the_parents_reader(topology: Topology, directory: Director
     assert exit_code(child) == 0
 
 
-async def test_a_task_that_finds_the_reader_just_done_does_not_wait(
-    topology: Topology, directory: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claim, waits = topology._claim, topology._wait
-    waited: list[bool] = []
-
-    def too_late(cached: CacheEntry, wait: float = 0.0) -> None:
-        monkeypatch.setattr(topology, "_claim", claim)
-
-    async def counted(cached: CacheEntry) -> None:
-        await waits(cached)
-        waited.append(cached.waiting == [])
-
-    monkeypatch.setattr(topology, "_claim", too_late)
-    monkeypatch.setattr(topology, "_wait", counted)
-    assert (await topology.acomponent("c")).name == "c"
-    assert waited == [False]  # nobody has woken it
-    assert topology._cache["c"].waiting == []
-
-
-def test_a_lock_that_was_replaced_while_somebody_waited_for_it_is_left(
-    topology: Topology, directory: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, find = threading.Lock(), topology._lock_of
-    found = [old]
-    monkeypatch.setattr(topology, "_lock_of", lambda cached: found.pop() if found else find(cached))
-    assert topology.component("c").name == "c"
-    assert not found
-    assert not old.locked()
-    assert not topology._cache["c"].lock.locked()
-
-
-def test_retired_components_are_not_reread(topology: Topology, directory: Directory) -> None:
-    topology.component("c")
-    assert topology._read_again(["c", "d"]) == []
-    assert directory.asked == ["c", "c"]
-
-
 class Silent(Directory):
     """A config server that tells nobody of changes."""
 
@@ -585,19 +470,6 @@ def test_without_a_thread_the_watch_starts_later(
         watched.watch()
     assert silent.asked == ["c"]
     watched.watch()
-    assert eventually(lambda: len(silent.asked) > 1)
-
-
-def test_the_watch_survives_unexpected_errors(
-    silent: Silent, watched: Topology, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache._watch(lambda: None, threading.Event(), 0.01)
-    assert silent.asked == ["c"]
-    silent.error_of_feed = ZeroDivisionError("a mistake")
-    watched.watch()
-    assert eventually(lambda: "ZeroDivisionError: a mistake" in caplog.text)
-    assert "the directory cannot be read" in caplog.text
-    silent.error_of_feed = None
     assert eventually(lambda: len(silent.asked) > 1)
 
 
