@@ -30,6 +30,7 @@ from shardkit.network.links.resp import pack
 from shardkit.operations.commands import (
     Batch,
     Columns,
+    Command,
     Key,
     Locate,
     Partial,
@@ -320,9 +321,7 @@ class _Prepared:
                 if here:
                     callback = tables[here[0]].get(args[0])
                     options = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
-                    request = (
-                        parts[0].command if parts else as_command(component.name, args[1], args)
-                    )
+                    request = parts[0].command if parts else Command(component.name, args[1], args)
                     reply = read(component, request, reply, callback, **options)
                 values.append(reply)
         if raise_on_error and isinstance(values, Replies):

@@ -16,7 +16,7 @@ from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key
 from shardkit.operations.operation import Operation, Page, Step, Stream, pages
-from shardkit.search.parts import IndexPart, IndexParts
+from shardkit.search.parts import MOST_WORDS, IndexPart, IndexParts
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
     REBUILD,
@@ -148,7 +148,7 @@ def _run_check(call: Command, end: list[int]) -> Generator[Step | Page[Damage], 
 
 def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
     [[words, given_up]] = yield [part.read_state("words", "gone")]
-    most = stored_integer(part.to, part.state, "words", words, 1, missing=1)
+    most = stored_integer(part.to, part.state, "words", words, 1, MOST_WORDS + 1, missing=1)
     removed = stored_integer(part.to, part.state, "gone", given_up, missing=0)
     seen, starts = bytearray(most), f"{part.tag}starts"
     notes: Suspicions = []
@@ -172,7 +172,7 @@ def _check_words(
 ) -> Suspicions:
     for word, text in entries:
         try:
-            id_ = stored_integer(part.to, key, shown(word), text, 1, 2**24 - 1)
+            id_ = stored_integer(part.to, key, shown(word), text, 1, MOST_WORDS)
         except DamagedDataError as error:
             return [Suspicion(error)]
         if not key.endswith(b":" + word[:3]):

@@ -538,7 +538,7 @@ Recover = Callable[[str, bytes, str, Words, bool], Any]
 
 _SCANNED: Final = 2_000  # of a server's keys, in one command
 _WORDS_AT_ONCE: Final = 1_000
-_MOST_WORDS: Final = 2**24 - 1
+MOST_WORDS: Final = 2**24 - 1
 _LOSSY: Final = "restore a backup, or drop the lost documents: rebuild(lossy=True)"
 
 
@@ -656,11 +656,11 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
             starts[start] = None
             for word, text in entries:
                 id_ = whole_or_0(text)
-                if not 0 < id_ <= _MOST_WORDS or word[:3] != start:
+                if not 0 < id_ <= MOST_WORDS or word[:3] != start:
                     wrong[start, word] = None
                 elif words.setdefault(id_, word) != word:
                     wrong[start, word] = wrong[words[id_][:3], words[id_]] = None
-                if id_ <= _MOST_WORDS:
+                if id_ <= MOST_WORDS:
                     free = max(free, id_ + 1)
         values = [key for key in keys if key not in lexicon]
         all_entries = yield from contents(part.to, "HASH", values, [])
@@ -669,7 +669,7 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
             for index, _ in entries:
                 if bucket.isdigit() and len(bucket) < 7 and index.isdigit() and len(index) < 4:
                     id_ = 128 * int(bucket) + int(index)
-                    free = max(free, id_ + 1) if id_ <= _MOST_WORDS else free
+                    free = max(free, id_ + 1) if id_ <= MOST_WORDS else free
     known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
     return _Lexicon(known, list(starts), list(wrong), free, free - 1 - len(known))
 
@@ -677,7 +677,7 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
 def next_word_of(state: Sequence[bytes | None] | None) -> int:
     """Return the id of a part's next word, which its state has first; 1 if that cannot be."""
     free = whole_or_0(state[0] if state else None)
-    return free if 1 <= free <= _MOST_WORDS else 1
+    return free if 1 <= free <= MOST_WORDS else 1
 
 
 def _read(
