@@ -77,13 +77,20 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
 
 
 def write_private(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file that only this user can read. Raises OSError."""
+    """Write a file that only this user, or the owner for whom root writes, can read.
+
+    Raises OSError, also for a file of another user and for one that has a second name.
+    """
     waits = getattr(os, "O_NONBLOCK", 0)  # for a FIFO's reader
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | waits, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | waits, 0o600)
     os.set_blocking(descriptor, True)
     with naming(path), open(descriptor, "w", encoding="utf-8") as file:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # never /dev/null
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):  # never /dev/null
+            if status.st_nlink != 1 or os.geteuid() not in (0, status.st_uid):
+                raise OSError(errno.EPERM, "it is another user's, or has a second name", str(path))
             os.fchmod(descriptor, 0o600)  # the file may have existed before
+            file.truncate(0)
         file.write(text)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -287,6 +288,11 @@ def test_a_map_is_written_only_if_it_can_be_pushed_again(
     assert cli("config", "pull", "-c", town_url, "-o", path, "--show-secrets").code == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert cli("config", "diff", path, "--exit-code").code == 0
+    before = path.read_text()
+    os.link(path, tmp_path / "other name")
+    refused = cli("config", "pull", "-c", town_url, "-o", path, "--show-secrets")
+    assert "has a second name" in refused.error()
+    assert path.read_text() == before
 
 
 def test_an_empty_config_server_has_nothing_to_pull(
