@@ -322,7 +322,7 @@ class Clients:
         """Have a private pool follow changes, and closed with the clients."""
         self.follower = weakref.ref(private_pool)
         held = self._blocking if private_pool.run is run_steps else self._of_loop()
-        self._keeper = private_pool.keeper()
+        self._keeper = private_pool.keeper
         held.built.update((private_pool, self._keeper))
 
     async def aclose(self) -> None:

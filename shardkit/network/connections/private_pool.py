@@ -50,6 +50,9 @@ class _FollowsEntry(_Common):
         self.connections = self.connections_of()
         self._switch = ForkSafeLock()
         self._become(client.connection_pool)
+        # A pool of the same connections, to close them once this one is collected.
+        self.keeper = copy.copy(self._entrys)
+        self.keeper.connections, self.keeper._origin = self.connections, None
 
     def _become(self, pool: Any) -> None:
         """Make connections as another pool does from now on."""
@@ -62,12 +65,8 @@ class _FollowsEntry(_Common):
 
     def reset(self) -> None:
         self.connections.end()
-
-    def keeper(self) -> Any:
-        """Return a pool of the same connections, to close them once this one is collected."""
-        pool = copy.copy(self._entrys)
-        pool.connections, pool._origin = self.connections, None
-        return pool
+        super().reset()
+        self.keeper.connections = self.connections
 
     def switch_to(self, client: Any) -> None:
         """Switch to the entry of a client, unless that is an older one."""
