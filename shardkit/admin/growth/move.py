@@ -444,7 +444,10 @@ def started(
 ) -> Move:
     """Carry out a plan, as a step of a change with some id, unless something prevents it."""
     limits = check_numbers(**options)[0], options.get("offline", False)
-    with journal.lease(config) as lease:
+    with (
+        explaining(lambda: "the move has not begun", lambda: "repeat the command"),
+        journal.lease(config) as lease,
+    ):
         components = read_components(config)
         move, plan = planned(components, *limits)
         move.within = within

@@ -33,7 +33,9 @@ from shardkit.admin.growth.pieces import IN_PIECES, asking_for_large, large_valu
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
 from shardkit.errors import GrowthError, MissedChangesError
+from shardkit.network.connections.redis_private import address_of
 from shardkit.network.links.resp import Arguments
+from shardkit.operations.server_errors import server_in
 
 _CANARY = "object|help"
 # Calls that may change any key without a notification; Redis 6 counts the last two.
@@ -115,7 +117,7 @@ class KeyCapture:
                 self._connection.send_command("PSUBSCRIBE", *patterns)
                 for _ in patterns:
                     self._connection.read_response(disable_decoding=True)
-            except (RedisError, OSError) as error:
+            except ResponseError as error:
                 raise GrowthError(
                     f"the server does not tell of changed keys: {error}", "see docs/rights.md"
                 ) from error
@@ -199,7 +201,8 @@ class KeyCapture:
             heard = self._heard >= wanted
         self._check()
         if not heard:
-            raise GrowthError("the server does not answer: nothing has changed", "try again")
+            server = address_of(self._connection)
+            raise GrowthError(f"{server} does not answer: nothing has changed", "try again")
 
     def close(self) -> None:
         """Stop listening."""
@@ -664,7 +667,8 @@ class Follower:
         if isinstance(self._error, GrowthError):
             raise self._error
         if self._error is not None:
-            raise GrowthError(f"the copy was interrupted: {self._error}", "resume it")
+            server = server_in(self._error).replace(" ", ": ")
+            raise GrowthError(f"the copy was interrupted: {server}{self._error}", "resume it")
 
     def _run(self) -> None:
         try:
