@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from shardkit import Entry, ShardMap
@@ -18,8 +21,9 @@ from shardkit.admin.growth import Move, start_move
 from shardkit.admin.growth.gate import fence_value
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
+from shardkit.network import survey as module
 from shardkit.network.rules import judge
-from shardkit.network.survey import ServerFacts, SurveyedEntry, Target
+from shardkit.network.survey import ServerFacts, SurveyedEntry, Target, survey, targets_of
 from shardkit.operations.commands import Shard
 
 CHANGES_KEY = "config:changes"
@@ -162,3 +166,29 @@ def test_a_copy_that_cannot_be_read_is_a_problem(
     [_, judged] = judge(rows, kinds=["copy"]).entries
     texts = [each.text for each in judged.problems]
     assert [text.startswith(problem or "-") for text in texts] == [True] * bool(problem)
+
+
+def test_a_database_that_refuses_select_for_another_reason_is_not_missing() -> None:
+    def found(refusal: Exception) -> Any:
+        client = Mock(execute_command=Mock(side_effect=refusal))
+        return module._database(client, 1, sampled=False)
+
+    with pytest.raises(redis.ResponseError, match="not allowed"):
+        found(redis.ResponseError("SELECT is not allowed in cluster mode"))
+    assert found(redis.exceptions.NoPermissionError("no rights")).exists
+    assert not found(redis.ResponseError("DB index is out of range")).exists
+
+
+@pytest.mark.parametrize(
+    ("hello", "role"),
+    [([b"role", b"master"], "master"), ([], ""), (redis.ResponseError("unknown command"), "")],
+)
+def test_the_role_is_known_without_info_if_the_server_supports_hello(hello: Any, role: str) -> None:
+    assert module._role(SimpleNamespace(execute_command=Mock(side_effect=[hello]))) == role
+
+
+def test_survey_faults_are_named(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    components = ShardMap.parse(f"components: {{a: {{entry: {{port: {own_server.port}}}}}}}")
+    monkeypatch.setattr(module, "server_facts", Mock(side_effect=ZeroDivisionError("by zero")))
+    with pytest.raises(ZeroDivisionError, match="by zero"):
+        survey(targets_of(components.components.values()))

@@ -27,7 +27,7 @@ from shardkit import Entry, ShardMap
 from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalSentinel, LocalServer
 
 CHANGES_KEY = "config:changes"
@@ -491,6 +491,34 @@ def test_bad_sentinels_stop_it(monkeypatch: pytest.MonkeyPatch, refuses: bool, s
     )
     with pytest.raises(ConfigError, match=f"the Sentinel s1:26379 of data {said}"):
         module._tell_sentinel(sentinel, "main", NEW, "data")
+
+
+def test_sentinels_of_the_user_get_the_new_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    sentinels = contextlib.nullcontext(["s1", "s2"])
+    as_users: dict[str, Any] = {"a:1": {"default"}, "a:2": {"other"}}
+    monkeypatch.setattr(module, "servers_of_service", lambda *_: [])
+    monkeypatch.setattr(module, "query_servers", lambda *_, **login: as_users)
+    monkeypatch.setattr(module, "sentinels_of", lambda *_: sentinels)
+    monkeypatch.setattr(module, "_tell_sentinel", lambda each, *_: told.append(each))
+    sentinel = {"service": "main", "sentinels": [["s1", 1]]}
+    entry = Entry({"sentinel": sentinel, "username": "app", "password": NEW})
+    plain = Entry({"host": "a", "username": "app", "password": NEW})
+    turning = SimpleNamespace(
+        places=[("one", entry), ("same", entry), ("plain", plain)],
+        user="app", timeout=1.0, login={},
+    )  # fmt: skip
+
+    def tell() -> list[str]:
+        module._OngoingRotation.tell_sentinels(turning)
+        return told
+
+    assert tell() == [], "they log in as somebody else"
+    as_users["a:2"] = {"app"}
+    assert tell() == ["s1", "s2"]
+    as_users["a:1"] = ConfigServerError("the config server is away", "start it")
+    with pytest.raises(ConfigServerError, match=r"^the config server is away; start it$"):
+        tell()
 
 
 def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from cli_helpers import COMMAND, SECRET, Cli, Result
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.__main__ import main
-from shardkit.cli.advise import servers
+from shardkit.cli.advise import plots, servers
 from shardkit.cli.advise.servers import BenchServer
 from shardkit.cli.app import COMMANDS, app
 from shardkit.errors import (
@@ -520,3 +520,15 @@ def test_plots_that_cannot_be_drawn_are_refused_first(
     pytest.importorskip("matplotlib")
     plot = cli("advise", "--plot", tmp_path / "plot.xyz", code=1)
     assert "has no extension of a plot" in plot.err
+
+
+def test_a_plot_of_several_series_names_them(tmp_path: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    values = {"a": {"ours": 1.0, "theirs": 2.0}, "b": {"ours": 3.0}}
+    plots.bars(tmp_path / "two.svg", "Bars", values, "bytes")
+    one = {label: {"ours": series["ours"]} for label, series in values.items()}
+    plots.bars(tmp_path / "one.svg", "Bars", one, "bytes")
+    two, plain = ((tmp_path / name).read_text() for name in ("two.svg", "one.svg"))
+    assert 'id="legend_1"' in two
+    assert 'id="legend_1"' not in plain
+    assert pyplot.get_fignums() == [], "they are closed"

@@ -7,9 +7,11 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,6 +160,22 @@ def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(cli: Cli, tmp_
     assert (done["skipped"], len(done["first_skipped"])) == (25, 10)
 
 
+def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.name == "deep":
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    done = cli.json("search", "index", folder, *TO)
+    assert (done["indexed"], done["skipped"]) == (2, 1)
+    assert done["first_skipped"] == [{"path": str(folder / "deep"), "reason": "Permission denied"}]
+
+
 def test_the_options_of_an_index(cli: Cli, posts: Path) -> None:
     options = ("--stemming", "english", "--stop-words", "none", "--no-text", "--no-phrases")
     cli("search", "index", posts, "--name", "lean", *options, "--parts", "3", *ONE_SERVER)
@@ -296,6 +314,16 @@ def test_a_file_that_is_not_written_to_the_end_leaves_the_one_before(tmp_path: P
     with pytest.raises(RuntimeError, match="a shard is away"):
         write_half()
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("posts", "first")]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "1970-01-01 00:00"), (1e15, "1,000,000,000,000,000"), (-1e12, "-1,000,000,000,000")],
+)
+def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: str) -> None:
+    module = import_module("shardkit.cli.commands.search")
+    hit = SimpleNamespace(attributes={"born": value}, value=value)
+    assert module._value(hit, "born", "date") == shown
 
 
 def test_installed_packages_are_indexed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

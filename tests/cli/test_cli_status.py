@@ -20,6 +20,7 @@ from cli_helpers import COMMAND, SECRET, Cli, Result, config_server, edited_map,
 import shardkit
 from shardkit import ShardMap
 from shardkit.cli import options
+from shardkit.cli.commands import doctor
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.server_queries import query_all
@@ -456,6 +457,29 @@ def test_a_config_server_that_goes_while_it_is_read_is_no_broken_component() -> 
     kit.component.side_effect = ConfigError("it is broken", "push it")
     found, broken = topology.components()
     assert (found, list(broken)) == ({}, ["one", "other"])
+
+
+def test_maps_are_not_compared_with_a_config_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = import_module("shardkit.admin.pushes")
+    client: Any = None
+    wanted = dict.fromkeys(["one", "other"])
+    gone = ConfigServerError("the config server is away", "start it")
+    broken = ConfigError("one is broken", "push it")
+    monkeypatch.setattr(module, "read_components", Mock(side_effect=[gone, broken, broken]))
+    monkeypatch.setattr(module, "read_component", Mock(side_effect=[gone, broken, None]))
+    for _ in range(2):
+        with pytest.raises(ConfigServerError, match="the config server is away"):
+            module._current(client, wanted)
+    assert module._current(client, wanted) == ({}, {"one": broken})
+
+
+def test_a_structure_that_cannot_be_rebuilt_says_why() -> None:
+    rebuild = Mock(side_effect=[None, ConfigError("a shard is away", "start it")])
+    structure: Any = SimpleNamespace(rebuild=rebuild)
+    assert doctor._rebuilt(structure) == "rebuilt"
+    assert doctor._rebuilt(structure) == "not rebuilt: a shard is away; start it"
 
 
 def test_the_structures_on_the_shards_that_answer_are_checked(

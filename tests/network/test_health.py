@@ -18,7 +18,7 @@ from redis.credentials import CredentialProvider
 import shardkit
 from shardkit import ShardMap
 from shardkit.config.store import push
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.log_records import Once
 from shardkit.network.health import asgi, wsgi
@@ -280,3 +280,18 @@ def test_a_provider_that_raises_makes_its_component_unreachable(
     assert [(each.shard, each.error) for each in health.shards if not each.reachable] == [
         ("one", "the vault is sealed")
     ]
+
+
+def test_closing_a_kit_during_health(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ClosedError("the kit is closed", "open a new one with shardkit.connect")
+
+    def closed(name: str) -> Any:
+        raise error
+
+    async def loaded(names: list[str]) -> dict[str, Any]:
+        return dict.fromkeys(names, error)
+
+    monkeypatch.setattr(face.kit.topology, "component", closed)
+    monkeypatch.setattr(face.kit.topology, "aload", loaded, raising=face.runner is not None)
+    with pytest.raises(ClosedError, match="the kit is closed"):
+        face.run(face.kit.health())

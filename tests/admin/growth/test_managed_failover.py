@@ -26,8 +26,9 @@ from redis.client import Pipeline
 
 import shardkit
 from shardkit import Entry
-from shardkit.admin.growth import fail_over, failover
+from shardkit.admin.growth import fail_over, failover, servers
 from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import Takeover
 from shardkit.cli.app import app
 from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
@@ -215,6 +216,36 @@ def test_the_last_refusal_of_the_sentinels_is_shown(monkeypatch: pytest.MonkeyPa
         ask(Sentinel(away), Sentinel(refused))
 
 
+def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(lease: Any, entry: Entry, where: str, service: str) -> bool:
+        asked.append(service)
+        return True
+
+    there = [("data", Entry({"host": A.host, "port": A.port}))]
+    monkeypatch.setattr(failover, "servers_of_service", lambda *_: there)
+    monkeypatch.setattr(failover, "_ask_sentinels", ask)
+    monkeypatch.setattr(failover, "_SECONDS", 0.2)
+    monkeypatch.setattr(failover, "_AGAIN", 0.0)
+    # What others have left is no business of this service, or cannot be read.
+    left = {str(B).encode(): b"100", str(A).encode(): b"unreadable"}
+    config = SimpleNamespace(hgetall=lambda key: left)
+    lease: Any = SimpleNamespace(**{**vars(LEASED), "config": config})
+    said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; check their logs"
+    with pytest.raises(GrowthError, match=said):
+        failover.fail_over_sentinels(lease, {}, SERVICE, "data", None)
+    assert len(asked) > 1, "they may have found no majority"
+    assert set(asked) == {"main"}
+    monkeypatch.setattr(failover, "_preferring", lambda *_: contextlib.nullcontext())
+    done = Takeover(("data",), A, C, True)
+    monkeypatch.setattr(failover, "_replace_by_sentinels", lambda *_: done)
+    with pytest.raises(
+        GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*: they did not"
+    ):
+        failover.fail_over_sentinels(lease, {}, SERVICE, "data", str(B))
+
+
 def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:
     with LocalServer() as server, server.client() as client:
         client.execute_command("ACL", "SETUSER", "default", "-config")
@@ -222,6 +253,30 @@ def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:
         said = f"{address} does not let its replica-priority be changed .*; give the user CONFIG"
         with pytest.raises(GrowthError, match=said):
             failover._set_priority(LEASED, server.entry, "data", address, 1)
+
+
+def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry({"cluster": True, "host": A.host, "port": A.port})
+    nodes = [failover._Node(A, "a", "", True), failover._Node(B, "b", "a", False)]
+    monkeypatch.setattr(failover, "_nodes", lambda *_: nodes)
+    with pytest.raises(GrowthError, match=f"{A} is no master with a replica of the cluster; see:"):
+        failover.fail_over_cluster(LEASED, entry, "data", str(A), None, force=False)
+    asked: list[tuple[str, ...]] = []
+    idle = SimpleNamespace(
+        execute_command=lambda *words: asked.append(words), info=lambda section: {"role": "slave"}
+    )
+    monkeypatch.setattr(servers, "connected_to", lambda *_: contextlib.nullcontext(idle))
+    monkeypatch.setattr(failover, "_SECONDS", 0.01)
+    with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s: nothing ch"):
+        failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)
+    assert asked == [("CLUSTER", "FAILOVER")]
+    nodes[0] = failover._Node(A, "a", "", False, suspected=True)
+    said = (
+        rf"{A} may be alive: only one node suspects it \(fail\?\)\. A failover loses what {B} has"
+    )
+    with pytest.raises(GrowthError, match=said):
+        failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)
+    assert asked == [("CLUSTER", "FAILOVER")]
 
 
 def test_a_replica_of_a_cluster_takes_its_masters_place_and_no_write_is_lost() -> None:

@@ -50,6 +50,7 @@ from shardkit.admin.growth import (
     ServerComparison,
     abort_move,
     attach_replica,
+    certificate,
     compare,
     complete_move,
     fail_over,
@@ -799,6 +800,25 @@ def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> N
         other.rpush("k", 1)
         found = compared(one, other)
     assert (found.differing, found.keys) == (0, {"0 list": 1})
+
+
+def test_keys_are_compared_once(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificate, "SETTLED", 0.0)
+    monkeypatch.setattr(certificate, "_REPEATED", 100)
+    with own_server.client(db=1) as one, own_server.client(db=2) as other:
+        one.mset({f"k{n}": n for n in range(1000)})
+        other.mset({f"k{n}": n if n >= 30 else -1 for n in range(1000)})
+        one.set("config:witness", 1)
+        found = compared(one, other, ignored={b"config:witness"})
+    assert (found.total, found.differing, len(found.different)) == (1000, 30, 20)
+    assert all(each.endswith(": has another value") for each in found.different)
+
+
+def test_a_value_of_a_module_is_compared_as_it_is_dumped() -> None:
+    dumps = {b"dump": b"dump", None: b""}  # None if it has gone meanwhile
+    assert {
+        dumped: certificate._value(None, b"k", "TSDB-TYPE", dumped) for dumped in dumps
+    } == dumps
 
 
 def test_the_command_moves_and_says_so(fleet: Fleet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib import import_module
+from operator import eq
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,6 +19,7 @@ from shardkit.admin.growth import (
     ReplicaNode,
     VerifiedReplica,
     attach_replica,
+    attachment,
     detach_replica,
     plan_move,
     replica_tree,
@@ -25,6 +27,8 @@ from shardkit.admin.growth import (
     verify_replica,
     verify_replicas,
 )
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import KnownServers
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
@@ -181,6 +185,31 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     assert {str(replica): type(answer) for (_, replica), answer in found.items()} == {
         fleet.name(1): VerifiedReplica, fleet.name(2): redis.ConnectionError,
     }  # fmt: skip
+
+
+# Servers that are named by references only, or are seen to by others.
+ELSEWHERE = ShardMap.parse("""
+components:
+  far: {entry: {host: "${HOST}", port: 1, replicas: [{host: "${REPLICA}"}, {host: near, port: 1}]}}
+  nodes: {entry: {host: node, cluster: true}}
+  own: {entry: {host: near, port: 2, replicas: [{port: 3}, {host: "${REPLICA}"}, {port: 4}]}}
+""").components
+
+
+def test_entries_name_servers_by_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth_servers, "role_at", Mock(side_effect=redis.ConnectionError("away")))
+    near = ServerAddress("near", 2)
+    for port in (3, 4):
+        replica = ServerAddress("near", port)
+        found = attachment._followed(ELSEWHERE, f"near:{port}")
+        assert found == (replica, (ELSEWHERE["own"].entry, "config:redis:own"))
+        assert attachment._followed_by(ELSEWHERE, replica, eq)[0] == near
+    with pytest.raises(InvalidArgumentError, match="near:1 is neither a shard nor a master that"):
+        attachment._followed(ELSEWHERE, "near:1")
+    with pytest.raises(InvalidArgumentError, match="near:1 follows no server that entries name"):
+        attachment._followed_by(ELSEWHERE, ServerAddress("near", 1), eq)
+    servers = KnownServers(ELSEWHERE.values())
+    assert servers.replicas_of(near) == [ServerAddress("near", n) for n in (3, 4)]
 
 
 @pytest.mark.parametrize(("described", "database"), [({}, 0), ({"db": 3}, 3)])

@@ -6,6 +6,7 @@ import gzip
 import io
 import ipaddress
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -148,6 +149,9 @@ def test_a_line_of_no_known_format_is_malformed(line: bytes) -> None:
     assert sum(map(len, batch.visits.values())) == 1
 
 
+LINES = [b"%d\n" % n for n in range(5)]
+
+
 @pytest.mark.parametrize("spoil", ["cut", "garbage", "flipped"])
 def test_a_damaged_gzip_file_gives_what_can_be_read_and_says_so(spoil: str) -> None:
     text = b"".join(b"%d\n" % n for n in range(100_000))
@@ -171,6 +175,17 @@ def test_a_line_longer_than_any_is_cut_off_and_the_next_one_is_whole() -> None:
     exact = b"x" * (LONGEST - 1) + b"\n"
     assert all_lines(opened(exact + b"b\n")) == [exact, b"b\n"]
     assert all_lines(opened(b"x" * LONGEST + b"\nb\n")) == [b"x" * LONGEST, b"b\n"]
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_pipe_can_be_read(compress: bool) -> None:
+    reading, writing = os.pipe()
+    text = b"".join(LINES)
+    os.write(writing, gzip.compress(text) if compress else text)
+    os.close(writing)
+    with open(reading, "rb") as pipe, AccessLog(pipe, "pipe") as log:
+        assert log.size is None
+        assert all_lines(log) == LINES
 
 
 OPTIONS = ("--workers", "2", "--kill", "1", "--json")

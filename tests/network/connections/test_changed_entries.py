@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arranged import map_of
-from link_helpers import FACES, clients_of, count_of, eventually, of
+from link_helpers import FACES, clients_of, closed, count_of, eventually, of
 from places import at_place
 from sockets import connections
 
@@ -213,6 +213,23 @@ async def test_wherever_another_thread_reads_a_change_nobody_is_left_at_the_old_
     while await use(n):
         n += 1
     assert len(switched) > 20
+
+
+async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
+    here: LocalServer, monkeypatch: pytest.MonkeyPatch, held: Clients, get: Any
+) -> None:
+    build = Clients._built
+    made: list[Any] = []
+
+    def close_and_build(self: Clients, *args: Any, **kwargs: Any) -> Any:
+        held.close()
+        made.append(build(self, *args, **kwargs))
+        return made[0]
+
+    monkeypatch.setattr(Clients, "_built", close_and_build)
+    with closed():
+        get(Component("c", entry(here)), None, raw=False)
+    assert await eventually(lambda: made[0].owner.closed)
 
 
 @pytest.mark.parametrize(

@@ -452,6 +452,21 @@ def test_an_interrupted_waiter_passes_its_turn_on(face: Pooled) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+@BLOCKING
+def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
+    held = pool.get_connection()
+    known = line(held)
+    kits = face.owners[0] if face.kind == "private" else pool
+
+    def lend_none() -> None:
+        monkeypatch.undo()
+        pool.release(held)
+
+    monkeypatch.setattr(kits, "_lend_new", lend_none)
+    assert line(pool.get_connection()) is known
+
+
 async def test_an_open_breaker_lends_no_idle_connection(face: Pooled) -> None:
     breaker = Breaker("s:1", BreakerSettings(), lambda: None)
     pool = face.pool(policy=CallPolicy(breaker=breaker))

@@ -242,6 +242,22 @@ async def test_what_is_no_wake_up_wakes_nobody_and_is_passed_over(kind: str) -> 
             assert server.names() == ["SUBSCRIBE"]
 
 
+def test_cut_waits_close(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    link: Any = kit.driver.link
+    assert link.subscribe(Subscribe("one", "x"))
+    subscription = link._subscription("one", "x", False)
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(subscription._connection), "can_read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        link.await_wakeup(AwaitWakeup("one", "x", "a", TOO_LONG))
+    assert subscription.broken
+    assert not subscription._waiters
+    assert link.subscribe(Subscribe("one", "x")) != subscription.channel
+
+
 def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(kit: ShardKit) -> None:
     link: Any = kit.driver.link
     channel = link.subscribe(Subscribe("one", "x"))
@@ -251,3 +267,9 @@ def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(kit
     assert link.subscribe(Subscribe("one", "x")) not in ("", channel)
     assert not parents.broken
     parents.close()
+
+
+async def test_a_subscription_whose_start_was_cancelled_is_none() -> None:
+    starting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    starting.cancel()
+    assert wakeups.AsyncSubscriptions._outcome(starting) is None

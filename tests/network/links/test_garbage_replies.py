@@ -31,6 +31,7 @@ REPLIES = {
     "an attribute": b"|1\r\n+a\r\n+b\r\n+c\r\n",
     "a long map": b"%2147483647\r\n",
     "a long set after others": b"*30\r\n" + b"~0\r\n" * 29 + b"~2147483647\r\n",
+    "a string that does not end": b"$70000\r\n" + b"x" * 70_000 + b"no",
     "no RESP": b"HTTP/1.1 400 Bad Request\r\n\r\n",
 }
 

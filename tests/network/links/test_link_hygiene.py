@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from faces import own_client
 from link_helpers import (
     clients_of,
     command,
@@ -150,6 +151,29 @@ async def test_a_repr_says_what_a_connection_is_doing(akit: AsyncShardKit) -> No
     assert "connecting, 1 waiting, 0 replies outstanding" in repr(link)
     assert await first == [None]
     assert "idle, 0 waiting, 0 replies outstanding" in repr(link)
+
+
+async def test_slow_writes_do_not_time_out(akit: AsyncShardKit) -> None:
+    link: Any = akit.driver.link
+    await link.send([command("one", "k", "GET")])
+    connection: Any = own_client(akit, "one").connection_pool.way.multiplexed
+    waiting = asyncio.create_task(link.send([Command("one", "l", ("BLPOP", "l", 0))]))
+    while connection._transport is None:  # noqa: ASYNC110 - the task above makes it so
+        await asyncio.sleep(0)
+    connection._timer.cancel()
+    connection._last_read, connection._unwritten = -1e9, 100  # it was still to be written
+    connection._check_timeout()
+    assert not waiting.done()
+    assert connection._transport is not None
+    connection._timer.cancel()
+    connection._last_read = -1e9
+    connection._check_timeout()
+    [lost] = await waiting
+    assert isinstance(lost, ShardUnavailable)
+    assert "no reply for" in str(lost)
+    connection._check_timeout()  # as when its time was over just then
+    connection.buffer_updated(5)  # and something came
+    assert await link.send([command("one", "k", "GET")]) == [None]
 
 
 @pytest.mark.parametrize("joined", [False, True])

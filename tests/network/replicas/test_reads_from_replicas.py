@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -293,6 +294,14 @@ def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
     assert "is a replica that has lost its master" in str(raised.value.exceptions[0])
 
 
+def state_of(face: Face) -> tuple[Replicas, Any]:
+    """The replicas of a kit, and what is known of those of ``one`` after a read."""
+    router = face.kit.key_sharded("one", read_from="replica")
+    assert on(face, router, "k", "get", "k") is None
+    found = face.kit.plane.replicas
+    return found, found._shards[Shard("one", None)]
+
+
 def test_hung_replica_does_not_disable_those_of_other_shards(
     kind: str, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +321,70 @@ def test_hung_replica_does_not_disable_those_of_other_shards(
             while time.monotonic() < end:
                 assert on(face, router, keys[1], "get", keys[1]) is None
                 time.sleep(0.1)
+
+
+@pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
+def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
+    replicas, state = state_of(opened)
+    first = state.last[""]
+    [other] = [each.entry for each in state.replicas if each.entry != first]
+    wanted = Entry({"port": 1}) if what == "wants no replica" else other
+    state.wanted = {"": wanted}
+    state.reading = int(what == "reads for long")
+    ask, asked = Replicas._ask, []
+
+    def late_at_first(asking: Replicas, state: Any, entry: Entry | None) -> Any:
+        answer = ask(asking, state, entry)
+        if entry is not None:
+            asked.append(entry)
+            if len(asked) < 3:
+                return answer._replace(info={**answer.info, "slave_repl_offset": 0})
+        return answer
+
+    monkeypatch.setattr(Replicas, "_ask", late_at_first)
+    monkeypatch.setattr(
+        "shardkit.network.replicas.replicas.CATCH_UP", 0.05 if state.reading else 20
+    )
+    replicas._switch(state)
+    assert not state.held
+    changed = what == "wants a late one"
+    assert state.last[""] == (other if changed else first)
+    assert state.wanted == ({} if changed else {"": wanted})
+    assert asked == ([other] * 3 if changed else [])
+    state.reading = 0
+
+
+def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardkit.network.replicas.replicas._MOST_SESSIONS", 2)
+    _, state = state_of(opened)
+    router = opened.kit.key_sharded("one", read_from="replica")
+    for name, remembered in (("a", ["", "a"]), ("b", ["b"]), ("a", ["b", "a"]), ("b", ["b", "a"])):
+        read_in_session(opened, router, name)
+        assert list(state.last) == remembered
+
+
+def test_a_kit_that_is_closed_asks_no_replicas_any_more(replicated: Replicated) -> None:
+    threads = set(threading.enumerate())
+    component = replicated.map().components["one"]
+    replicas = Replicas(SimpleNamespace(get=None))  # type: ignore[arg-type]
+    replicas.close()
+    assert replicas._state(component, Shard("one", None)).replicas
+    assert set(threading.enumerate()) <= threads
+
+
+def test_replicas_of_a_service_whose_sentinels_cannot_be_asked_are_not_known() -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise redis.ConnectionError("nobody is there")
+
+    entry = {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", 1]]}}
+    component = mapped(entry, "one")
+    replicas = Replicas(SimpleNamespace(get=refuse))  # type: ignore[arg-type]
+    replicas.ask(component.components["one"], None, ReadFrom("replica"))
+    replicas.close()
+    [state] = replicas._shards.values()
+    assert state.master.problem == "does not answer (nobody is there)"
+    assert state.replicas == []
 
 
 @pytest.mark.parametrize(

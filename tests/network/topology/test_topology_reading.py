@@ -26,7 +26,7 @@ from shardkit.errors import (
     InvalidEntryError,
     MissingEntryError,
 )
-from shardkit.network.topology import LONGEST_PAUSE, Topology, Values
+from shardkit.network.topology import LONGEST_PAUSE, Topology, Values, cache
 
 THREADS = 32
 
@@ -428,6 +428,18 @@ def test_forks_forget_the_parents_reader(topology: Topology, directory: Director
     assert exit_code(child) == 0
 
 
+def test_a_lock_that_was_replaced_while_somebody_waited_for_it_is_left(
+    topology: Topology, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, find = threading.Lock(), topology._lock_of
+    found = [old]
+    monkeypatch.setattr(topology, "_lock_of", lambda cached: found.pop() if found else find(cached))
+    assert topology.component("c").name == "c"
+    assert not found
+    assert not old.locked()
+    assert not topology._cache["c"].lock.locked()
+
+
 class Silent(Directory):
     """A config server that tells nobody of changes."""
 
@@ -470,6 +482,19 @@ def test_without_a_thread_the_watch_starts_later(
         watched.watch()
     assert silent.asked == ["c"]
     watched.watch()
+    assert eventually(lambda: len(silent.asked) > 1)
+
+
+def test_the_watch_survives_unexpected_errors(
+    silent: Silent, watched: Topology, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache._watch(lambda: None, threading.Event(), 0.01)
+    assert silent.asked == ["c"]
+    silent.error_of_feed = ZeroDivisionError("a mistake")
+    watched.watch()
+    assert eventually(lambda: "ZeroDivisionError: a mistake" in caplog.text)
+    assert "the directory cannot be read" in caplog.text
+    silent.error_of_feed = None
     assert eventually(lambda: len(silent.asked) > 1)
 
 
