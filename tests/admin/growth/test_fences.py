@@ -35,7 +35,7 @@ ZERO, THREE, FIVE = (Place(ServerAddress("a", 1), number) for number in (0, 3, 5
 
 
 class LateConnection(redis.Connection):
-    """A connection that is late: something is done just before its transaction or script is sent."""
+    """A connection that is late: something is done just before a transaction or script is sent."""
 
     meanwhile: list[Callable[[], object]] = []  # noqa: RUF012 - of the one test
 
