@@ -765,6 +765,7 @@ def _translated_errors() -> Iterator[None]:
         yield
     except RedisError as error:
         text, remedy = meaning(error) or (error, "start it, or use another one")
+        server = server_in(error).replace(" ", ": ")
         raise ConfigServerError(
-            f"the config server {server_in(error)}cannot be used: {text}", remedy
+            f"the config server cannot be used: {server}{text}", remedy
         ) from error

@@ -19,14 +19,14 @@ from shardkit.admin.growth.gate import (
     lift,
     lift_unless_permanent,
     make_permanent,
+    move_of,
     take,
     write_under,
 )
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
-
-FENCE_KEY = "config:fence"
+from shardkit.network.connections.databases import FENCE_KEY, lets_readers_pass
 
 MINE, OTHERS = fence_value("mine", "1", "a:1"), fence_value("other's", "1", "a:1")
 
@@ -35,7 +35,7 @@ ZERO, THREE, FIVE = (Place(ServerAddress("a", 1), number) for number in (0, 3, 5
 
 
 class LateConnection(redis.Connection):
-    """A connection that does something just before its transaction or script is sent."""
+    """A connection that is late: something is done just before a transaction or script is sent."""
 
     meanwhile: list[Callable[[], object]] = []  # noqa: RUF012 - of the one test
 
@@ -49,6 +49,14 @@ class LateConnection(redis.Connection):
 def late_client(server: LocalServer, **options: Any) -> redis.Redis:
     pool = redis.ConnectionPool(connection_class=LateConnection, port=server.port, **options)
     return redis.Redis.from_pool(pool)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xff", b"[]", b"{}", b"null", b"7"])
+def test_what_is_no_fence_is_of_no_move(value: bytes | None) -> None:
+    assert not move_of(value)
+    assert move_of(MINE) == "mine"
+    assert not lets_readers_pass(MINE)
+    assert lets_readers_pass(fence_value("mine", "1", "a:1", readers=True))
 
 
 def test_a_database_is_opened_unless_it_is_closed_for_good(own_server: LocalServer) -> None:
