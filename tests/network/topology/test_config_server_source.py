@@ -17,7 +17,8 @@ from faces import eventually, faced
 from link_helpers import clients_of
 
 import shardkit
-from shardkit import ConfigError, Entry, ShardMap, admin
+from shardkit import ConfigError, Entry, ShardMap
+from shardkit.config import store
 from shardkit.errors import (
     ConfigServerError,
     InvalidEntryError,
@@ -73,7 +74,7 @@ def shard_map(**components: Any) -> ShardMap:
 
 
 def push(client: redis.Redis, wanted: ShardMap) -> None:
-    admin.push(client, wanted, force=True, check=False)
+    store.push(client, wanted, force=True)
 
 
 def mgets(client: redis.Redis) -> int:

@@ -12,7 +12,8 @@ from faces import Face, faced
 from topology_helpers import settle
 
 import shardkit
-from shardkit import Entry, ShardMap, admin
+from shardkit import Entry, ShardMap
+from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.errors import ConfigServerError
 from shardkit.local import LocalServer
@@ -35,7 +36,7 @@ def four(port: int = 1, shards: int = 4) -> ShardMap:
 
 
 def push(config: redis.Redis, shard_map: ShardMap, **options: Any) -> None:
-    admin.push(config, shard_map, force=True, **options, check=False)
+    store.push(config, shard_map, force=True, **options)
 
 
 def snapshot(config: redis.Redis) -> dict[bytes, bytes]:
