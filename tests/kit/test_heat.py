@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.kit import heat as counting
 from shardkit.kit.heat import KINDS, HeatCounter, Sketch, slot_key
 from shardkit.local import LocalServers
+
+RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
 
 MAP = """
 config_server: {port: 7000}
@@ -118,6 +121,20 @@ def test_a_forked_child_counts_for_itself(url: str, config: Any) -> None:
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     assert "child's" in {each.name for each in read_heat(config).kinds["key"]}
+
+
+def test_it_needs_the_rights_of_the_page_and_no_others(url: str, config: Any) -> None:
+    row = next(
+        line for line in RIGHTS.read_text().splitlines() if line.startswith("| client with `heat=`")
+    )
+    rights = row.split("`")[3].split()
+    own = ["on", ">secret", "%R~config:*", "+@connection", "+mget", "+scan", *rights]
+    config.execute_command("ACL", "SETUSER", "counts", *own)
+    url = url.replace("redis://", "redis://counts:secret@")
+    with shardkit.connect(url, heat=1) as kit:
+        listening()
+        kit.key_sharded("shop").get("k")
+    assert [each.name for each in read_heat(config).kinds["key"]] == ["k"]
 
 
 def test_balance_plans_by_the_heat_that_clients_report(url: str) -> None:

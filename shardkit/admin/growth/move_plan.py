@@ -73,7 +73,10 @@ _COMPARING = (
     *("XRANGE k - +", "XINFO STREAM k", "XINFO GROUPS k", "XPENDING k g"),
     *("VCARD k", "VRANDMEMBER k", "VEMB k e", "VGETATTR k e"),
 )
-_FENCING = (f"GET {FENCE_KEY}", f"SET {FENCE_KEY} v", f"DEL {FENCE_KEY}", "UNLINK k", "DBSIZE")
+_FENCING = (
+    *(f"GET {FENCE_KEY}", f"SET {FENCE_KEY} v", f"DEL {FENCE_KEY}"),
+    *("UNLINK k", "DBSIZE", "EVAL return 1 0"),
+)
 _TELLING = {"CONFIG SET x y", "OBJECT HELP", "PSUBSCRIBE __keyspace@0__:*"}
 _LEAVING = {
     REPLICATION: ("FAILOVER", "REPLCONF GETACK *", _REPLICATING),
