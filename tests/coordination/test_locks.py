@@ -34,6 +34,7 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.network.links import wakeups
+from shardkit.operations import AwaitWakeup, Subscribe
 
 COMPONENTS = ["one", "many"]
 
@@ -745,3 +746,17 @@ def test_a_writer_whose_details_are_lost_still_excludes_readers(face: Face, kit:
         shared = face.run(shelf().read.acquire(blocking_timeout=0))
         assert shared
         face.run(shelf().read.break_holds("a test"))
+
+
+async def test_tasks_whose_connection_is_cut_stop_waiting_at_once(akit: AsyncShardKit) -> None:
+    client, link = await akit.client("one"), akit.driver.link
+    channel = await link.subscribe(Subscribe("one", "x"))
+    async with asyncio.timeout(20):
+        first, *others = [
+            asyncio.ensure_future(link.await_wakeup(AwaitWakeup("one", "x", waiter, 60)))
+            for waiter in "abc"
+        ]
+        assert await client.publish(channel, "a it is yours") == 1
+        assert await first == b"it is yours"  # by now all of them wait
+        await client.client_kill_filter(_type="pubsub")
+        assert await asyncio.gather(*others) == [None, None]

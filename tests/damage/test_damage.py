@@ -769,3 +769,23 @@ def test_what_a_call_refuses_it_refuses_before_it_sends(driver: Driver) -> None:
                     if refused and not refusal(away, method, value):
                         sent.append((name, method, refused))
     assert [each for each in sent if each[:2] not in SENT_FIRST] == []
+
+
+@pytest.mark.parametrize("left", ["starts", "n:0", "y:0", "v:0", "r:0:0"])
+def test_an_index_that_lost_its_state_is_not_an_empty_one(
+    face: Face, kit: ShardKit, left: str
+) -> None:
+    client: Any = kit.client("one")
+    docs = face.kit.search("docs", component="one", parts=1, attributes={"kind": "text"})
+    face.run(docs.index("1", "one two three four", {"kind": "a"}))
+    assert client.exists(f"{{docs:0}}:{left}")
+    known = (f"{{docs:0}}:{left}".encode(), b"{docs:0}:d:1", b"docs:meta")
+    client.delete(*(key for key in client.scan_iter() if key not in known))
+    lost = r"\{docs:0\}:state is damaged: nothing"
+    with pytest.raises(DamagedDataError, match=lost):
+        face.run(docs.index("2", "four"))
+    with pytest.raises(DamagedDataError, match=lost):
+        face.run(docs.search("four"))
+    assert face.list(docs.check())[0].key == "{docs:0}:state"
+    assert face.run(docs.rebuild()) == 1
+    assert face.list(docs.check()) == []

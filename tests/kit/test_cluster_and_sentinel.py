@@ -11,7 +11,7 @@ import redis.asyncio as aioredis
 from link_helpers import listed, of, opened
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import CommandRefused, ShardErrors, ShardKit, ShardMap
 from shardkit.local import LocalServers
 
 MAP = """
@@ -24,6 +24,32 @@ components:
       - {sentinel: {service: main, sentinels: [[s1, 26379]]}, db: 2}
       - {sentinel: {service: main, sentinels: [[s1, 26379]]}, db: 3}
 """
+
+
+def collected(pipe: Any) -> Any:
+    for n in range(60):
+        pipe.set(f"k{n}", n).incr(f"k{n}")
+    keys = [f"k{n}" for n in range(60)]
+    pipe.mget(*keys, "none").mset({"a": 1, "b": 2, "c": 3}).mget("c", "b", "a", "c")
+    pipe.exists(*keys, "k0", "none").touch("a", "none").delete("k0", "k1", "a").unlink("k2", "b")
+    pipe.hset("h", mapping={"f": 1}).hgetall("h").object("encoding", "h").dump("none")
+    pipe.sadd("{t}1", "x").sadd("{t}2", "x").sinter("{t}1", "{t}2")
+    pipe.rpush("q", "a").blpop("q", 5).blpop("q", 0.01).lpush("c", "wrong").get("c")
+    return pipe
+
+
+def check(replies: list[Any], encoding: bytes = b"listpack") -> None:
+    assert replies[:120] == [reply for n in range(60) for reply in (True, n + 1)]
+    rest = replies[120:]
+    assert rest[0] == [*[str(n + 1).encode() for n in range(60)], None]
+    assert rest[1:3] == [True, [b"3", b"2", b"1", b"3"]]
+    assert rest[3:7] == [61, 1, 3, 2]
+    assert rest[7:11] == [1, {b"f": b"1"}, encoding, None]
+    assert rest[11:14] == [1, 1, {b"x"}]
+    assert rest[14:17] == [1, (b"q", b"a"), None]
+    assert isinstance(rest[17], CommandRefused)
+    assert isinstance(rest[17].error, redis.ResponseError)
+    assert rest[18:] == [b"3"]
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +151,15 @@ async def test_decorators_and_routers_hand_out_a_client_that_does_everything(
         kit.client(component).flushall()
         assert await use(await of(face.kit.sharded_connection(component)(function)("{t}"))) == USED
         assert sorted(await listed(router.scan_iter())) == USED[-1]
+
+
+@COMPONENTS
+async def test_pipelines_split_by_slot_and_keep_the_order(
+    kit: ShardKit, local: LocalServers, component: str, kind: str
+) -> None:
+    async with opened(kind, local.shard_map) as face:
+        router = face.kit.key_sharded(component)
+        check(await of(collected(router.pipeline()).execute(raise_on_error=False)))
+        with pytest.raises(ShardErrors) as group:
+            await of(router.pipeline().lpush("c", 1).execute())
+        assert "WRONGTYPE" in str(group.value)

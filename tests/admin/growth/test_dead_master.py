@@ -120,3 +120,21 @@ def test_a_dead_replica_is_a_warning_and_is_called_a_replica(fleet: Fleet, map_f
     assert "warning: is a replica that cannot be reached: connection refused" in done.output
     assert f"shardkit replicas detach {fleet.name(1)}" in done.output
     assert run("status", "--check", at=map_file).startswith("OK")
+
+
+def test_after_a_failover_all_say_that_the_map_file_is_older_until_it_is_pulled(
+    fleet: Fleet, map_file: Path
+) -> None:
+    fleet.servers[0].kill()
+    pull_it = f"shardkit config pull -o {map_file}"
+    assert pull_it in run("failover", fleet.name(0), at=map_file)
+    for word in ("status", "check"):
+        shown = run(word, at=map_file)
+        assert "is older than the entries: users changed at epoch" in shown
+        assert pull_it in shown
+        assert "is the master instead" in shown
+    fleet.servers[0].restart()
+    run("failover", "--guard", "20", at=map_file)
+    assert f"name its master, {fleet.name(1)} (after a failover" in run("status", at=map_file)
+    assert "wrote" in run("config", "pull", "-o", str(map_file), at=map_file)
+    assert "older" not in run("check", at=map_file) + run("status", at=map_file)

@@ -32,6 +32,8 @@ from shardkit.admin.growth import (
     resume_move,
     reverse_move,
     servers as growth_servers,
+    shard_move,
+    verify_move,
 )
 from shardkit.admin.growth.journal import Lease
 from shardkit.cli.app import app
@@ -39,6 +41,25 @@ from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
 
 ENDED = "Another process may have taken over"
+
+
+def asleep_at(
+    monkeypatch: pytest.MonkeyPatch,
+    fleet: Fleet,
+    owner: Any,
+    moment: str,
+    meanwhile: Callable[[], object],
+) -> None:
+    """Have a mover be stopped when it first calls a function, until others have done something."""
+    go_on = getattr(owner, moment)
+
+    def asleep(*args: object, **options: object) -> object:
+        monkeypatch.setattr(owner, moment, go_on)
+        fleet.config.delete("config:growth:lease")
+        meanwhile()
+        return go_on(*args, **options)
+
+    monkeypatch.setattr(owner, moment, asleep)
 
 
 def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,3 +224,43 @@ def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: o
     assert shown.exit_code == 1
     assert f"{key} does not describe a move" in shown.stderr
     assert "users:2" in shown.stdout
+
+
+def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, _ = fleet.servers
+    small(fleet)
+    fleet.replicated(1, 2)
+    a.kill()
+    asleep_at(
+        monkeypatch,
+        fleet,
+        growth_servers,
+        "take_writes_alone",
+        lambda: fail_over(fleet.config, "users:0", fleet.name(2)),
+    )
+    with pytest.raises(GrowthError, match=ENDED):
+        fail_over(fleet.config, "users:0", fleet.name(1))
+    assert fleet.masters() == [fleet.name(2)] * 2
+    with b.client() as client:
+        assert client.info("replication")["role"] == "slave"
+    assert masters_write(fleet)
+
+
+def test_a_verification_keeps_a_new_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(fleet)
+    fleet.move_shard()
+    with monkeypatch.context() as patched:
+        asleep_at(
+            patched,
+            fleet,
+            shard_move.ShardMover,
+            "verify",
+            lambda: reverse_move(fleet.config, "users:1", hold=PATIENT),
+        )
+        assert verify_move(fleet.config, "users:1").target == fleet.name(1)
+    assert [each.target for each in moves(fleet.config)] == [fleet.name(0)]
+    fleet.move_server(to=2, hold=PATIENT)
+    written = fleet.config.hgetall("config:changes")
+    fleet.config.set("config:growth:lease", "somebody")
+    assert verify_move(fleet.config, fleet.name(0)).phase == "done", "it finds what it finds"
+    assert fleet.config.hgetall("config:changes") == written

@@ -113,3 +113,14 @@ def test_the_command_shows_connections() -> None:
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).output)
     assert [step["connections"] for step in found["steps"]] == [80_000, 80_000]
     assert any("maxclients" in warning for warning in found["warnings"])
+
+
+@pytest.mark.parametrize("connections", [1, 8])
+def test_many_processes_need_a_higher_maxclients(connections: int) -> None:
+    numbers = {"processes": 10_000 // connections, "connections": connections}
+    plan = plan_growth("users", ["a:1"], growth=4, periods=2, **numbers)
+    # Neither the number of shards nor that of servers changes it.
+    assert [step.connections for step in plan.steps] == [10_000] * 3
+    assert "set `maxclients 11112`" in plan.warnings[-1]
+    fewer = plan_growth("users", ["a:1"], growth=4, periods=2, processes=8_999)
+    assert not any("maxclients" in warning for warning in fewer.warnings)

@@ -10,7 +10,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -21,6 +21,7 @@ import pytest
 import redis
 from faces import eventually, faced
 from growth_helpers import (
+    FAST,
     LET_GO,
     PATIENT,
     Fleet,
@@ -60,10 +61,37 @@ from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
 from shardkit.admin.growth.servers import connected_to
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.errors import GrowthError, InvalidArgumentError
+from shardkit.local import LocalServer
 from shardkit.local.server import free_port
 from shardkit.network.connections.databases import READING, WAITING
 
 FENCE_KEY = "config:fence"
+
+
+@pytest.fixture
+def saving(fleet: Fleet) -> Iterator[redis.Redis]:
+    """A client of the fleet's first server, whose directory can be set."""
+    settings = {**FAST, "enable-protected-configs": "yes"}
+    with LocalServer(config=settings) as server, server.client() as client:
+        fleet.servers[0] = server
+        small(fleet)
+        yield client
+        client.config_set("save", "")
+
+
+def save(client: redis.Redis, state: str) -> None:
+    client.bgsave()
+    while client.info("persistence")["rdb_last_bgsave_status"] != state:
+        time.sleep(0.01)
+
+
+def fill_disk(client: redis.Redis, directory: Path) -> None:
+    """Have a server refuse writes because it cannot save them."""
+    directory.mkdir()
+    client.config_set("dir", str(directory))
+    directory.rmdir()
+    client.config_set("save", "3600 1")
+    save(client, "err")
 
 
 @on_redis_too
@@ -838,3 +866,37 @@ def test_fields_of_large_hashes_expire_when_they_did_before(fleet: Fleet) -> Non
         assert new.execute_command(*asked) == before
         commands = [each["command"] for each in new.slowlog_get(100_000)]
         assert not any(each.startswith(b"RESTORE large") for each in commands)
+
+
+def test_a_full_disk_of_the_source_stops_a_move_of_shards(
+    fleet: Fleet, saving: redis.Redis, tmp_path: Path
+) -> None:
+    with killed_at((gate, "close_for")):
+        fleet.move_shard()
+    fill_disk(saving, tmp_path / "disk")
+    why = "the server cannot save its data to disk, and so refuses writes"
+    said = (
+        f"^the move of users:1 from {fleet.name(0)} to {fleet.name(1)} stopped in phase begun: "
+        f"{why}; look at its log and its disk, and then resume it: shardkit move resume users:1"
+    )
+    with pytest.raises(GrowthError, match=said):
+        resume_move(fleet.config, "users:1", hold=PATIENT)
+    plan = plan_move(fleet.config, ["users:0"], fleet.name(1))
+    assert plan.problems == (f"{fleet.name(0)} cannot be used ({why})",)
+    saving.config_set("dir", str(tmp_path))
+    save(saving, "ok")
+    assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+
+
+def test_a_server_with_a_full_disk_is_moved_once_it_takes_writes(
+    fleet: Fleet, saving: redis.Redis, tmp_path: Path
+) -> None:
+    fill_disk(saving, tmp_path / "disk")
+    with pytest.raises(GrowthError, match="the server cannot save its data to disk, and so ref"):
+        fleet.move_server()
+    saving.config_set("stop-writes-on-bgsave-error", "no")
+    assert fleet.move_server(hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.client("users", 1).set("k", 1)  # type: ignore[union-attr]

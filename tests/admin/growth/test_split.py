@@ -36,6 +36,7 @@ from shardkit.admin.growth import (
     resume_move,
     reverse_move,
     shard_move,
+    start_move,
     start_split,
     verify_move,
 )
@@ -388,3 +389,20 @@ def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_c
             assert setting in ("", "AK")
     with pytest.raises(GrowthError, match="is done, not kept; see: shardkit move status"):
         complete_move(fleet.config, "users")
+
+
+def test_the_old_database_of_a_moved_shard_is_kept_up_to_date(fleet: Fleet) -> None:
+    fleet.push(0)
+    filled(fleet)
+    with ThreadPoolExecutor() as threads, shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        begin = partial(start_move, what=["users:1"], to=fleet.name(1), keep=True, hold=PATIENT)
+        move = threads.submit(begin, fleet.config)
+        assert eventually(lambda: moves(fleet.config) and phase(fleet) == "kept")
+        router.mset({f"k{n}": "new" for n in range(200)})
+        assert eventually(lambda: kept(fleet, {(0, 2)}) == kept(fleet, {(1, 2)}) != {})
+        back = reverse_move(fleet.config, "users:1", hold=PATIENT)
+        assert certified(back)
+        assert move.result().phase == "done"
+        assert fleet.masters() == [fleet.name(0)] * 2
+        assert router.mget([f"k{n}" for n in range(200)]) == [b"new"] * 200

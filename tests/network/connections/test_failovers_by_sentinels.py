@@ -222,3 +222,21 @@ async def test_a_process_has_one_subscription_to_each_sentinel(
         watched.sentinels[0].restart()
         assert await eventually(lambda: subscribers(watched) == [1, 1, 1])
     assert await eventually(lambda: subscribers(watched) == [0, 0, 0])
+
+
+@pytest.mark.parametrize("private", [False, True])
+async def test_a_subscriber_comes_back(kind: str, private: bool, alone: LocalSentinel) -> None:
+    async with opened(kind, map_of(alone)) as face:
+        client = await of(face.kit.client("data", private=private))
+        news = client.pubsub(ignore_subscribe_messages=True)
+        await of(news.subscribe("news"))
+        await of(news.get_message(timeout=0.2))
+        with alone.master.client() as admin:
+            admin.client_kill_filter(_type="pubsub")
+            heard = None
+            for _ in range(20):
+                with suppress(redis.ConnectionError):
+                    heard = heard or await of(news.get_message(timeout=0.2))
+                admin.publish("news", "hello")
+        assert heard["data"] == b"hello"
+        await of(news.close() if face.blocks else news.aclose())

@@ -386,3 +386,15 @@ def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: L
         assert exit_code(forked(lambda: differs(asyncio.run(use()), parents))) == 0
         assert runner.run(use()) == parents
         runner.run(kit.aclose())
+
+
+async def test_subscribers_follow(moving: Moving, here: LocalServer, there: LocalServer) -> None:
+    client, listener = await subscribed(moving)
+    await of(listener.connection.disconnect())
+    moving.move(there)
+    await of(client.ping())
+    assert (await of(listener.get_message(timeout=10)))["type"] == "subscribe"
+    await of(client.publish("news", "moved"))
+    assert (await of(listener.get_message(timeout=10)))["data"] == b"moved"
+    await of(listener.close() if moving.blocks else listener.aclose())
+    assert clients_of(here) == 0

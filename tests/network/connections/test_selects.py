@@ -230,3 +230,61 @@ async def test_a_connection_that_is_lost_while_it_opens_databases_carries_nothin
             for n in range(8):
                 assert await of((await of(face.kit.client("t", n))).get("none")) is None
             assert await of(router.mget(list(pairs))) == [v.encode() for v in pairs.values()]
+
+
+@pytest.mark.parametrize("fields", [{}, {"select": "confirmed"}], ids=str)
+async def test_simultaneous_calls_keep_their_order_when_some_need_a_confirmed_select(
+    fields: dict[str, str], server: LocalServer
+) -> None:
+    async with opened("awaiting", map_of(server, **fields)) as face:
+        router = face.kit.key_sharded("t")
+        first = {router.shard_of(key): key for key in map(str, range(1000))}
+        third, fourth, fifth = (first[shard] for shard in (3, 4, 5))
+
+        def large(key: str, *more: str) -> Any:
+            """Write more than a transaction takes to one database, and to others."""
+            pipe = router.pipeline()
+            for _ in range(1001):
+                pipe.append(key, "1")
+            for other in more:
+                pipe.append(other, "1")
+            return pipe.execute()
+
+        await router.mset(dict.fromkeys(first.values(), ""))
+        for _ in range(3):
+            await router[fifth].get(fifth)  # its database is selected
+            await asyncio.gather(
+                large(third),  # over a connection of its own
+                router.mset({third: "2", fourth: "2"}),  # so the first part waits, and not this
+                router[fourth].append(fourth, "3"),
+                large(fourth, fifth),
+                router[fourth].append(fourth, "4"),
+                router[third].append(third, "5"),
+                router[fifth].append(fifth, "6"),
+            )
+            found = await router.mget([third, fourth, fifth])
+            assert found[:2] == [b"25", b"23" + b"1" * 1001 + b"4"]
+            assert found[2].endswith(b"16")
+    ask(server, "flushall")
+
+
+@pytest.mark.parametrize("private", [False, True])
+async def test_each_number_is_confirmed_once_for_a_connection(
+    kind: str, private: bool, server: LocalServer
+) -> None:
+    """Writes to alternating databases select them in MULTI from then on."""
+    with faulty(server.port) as proxy:
+        places = [{"host": "127.0.0.1", "port": proxy.port, "db": n} for n in range(1, 5)]
+        shard_map = ShardMap.parse(json.dumps({"components": {"t": {"shards": places}}}))
+        async with opened(kind, shard_map) as face:
+            clients = [await of(face.kit.client("t", n, private=private)) for n in range(4)]
+            for n in range(20):
+                for client in clients:
+                    await of(client.rpush("k", n))
+            written = [*proxy.seen]
+            for client in clients:
+                assert await of(client.lrange("k", 0, -1)) == [b"%d" % n for n in range(20)]
+        selects = [n for n, name in enumerate(written) if name == "SELECT"]
+        confirmed = [n for n in selects if written[n - 1] != "MULTI"]
+        assert len(confirmed) == 4, written
+    ask(server, "flushall")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
 from arranged import ask
+from fakeredis import FakeAsyncRedis
 from link_helpers import FACES, clients_of, command, eventually, mapped, of, opened
 from redis.exceptions import (
     DataError,
@@ -28,6 +30,7 @@ from shardkit.network.connections.clients import Clients
 from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.operations import Command, Replies, Subscribe
+from shardkit.testing.fakes.servers import MemoryConnector
 
 COMBINATIONS = """
 components:
@@ -336,3 +339,23 @@ async def test_a_library_may_give_our_classes_a_pool_of_redis_pys(
             assert await of(client.pipeline().get("a").incr("a").execute()) == [b"1", 2]
             assert await of(client.blpop(["list"], timeout=0.01)) is None
             await of(pool.disconnect())
+
+
+async def test_a_call_goes_from_a_loading_server_to_a_cluster(kind: str) -> None:
+    memory = MemoryConnector()
+    memory.server("a").answer("LOADING Redis is loading the dataset in memory")
+    other = memory.server("b")
+    async with opened(kind, mapped({"host": "a"}, "own"), connector=memory) as face:
+        client = await of(face.kit.client("own"))
+        found: Any = other.client() if face.blocks else FakeAsyncRedis(server=other.fake)
+        cluster = SimpleNamespace(execute_command=found.execute_command)
+
+        async def follow(args: Any) -> Any:
+            return cluster
+
+        client.successor = (lambda args: cluster) if face.blocks else follow
+        assert await of(client.set("k", 1)) is True
+        assert other.client().get("k") == b"1"
+        assert memory.server("a").client().get("k") is None
+        if not face.blocks:
+            await found.aclose()

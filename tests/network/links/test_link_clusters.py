@@ -31,6 +31,31 @@ KEYS = [f"k{n}" for n in range(300)]
 
 
 @pytest_asyncio.fixture
+async def watched() -> AsyncIterator[LocalSentinel]:
+    with LocalSentinel("main") as running:
+        yield running
+
+
+async def copied(watched: LocalSentinel) -> None:
+    """Wait until the replica has what the master has."""
+
+    def done() -> bool:
+        with watched.master.client() as client:
+            return bool(client.wait(1, 1000) == 1)
+
+    assert await eventually(done)
+
+
+def promoted(watched: LocalSentinel, port: int) -> bool:
+    try:
+        host, now = watched.sentinel().discover_master("main")
+        with redis.Redis(host=host, port=now) as client:
+            return bool(now != port and client.info("replication")["role"] == "master")
+    except redis.RedisError:
+        return False
+
+
+@pytest_asyncio.fixture
 async def slots(kind: str, cluster: LocalCluster) -> AsyncIterator[Face]:
     async with opened(kind, mapped(cluster.entry.fields)) as found:
         yield found
@@ -337,3 +362,20 @@ async def test_connections_of_nodes_are_lent_as_all_others(kind: str, whole: Loc
         assert await of(found.read_response()) == b"1"
         release()
         assert await of(client.dbsize(target_nodes=node)) > 0
+
+
+async def test_a_master_that_was_demoted_is_left(watched: LocalSentinel) -> None:
+    """Its READONLY answer means that there is another master now."""
+    async with both_faces(watched.entry.fields) as faces:
+        for face in faces:
+            batch = [command("data", "k", "SET", n) for n in range(3)]
+            assert await face.send(*batch) == [b"OK"] * 3
+        await copied(watched)
+        old = watched.master.port
+        watched.sentinel().sentinels[0].execute_command("SENTINEL FAILOVER", "main")
+        assert await eventually(lambda: promoted(watched, old))
+        for face in faces:
+            replies = await face.send(*(command("data", "k", "SET", n) for n in range(3)))
+            assert replies == [b"OK"] * 3  # though the first may be refused: none was executed
+            assert await face.send(command("data", "k", "GET")) == [b"2"]
+            assert await face.client_call("data", "set", "k", 2) is True

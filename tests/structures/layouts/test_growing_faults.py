@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from faces import Face, faced
@@ -10,6 +12,7 @@ from faces import Face, faced
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalServers
+from shardkit.structures.layouts.growing import GrowingLayout, WritePlan
 
 MAP = """
 components:
@@ -48,3 +51,41 @@ def test_writes_can_be_repeated_after_a_dead_shard(face: Face, own_servers: Loca
     assert face.run(ids.scard()) == 4000
     assert sorted(face.run(ids.smembers())) == list(range(4000))
     assert face.run(ids.smismember(3999, 4000)) == [True, False]
+
+
+def test_no_field_is_in_two_parts_when_a_server_dies_while_parts_split(
+    face: Face, own_servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = face.kit.hash("h", component="data", part_size=16, parts=2, partition="crc32")
+    killer = threading.Thread(target=own_servers.server_of("data", 0).kill)
+    splits: list[WritePlan] = []
+    write_command: Any = GrowingLayout._write_command
+
+    def kill_at_a_split(layout: Any, plan: WritePlan, *args: Any, **kwargs: Any) -> Any:
+        on = face.kit.topology.last_known("data").place(layout._keys[plan.group])
+        if written and plan.wanted > plan.parts and on == 0 and not splits:
+            splits.append(plan)
+            killer.start()
+        return write_command(layout, plan, *args, **kwargs)
+
+    monkeypatch.setattr(GrowingLayout, "_write_command", kill_at_a_split)
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        while written < 200_000:
+            some = {f"f{n}": str(n) for n in range(written, written + 100)}
+            face.run(fields.hset(mapping=some))
+            written += 100
+
+    with pytest.raises(ShardErrors, match="data:0"):
+        write()
+    killer.join()
+    assert splits, "no part was being split"
+    with own_servers.server_of("data", 1).client() as client:
+        held = [field for key in client.scan_iter("h:*:*") for field in client.hkeys(key)]
+    assert len(held) == len(set(held))
+    own_servers.server_of("data", 0).restart()
+    every = {f"f{n}": str(n).encode() for n in range(written + 100)}
+    face.run(fields.hset(mapping={field: value.decode() for field, value in every.items()}))
+    assert face.run(fields.hgetall()) == every

@@ -233,3 +233,18 @@ def test_servers_with_equal_data_have_one_digest_in_whatever_order_it_came() -> 
     assert len(same) == 1
     others = (["SADD s a b"], ["SADD s a c"], ["SET s a"], ["SET s b"], [])
     assert len({digest(*each) for each in others}) == len(others)
+
+
+def test_a_held_writer_that_has_gone_writes_nothing_afterwards(world: World) -> None:
+    master, replica = replicas_in(world, 2)
+    write(master, b"0")
+    assert asked(master.server, "FAILOVER", "TO", "10.0.0.1", 6379, "TIMEOUT", 5000) == b"OK"
+    replica.server.up = False  # it never has all
+    replies: list[bytes] = []
+    gone, waiting = (master.server.connect(0, replies.append) for _ in range(2))
+    master.server.execute(gone, [b"SET", b"k", b"gone"])
+    master.server.execute(waiting, [b"APPEND", b"k", b"!"])
+    master.server.disconnect(gone)
+    pass_time(world, 5)
+    assert held(master) == b"0!"
+    assert replies == [b":2\r\n"]
