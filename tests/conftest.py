@@ -23,7 +23,7 @@ from arranged import BINARIES
 from faces import PATIENCE, Face, faced
 from hypothesis import settings
 from left_open import left_open, naming_who_opens, sockets, threads
-from limits import lower as lower
+from lowered_limits import lower as lower
 from lua_keys import watch
 from resources import bounded, each_bounded
 

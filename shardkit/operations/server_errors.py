@@ -155,8 +155,8 @@ def behind_watch(error: Exception) -> Exception:
 
 def server_in(error: Exception) -> str:
     """Return the address of the server that failed, and a space; empty if it is not known."""
-    connecting = re.search(r"connecting to (\S+:\d+)", str(error))
-    server = getattr(error, "server", connecting[1] if connecting else "")
+    named = re.search(r"(?:connecting to|reading from) (\S+:\d+)", str(error))
+    server = getattr(error, "server", named[1] if named else "")
     return f"{server} " if server else ""
 
 

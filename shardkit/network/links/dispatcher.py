@@ -432,10 +432,10 @@ class Dispatcher:
         for position, request, reply in attempt.unpack(attempt.values(attempt.replies)):
             if not isinstance(reply, Exception):
                 out[position] = reply
-                commands = request.commands if isinstance(request, Transaction) and reply else ()
-                for n, command in enumerate(commands):
-                    if isinstance(reply[n], Exception):
-                        reply[n], out.failed = attempt.refusal(command, reply[n]), True
+                if isinstance(request, Transaction) and reply is not None:
+                    for n, (command, inner) in enumerate(zip(request.commands, reply, strict=True)):
+                        if isinstance(inner, Exception):
+                            reply[n], out.failed = attempt.refusal(command, inner), True
                 continue
             unblocked = attempt.block is not None and is_unblocked(reply)
             # A split may have left the cluster, and refuses what its clients have not read of yet.

@@ -75,7 +75,7 @@ def _tags_on(client: Any, node: Any) -> list[str]:
     return list(islice((tag for tag in tags if client.get_node_from_key(tag) == node), 3))
 
 
-class _Subscription:
+class _ServerSubscription:
     """One process's subscription on one server."""
 
     channel = ""
@@ -148,7 +148,7 @@ class _Waiter:
         self.turn.set()
 
 
-class Subscription(_Subscription):
+class Subscription(_ServerSubscription):
     """One process's subscription on one server, for threads."""
 
     run = staticmethod(partial(run_steps, errors=BaseException))
@@ -236,7 +236,7 @@ class Subscriptions:
         return known
 
 
-class AsyncSubscription(_Subscription):
+class AsyncSubscription(_ServerSubscription):
     """One process's subscription on one server, for the tasks of an event loop."""
 
     run = staticmethod(partial(arun_steps, errors=BaseException))

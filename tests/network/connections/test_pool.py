@@ -457,13 +457,12 @@ def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.Mo
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
     held = pool.get_connection()
     known = line(held)
-    kits = face.owners[0] if face.kind == "private" else pool
 
     def lend_none() -> None:
         monkeypatch.undo()
         pool.release(held)
 
-    monkeypatch.setattr(kits, "_lend_new", lend_none)
+    monkeypatch.setattr(pool, "_lend_new", lend_none)
     assert line(pool.get_connection()) is known
 
 

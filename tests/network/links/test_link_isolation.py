@@ -154,7 +154,7 @@ ERRORS = [kind("forced") for kind in server_request.ATTEMPT_ERRORS] + [
 ]
 POINTS = {
     "blocking": [
-        "_pool acquire",
+        "_pool _acquired",
         "send_packed_command",
         "read_replies",
         "round_trip",
