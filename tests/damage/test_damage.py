@@ -54,7 +54,7 @@ READ_WHOLE = {
 }
 
 
-@pytest.mark.long(24)
+@pytest.mark.long(16)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_damage_is_named_or_changes_nothing(driver: Driver, name: str) -> None:
     outcomes = list(driver.outcomes(name, seed=1 + (driver.runner is None), some=str(CASES)))
@@ -111,7 +111,7 @@ def test_nothing_is_found_in_nothing_or_in_what_was_written(driver: Driver, name
     assert list(driver.call(name, DAMAGED[name].check)) == []
 
 
-@pytest.mark.long(12)
+@pytest.mark.long(8)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_cancelled_call_leaves_no_damage_and_nothing_taken(name: str) -> None:
     servers = LocalServers(ShardMap.parse(MAP), ports="free")

@@ -237,6 +237,7 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
     print(f"{len(published)} published, {len(counts)} received, {len(gaps)} gaps, {lost} lost")
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("how", ["killed", "replaced"])
 def test_failovers_by_sentinels_are_followed_with_gaps(kind: str, how: str) -> None:
     with LocalSentinel("main", replicas=2, sentinels=1) as watched:
@@ -332,6 +333,7 @@ def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
             close(face, events)
 
 
+@pytest.mark.long(1)
 def test_a_node_that_is_cut_off_from_the_majority_has_a_gap(kind: str) -> None:
     with LocalCluster() as whole, whole.client() as asking:
         entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}

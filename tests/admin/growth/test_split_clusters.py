@@ -175,6 +175,7 @@ OUT_OF = {
 }
 
 
+@pytest.mark.long(1)
 def test_a_split_with_a_cluster_that_is_killed_at_any_point_is_resumed(
     fleet: Fleet, split: tuple[bool, dict[str, Any]]
 ) -> None:
