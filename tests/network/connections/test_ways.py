@@ -445,3 +445,17 @@ def test_one_silent_server_costs_a_large_batch_only_its_own_replies(
         lost = {reply.shard for reply in replies if isinstance(reply, ShardUnavailable)}
         assert lost == {"many:0", "many:2"}
         assert sum(reply == b"1" for reply in replies) > 9_000
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+async def test_an_error_of_a_connection_of_ones_own_names_the_shard(kind: str) -> None:
+    nobody = map_of(users={"shards": [{"port": 1}, {"port": 1, "db": 1}]})
+    named = pytest.raises(ShardUnavailable, match=r"^users:1 \(\S+:1/1\)")
+    if kind == "blocking":
+        with shardkit.connect(nobody) as kit, named:
+            kit.client("users", 1).client()
+    else:
+        async with await shardkit.aconnect(nobody) as akit:
+            client = await akit.client("users", 1)
+            with named:
+                await client.client().initialize()
