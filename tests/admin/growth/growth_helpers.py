@@ -476,6 +476,7 @@ def losing_nothing(
         yield writers
     errors = [each for each in writers.errors if not any(said in each for said in may_fail)]
     assert errors == [], errors
+    assert writers.gone
     check_nothing_lost(fleet, writers)
     check_linearizable(writers.history, Register())
 
@@ -495,7 +496,6 @@ def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
                 found = int(router[key].get(key) or 0)
             unsure = writers.uncertain[key]
             assert count <= found <= count + unsure, (key, count, found, unsure)
-        assert writers.gone
         assert eventually(
             lambda: not [key for key in writers.gone if router[key].exists(key)], 30
         ), "what was deleted or has expired is there"
