@@ -494,9 +494,11 @@ class CopyGate:
 
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
-        first, *others = clients
+        first, *others = clients  # `decide` closes the first one last: if it is open, none has
+        if not lift_unless_permanent(clients[first], self._move.id):
+            return False
         lift({place: clients[place] for place in others}, self._move.id)
-        return lift_unless_permanent(clients[first], self._move.id)
+        return True
 
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
         """Close to writers, at most for some seconds."""

@@ -263,6 +263,24 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
     assert still_there(fleet)
 
 
+def test_what_is_decided_after_a_look_leaves_every_database_closed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    begin = partial(start_move, fleet.config, ["users:0", "users:1"], fleet.name(1), hold=PATIENT)
+    go_on = partial(resume_move, fleet.config, "users:0")
+    with monkeypatch.context() as patched:
+        patched.setattr(gate, "is_permanent", lambda client, move: False)
+        for process in (begin, go_on):
+            with killed_at((shard_move.ShardMover, "_reached")):
+                process()
+            for number in (1, 2):
+                with fleet.servers[0].client(db=number) as old:
+                    assert old.pttl(FENCE_KEY) == -1
+    assert go_on().phase == "done"
+    assert still_there(fleet)
+
+
 @pytest.mark.parametrize("moment", ["_push", "_admit_writers", "_require_takeover"])
 def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: str) -> None:
     """Its server died after the decision, and came back empty."""
