@@ -354,8 +354,8 @@ class _Pages(Generic[T]):
             return None
         except Exception as error:
             failure = _explained(error, steps, *self._exchanges)
-            steps.close()
-            yield from driver._ended(failure, steps, None)
+            if isinstance(failure, _LOCATED):
+                yield partial(driver.run, _located(failure, driver.link))
             if failure is not error:
                 raise failure from error
             raise
