@@ -64,7 +64,6 @@ from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
     abandon_connections,
     client_over,
-    close_now,
     reply_callbacks,
 )
 from shardkit.operations.commands import Shard
@@ -112,8 +111,7 @@ class _Endpoints(dict["Number", Endpoint]):
 
     def __init__(self, clients: Clients, held: _Held, component: Component, raw: bool | None):
         super().__init__()
-        self.component: Component | None = component  # None once it is outdated
-        self.version = weakref.ref(component)
+        self.component = component
         self.raw = raw
         self.clients: dict[Number, Any] = {}
         # By what entries share; None if clients with raw replies are as the others.
@@ -250,9 +248,7 @@ class Clients:
         endpoints = self._table(held, component, False)
         clients = self._table(held, component, None).clients
         return {
-            number: reply_callbacks(clients[number])
-            if number in clients
-            else reply_callbacks(endpoints[number].access.client)
+            number: reply_callbacks(clients.get(number) or endpoints[number].access.client)
             for number in numbers
         }
 
@@ -275,9 +271,12 @@ class Clients:
             table, displaced = self._current(held, component, raw)
         _leave(displaced)
         if table.component is not component:  # the caller's is older than the last change
-            table = _Endpoints(self, held, component, raw)
-            table.component = None
+            return _Endpoints(self, held, component, raw)
         return table
+
+    def _newest(self, held: _Held, table: _Endpoints) -> _Endpoints:
+        """Return the table of the latest version of a table's component."""
+        return held.tables.get((table.component.name, table.raw), table)
 
     def changed(self, component: Component) -> None:
         """Drain the clients of earlier versions of a component, in all threads and loops."""
@@ -333,10 +332,7 @@ class Clients:
             if held is None:
                 return
             self._forget(held)
-        for closable in list(held.built):
-            await closable.close_for_good()
-        if not held.cleanup.ag_running:  # or it is the one that calls
-            await held.cleanup.aclose()
+        _close_in_loop(held, list(held.built))
 
     def shown(self) -> list[str]:
         """Return a line for each way to connect: some of its shards, and its connections."""
@@ -360,18 +356,13 @@ class Clients:
 
     def _client(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
         table = self._table(held, component, raw)
-        if table.component is None:
-            latest = held.tables[component.name, raw].component
-            assert latest is not None
-            if _entry(component, number) == _entry(latest, number):
-                return self._client(held, latest, number, raw)
-        decoded = self._table(held, component, False)
-        is_cluster = (
-            raw is None and component.entry_of(_shard_of(component.name, number)).is_cluster
+        latest = self._newest(held, table).component
+        if latest is not component and _entry(component, number) == _entry(latest, number):
+            return self._client(held, latest, number, raw)
+        shares = (
+            raw is None and not component.entry_of(_shard_of(component.name, number)).is_cluster
         )
-        endpoint = (table if raw is not None or is_cluster else decoded)[number]
-        if raw and decoded.get(number) is endpoint:
-            return self._client(held, component, number, False)
+        endpoint = (self._table(held, component, False) if shares else table)[number]
         with table.build_lock:
             client = table.clients.get(number)
             if client is not None:
@@ -395,34 +386,30 @@ class Clients:
                     client.reader = find.reader
             with self._lock:
                 table.clients[number] = client
-                is_current = held.tables.get((component.name, raw)) is table
+                is_current = self._newest(held, table) is table
         if not is_current and endpoint.database is not None:
             client.connection_pool.drain()
         return client
 
     def _endpoint(self, held: _Held, table: _Endpoints, number: Number) -> Endpoint:
         """Return where the commands for a shard go, and remember it in the table."""
-        component = table.version()
-        assert component is not None  # the caller has it
+        component = table.component
         # Not under the common lock, because a cluster's client connects.
         with table.build_lock:
             known: Endpoint | None = table.get(number)
             if known is not None:
                 return known
-            if table.component is None:  # it is outdated
-                current = held.tables.get((component.name, table.raw), table)
-                latest = current.component
-                if latest is not None and _entry(component, number) == _entry(latest, number):
-                    return current[number]
+            newest = self._newest(held, table)
+            if newest is not table and _entry(component, number) == _entry(
+                newest.component, number
+            ):
+                return newest[number]
             endpoint = self._built(held, table, component, number)
             with self._lock:
                 table[number] = endpoint
-                is_current = table.component is not None
+                is_current = self._newest(held, table) is table
         if self.closed:  # while it was built
-            if held.awaiting:
-                _close_now(list(held.built))
-            else:
-                endpoint.owner.close_for_good()
+            endpoint.owner.close_for_good()
             require_open(self)
         if not is_current:
             _leave([endpoint])
@@ -571,17 +558,15 @@ class Clients:
         """Return the current table of a component (a newer one, perhaps), and what it displaced."""
         key = (component.name, raw)
         old = held.tables.get(key)
-        earlier = None if old is None else old.component
-        if old is not None and earlier is not None and earlier.version >= component.version:
+        if old is not None and old.component.version >= component.version:
             return old, []
         table = held.tables[key] = _Endpoints(self, held, component, raw)
-        if old is None or earlier is None:
+        if old is None:
             return table, []
-        old.component = None
         displaced = []
         for kept, items in ((table.clients, old.clients), (table, old)):
             for number, item in items.items():
-                if _entry(earlier, number) == _entry(component, number):
+                if _entry(old.component, number) == _entry(component, number):
                     kept[number] = item
                 else:
                     displaced.append(item)
@@ -856,19 +841,10 @@ def _leave(displaced: Iterable[Any]) -> None:
     Those of an event loop, in the loop.
     """
     for each in displaced:
-        if isinstance(each, Endpoint) and each.database is not None:
+        if isinstance(each, Endpoint):
             each.leave()
         else:
-            _closable(each.access.client if isinstance(each, Endpoint) else each).drain()
-
-
-def _close_now(closables: list[Any]) -> None:
-    """Close an event loop's clients, in the loop."""
-    for closable in closables:
-        for each in (closable, *closable.below):  # to Sentinels, or a cluster's nodes
-            each.closed = each.draining = True
-        _stop_listening(closable)
-        close_now(closable)
+            _closable(each).drain()
 
 
 def _stop_listening(closable: Any) -> None:
@@ -879,9 +855,11 @@ def _stop_listening(closable: Any) -> None:
 
 def _close_in_loop(held: _Held, closables: list[Any]) -> None:
     """Close pools of the running loop now; it may never turn again."""
-    _close_now(closables)
-    with suppress(StopIteration):
-        held.cleanup.aclose().send(None)  # nothing is held, so it does not wait
+    for closable in closables:
+        closable.close_for_good()
+    if not held.cleanup.ag_running:  # or it is the one that calls
+        with suppress(StopIteration):
+            held.cleanup.aclose().send(None)  # nothing is held, so it does not wait
 
 
 def _abandon(left: Iterable[_Held]) -> None:

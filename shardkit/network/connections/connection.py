@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from builtins import TimeoutError as BuiltinTimeoutError
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ from shardkit.network.connections.connection_state import (
     closed_error,
     timeout_for,
 )
-from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
 from shardkit.network.connections.framing import CONFIRMED, refusals
 from shardkit.network.connections.redis_private import (
@@ -45,7 +44,6 @@ from shardkit.network.connections.redis_private import (
     set_timeout,
     socket_of,
     transport_of,
-    wants_reconnect,
 )
 from shardkit.network.connections.replies import CLOSED, READ_BYTES, SCALARS, Receiver
 from shardkit.operations.deadlines import Deadline, current, within
@@ -77,7 +75,7 @@ class Closable(ConnectionState):
         """Shut the socket down, as if the server had closed it; it is closed on release."""
         if self.released:  # in the meantime
             return
-        self.mark_for_reconnect()
+        self.ends = True
         with self._closing:
             sock = socket_of(self)
             if isinstance(sock, socket.socket):
@@ -106,9 +104,6 @@ class Closable(ConnectionState):
         self.forget_use()
 
     run = staticmethod(run_steps)
-
-    def _retried(self, connect: Callable[[Any], Steps[None]]) -> None:
-        self.retry.call_with_retry(lambda: self.run(connect(self)), lambda _: None)  # type: ignore[attr-defined]
 
     def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -168,7 +163,7 @@ class Closable(ConnectionState):
 
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived."""
-        return self.is_connected and not self.should_reconnect() and not self.can_read()
+        return self.is_connected and not self.ends and not self.can_read()
 
     def _from_elsewhere(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
@@ -176,8 +171,7 @@ class Closable(ConnectionState):
         database = self.database
         if database not in self.opened:
             with within(deadline or current.get()):
-                for error in self.open((database,)).values():
-                    raise error
+                self.enter()
         form, sent, replies_due = self.encode(database, does, data, count)
         if form != CONFIRMED:
             replies, some = self.round_trip(sent, raw, deadline, replies_due)
@@ -415,7 +409,7 @@ class _FastReplies(Closable):
 
     def is_reusable(self) -> bool:
         sock = socket_of(self)
-        if sock is None or wants_reconnect(self):
+        if sock is None or self.ends:
             return False
         if not self._is_plain_tcp:
             return super().is_reusable()
@@ -455,7 +449,7 @@ class AsyncClosable(ConnectionState):
 
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
-        return bool(self.is_connected) and not self.should_reconnect()
+        return bool(self.is_connected) and not self.ends
 
     def lose(self) -> None:
         """Break the connection under its user."""
@@ -474,12 +468,6 @@ class AsyncClosable(ConnectionState):
         await super().disconnect(*args, **kwargs)
 
     run = staticmethod(arun_steps)
-
-    async def _retried(self, connect: Callable[[Any], Steps[None]]) -> None:
-        async def ignore(_: Exception) -> None:
-            """Try again."""
-
-        await self.retry.call_with_retry(lambda: self.run(connect(self)), ignore)  # type: ignore[attr-defined]
 
     async def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -578,7 +566,7 @@ class _AsyncReplies(AsyncClosable):
 
     def is_reusable(self) -> bool:
         transport = self.transport
-        if transport is None or transport.is_closing() or self.should_reconnect():
+        if transport is None or transport.is_closing() or self.ends:
             return False
         return not has_unread(self) and not self.reply_parser.poll(0)
 

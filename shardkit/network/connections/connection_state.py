@@ -40,7 +40,6 @@ from shardkit.network.connections.redis_private import (
     INCOMPLETE,
     PREVIOUS_MASTER,
     MasterChangingError,
-    Reconnects,
     address_of,
     has_connect_callbacks,
     lost_its_role,
@@ -70,7 +69,7 @@ class ServerReplacedError(ConnectionError):
 EXCHANGE_TIMEOUT = 60.0
 
 
-class ConnectionState(SelectedDatabase, Reconnects):
+class ConnectionState(SelectedDatabase):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     direct = False  # whether commands may bypass redis-py's code
@@ -92,9 +91,9 @@ class ConnectionState(SelectedDatabase, Reconnects):
     login_expires = False  # whether it must log in again some time
     released = False  # of the object that its last user may have kept, see `passed_on`
     database = UNNAMED  # what its user uses
-    selects = False  # whether its user's database must be selected for what is sent next
     _ready: deque[Any]  # replies that were read with others, as bytes
     ends = False  # whether it is closed when it is released
+    home: Any = None  # the `Connections` that have lent it
     lent: tuple[float, float] | None = None  # since when, and after waiting how long, if watched
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
@@ -126,7 +125,6 @@ class ConnectionState(SelectedDatabase, Reconnects):
     lose: Callable[[], None]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
-    _retried: Callable[..., Any]
     _send_in_time: Callable[[Any], Any]
     connect: Callable[[], Any]
 
@@ -145,12 +143,16 @@ class ConnectionState(SelectedDatabase, Reconnects):
         self.reply_parser = ReplyParser(self, sock)
         return self.reply_parser
 
+    def mark_for_reconnect(self) -> None:
+        """Be closed on release; also for redis-py's clusters."""
+        self.ends = True
+
     def forget_databases(self) -> None:
         """Start as a new connection does, in the database of its arguments."""
         self.opened = set()
         self.selected = int(self.db or 0)  # type: ignore[attr-defined]
         self.entered = None
-        self.ends = self.selects = self.own = False
+        self.ends = self.own = False
 
     def forget_use(self) -> None:
         """Start anew once it is closed."""
@@ -224,8 +226,9 @@ class ConnectionState(SelectedDatabase, Reconnects):
         blocks = self._blocking_for if packed.blocks is None else packed.blocks
         while True:
             if packed.replies:
-                selects = self.selects and not self.own and not packed.effects & ANYWHERE
-                if selects and (yield from self._exchanges(packed)):
+                is_elsewhere = self.entered is not self.database
+                keeps = self.own or self.connecting or packed.effects & ANYWHERE
+                if is_elsewhere and not keeps and (yield from self._exchanges(packed)):
                     return
                 self._note(packed)
             if self.connecting:
@@ -281,14 +284,12 @@ class ConnectionState(SelectedDatabase, Reconnects):
             except BaseException:
                 self.lose()  # some replies may still be to come
                 raise
-            self.selects = self.selected != database.number
             if replies is not None:
                 self._ready.extend(replies)
                 return True
         refusal = None if form == PLAIN else (yield from self.select(database))
         if refusal is not None:
             raise refusals(refusal, 1)[0]
-        self.selects = False
         return False
 
     def _replies(self, count: int) -> Steps[list[Any]]:
@@ -354,10 +355,8 @@ class ConnectionState(SelectedDatabase, Reconnects):
     def refused(self, error: ResponseError) -> Steps[None]:
         """Note that a reply was an error; leave a server that is no master any more.
 
-        Keys may still be watched; redis-py shows all of the text.
+        Keys may still be watched.
         """
-        if sent := getattr(error, "args_sent", ""):
-            error.args = (f"{error}{sent}",)
         self.due = max(0, self.due - 1)
         self.ends = self.ends or self.own
         self.unusable = self.unusable or refuses_to_serve(error)
@@ -383,7 +382,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
                 if self.master is None:
                     yield partial(self.connect_once, *args, **kwargs)
                 else:
-                    yield partial(self._retried, self.master.connect)
+                    yield from self.master.connect(self)
                 return
             except LOST as error:
                 pause = self.policy.pause_before_retry(retry, error)
@@ -438,8 +437,7 @@ class ConnectionState(SelectedDatabase, Reconnects):
         if database not in self.opened:
             for error in (yield from opening(self, (database,), waits=True)).values():
                 raise error
-        self.selects = database.number != self.selected  # from the next command on
-        if not self.selects:
+        if database.number == self.selected:
             self.entered = database
 
     @run_by_face

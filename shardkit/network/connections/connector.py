@@ -109,6 +109,12 @@ class Drains:
         for pool in self.below:
             pool.drain()
 
+    def close_for_good(self) -> None:
+        """Close every connection, and open no other."""
+        self.closed = self.draining = True
+        for pool in self.below:
+            pool.close_for_good()
+
 
 class ClusterClient(Drains, RegistersScripts, redis.RedisCluster):
     """redis-py's cluster client, which can drain, and stays closed with its kit."""
@@ -118,13 +124,6 @@ class ClusterClient(Drains, RegistersScripts, redis.RedisCluster):
         """The pools of its nodes."""
         nodes = self.get_nodes()  # type: ignore[no-untyped-call]
         return [self.get_redis_connection(node).connection_pool for node in nodes]
-
-    def close_for_good(self) -> None:
-        """Close every connection, and open no other."""
-        self.closed = self.draining = True
-        self.close()
-        for pool in self.below:
-            pool.close_for_good()
 
     def command(self, **kwargs: Any) -> Any:
         """List the commands of a node that answers; redis-py asks one only, when it is opened."""
@@ -153,13 +152,6 @@ class AsyncClusterClient(Drains, RegistersScripts, aioredis.RedisCluster):  # ty
         return pools_of_nodes(self)
 
     connections = ()  # of its own, beside those
-
-    async def close_for_good(self) -> None:
-        """Close every connection, and open no other."""
-        self.closed = self.draining = True
-        for pool in self.below:
-            await pool.close_for_good()
-        await self.aclose()
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Execute a command. Wait until the cluster is known."""

@@ -139,9 +139,6 @@ class ClientDatabase:
             if not self.is_fenced(fence):
                 return
 
-    def __repr__(self) -> str:
-        return f"<ClientDatabase {self.number}{f' of {self.shard}' if self.shard else ''}>"
-
 
 UNNAMED = ClientDatabase()
 """That of connections without a client of the kit's."""

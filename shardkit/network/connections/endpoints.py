@@ -13,9 +13,8 @@ made for its first client, or when its commands use a connection alone.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
@@ -33,11 +32,6 @@ class Access:
     policy: CallPolicy  # under the name of the first shard
     built: Any  # what must be closed with the kit
     lock: RLock
-    lane: Any = None
-
-    def __post_init__(self) -> None:
-        if self.way is not None:  # the same for all of the way with the same deadline
-            self.lane = self.way.lanes.setdefault(self.policy.deadline, object())
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -49,24 +43,15 @@ class Endpoint:
     access: Access
     database: ClientDatabase | None  # of the server; None for a cluster
     _pool: Any = None
-    _policy: CallPolicy | None = None
     lane: Hashable = None  # endpoints of one lane may share an exchange
+    policy: CallPolicy = field(init=False)  # the limits on calls, under the name of the shard
 
     def __post_init__(self) -> None:
+        common = self.policy = self.access.policy
         if self.database is not None:
-            self.lane = self.access.lane
-
-    @property
-    def policy(self) -> CallPolicy:
-        """The limits on calls, under the name of the shard."""
-        policy, common = self._policy, self.access.policy
-        if policy is None:
-            policy = common
-            if (common.shard, common.address) != (self.shard, self.address):
-                policy = copy.copy(common)
-                policy.shard, policy.address = self.shard, self.address
-            self._policy = policy
-        return policy
+            self.lane = self.access.way, common.deadline
+        if (common.shard, common.address) != (self.shard, self.address):
+            self.policy = replace(common, shard=self.shard, address=self.address)
 
     @property
     def pool(self) -> Any:
@@ -88,13 +73,10 @@ class Endpoint:
 
     def leave(self) -> None:
         """Use no connections that others use from now on: the entry has changed."""
-        if self.database is not None:
-            self.lane = self
-            if self._pool is not None:
-                self._pool.drain()
-            else:
-                self.database.left = True
-                self.access.way.leave(self.database)
-
-    def __repr__(self) -> str:
-        return f"<Endpoint of {self.shard} at {self.address}>"
+        if self.database is None:
+            self.owner.drain()
+            return
+        self.lane = self
+        if self._pool is not None:
+            self._pool.draining = True
+        self.access.way.leave(self.database)

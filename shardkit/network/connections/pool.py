@@ -50,7 +50,6 @@ from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloade
 from shardkit.network.connections.redis_private import (
     Encoder,
     close_connection_now,
-    counted_by_state,
     health_check_is_due,
     himport_registry,
 )
@@ -61,8 +60,6 @@ from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 IDLE_SECONDS = 60.0  # idle connections are closed after this time, except for one in each pool
-SWEEP_SECONDS = 5.0  # between two searches for them in blocking pools
-MOST_PER_SWEEP = 200
 POLL_SECONDS = 1.0  # between a waiting caller's checks for connections that were never released
 MOST_CONNECTIONS = 100  # as in redis-py's pools
 _NOT_OF_CONNECTIONS = ("cache", "cache_config", "cache_factory", "maint_notifications_config")
@@ -83,11 +80,8 @@ class Connections:
             late.
     """
 
-    sweep_at = 0.0  # when the idle ones of all blocking pools are looked through next
-
     def __init__(self) -> None:
         self.after_fork()
-        _of_threads.add(self)
         renewed_in_children(self)
 
     def after_fork(self) -> None:
@@ -114,9 +108,14 @@ class Connections:
     def lend(self, connection: Any) -> None:
         """Note that a connection is in use."""
         self.in_use.add(weakref.ref(connection, self.in_use.discard))
+        connection.home = self
 
     def release(self, connection: Any, ends: bool) -> bool:
-        """Accept a lent connection back, closed if it ``ends``; return whether it was lent."""
+        """Accept a lent connection back, closed if it ``ends``; return whether it was lent.
+
+        Another one that was idle for too long is closed. So a pool does not keep a connection for
+        each of many former threads.
+        """
         with self.guard:
             try:
                 self.in_use.remove(weakref.ref(connection))
@@ -133,6 +132,8 @@ class Connections:
                 self._give(None)
             elif not (self.waiting and self._give(connection)):
                 self.idle.append(connection)
+            is_old = len(self.idle) > 1 and self.idle[0].idle_since < now - IDLE_SECONDS
+            old = self.idle.pop(0) if is_old else None
         if connection.lent is not None:
             (since, waited), connection.lent = connection.lent, None
             for watcher in tuple(watchers):
@@ -141,8 +142,8 @@ class Connections:
             self.close(connection)
         if unusable:
             self.drop_idle()
-        if now > self.sweep_at:
-            self.tidy(now)
+        if old is not None:
+            self.close(old)
         return True
 
     def drop(self, connection: Any) -> None:
@@ -173,35 +174,15 @@ class Connections:
         for connection in gone:
             self.close(connection)
 
-    def trim(self, before: float, most: int) -> int:
-        """Close at most ``most`` connections released ``before`` a time; return their number.
-
-        The one used last stays.
-        """
-        with self.guard:
-            old = 0
-            while old < min(most, len(self.idle) - 1) and self.idle[old].idle_since < before:
-                old += 1
-            trimmed = self.idle[:old]
-            del self.idle[:old]
-        for connection in trimmed:
-            self.close(connection)
-        return old
-
-    def tidy(self, now: float) -> None:
-        """Close long-idle connections, of all blocking pools at intervals.
-
-        So a pool does not keep a connection for each of many former threads. It needs no thread.
-        """
-        Connections.sweep_at, left = now + SWEEP_SECONDS, MOST_PER_SWEEP
-        with suppress(RuntimeError):  # another thread is making a pool; the next sweep does it
-            for each in list(_of_threads):
-                left -= each.trim(now - IDLE_SECONDS, left)
-
     @staticmethod
     def close(connection: Any) -> None:
         """Close a connection that nobody uses."""
         connection.disconnect()
+
+    @staticmethod
+    def shut(connection: Any) -> None:
+        """Close a connection under its user."""
+        connection.shut_down()
 
     def _give(self, connection: Any) -> bool:
         """Give a connection, or with None word that there is room, to a waiting caller if any."""
@@ -247,20 +228,15 @@ class Connections:
 class AsyncConnections(Connections):
     """The connections of a way to connect, for the tasks of an event loop."""
 
-    sweep_at = 0.0  # always
-
     def __init__(self) -> None:
         self.after_fork()
-
-    def tidy(self, now: float) -> None:
-        """Close a long-idle connection."""
-        if len(self.idle) > 1:
-            self.trim(now - IDLE_SECONDS, 1)
 
     @staticmethod
     def close(connection: Any) -> None:
         """Close it now; not in a task, as the event loop may end before that runs."""
         close_connection_now(connection)
+
+    shut = close
 
     async def wait(self, limit: int, seconds: float) -> Any:
         """Wait for a connection; see the threads'."""
@@ -276,9 +252,6 @@ class AsyncConnections(Connections):
         except BaseException:
             self._hand_on(ticket)
             raise
-
-
-_of_threads: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
 class _Common:
@@ -305,7 +278,6 @@ class _Common:
     # somebody changes them.
     _origin: Any = None
     _given: Any = None
-    _former: Connections | None = None  # that it has shared before
 
     def __init__(
         self,
@@ -322,7 +294,6 @@ class _Common:
         self.pid = os.getpid()
         self.number = next(_numbers)  # in the order in which calls that need several take some
         self.users: set[ClientDatabase] = set()  # whose clients share its connections
-        self.lanes: dict[float | None, object] = {}  # see `Endpoint`
         self.database = ClientDatabase(int(connection_kwargs.get("db") or 0))
         self.connections = self.connections_of()
         _live_pools.add(self)
@@ -370,9 +341,7 @@ class _Common:
     def reset(self) -> None:
         """Forget every connection; new ones get the current `connection_kwargs`."""
         with self.connections.guard:
-            if self.shares:
-                self._former, self._origin = self.connections, None
-            self.multiplexed = None
+            self._origin = self.multiplexed = None
             self.connections = self.connections_of()
             if self.master is not None:
                 self.master.lines.add(self.connections)
@@ -409,6 +378,7 @@ class _Common:
                         connection = connections.idle.pop()
                         # As `lend` does, without a further call.
                         connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
+                        connection.home = connections
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:
@@ -442,7 +412,7 @@ class _Common:
                 else:
                     yield from self._or_dropped(connection, connection.check_health)  # if it is due
                     if not connection.is_connected:  # nor those that were idle for longer
-                        self._drop(connection)
+                        connection.home.drop(connection)
                         self.connections.drop_idle()
                         connection = None
                         continue
@@ -483,7 +453,7 @@ class _Common:
         try:
             yield call
         except BaseException:
-            self._drop(connection)
+            connection.home.drop(connection)
             raise
 
     @run_by_face
@@ -498,21 +468,14 @@ class _Common:
             yield from self._or_dropped(connection, connection.enter)
         return connection
 
-    def _drop(self, connection: Any) -> None:
-        lender = self.connections
-        if self._former is not None and connection in self._former.lent:
-            lender = self._former
-        lender.drop(connection)
-
     def release_nowait(self, connection: Any) -> None:
-        """Accept a connection back, once; ignore one of another pool.
+        """Accept a connection back, once, even if it was lent before this pool was separated.
 
         Raises:
             ConnectionError: it was released already.
         """
-        if self.connections.release(connection, self.draining):
-            return
-        if self._former is None or not self._former.release(connection, self.draining):
+        home = getattr(connection, "home", None)
+        if home is None or not home.release(connection, self.draining):
             require_lent(connection)
 
     def _left_to_wait(self, began: float) -> float:
@@ -572,12 +535,14 @@ class _Common:
     def disconnect(self, inuse_connections: bool = True) -> Steps[None]:
         self.separate()
         yield partial(self._disconnect, inuse_connections)
-        for pool in self.below if inuse_connections and self._former is None else ():
+        for pool in self.below if inuse_connections and self._given is None else ():
             yield pool.disconnect
 
-    @run_by_face
-    def close_for_good(self) -> Steps[None]:
-        """Close every connection, and open no other; calls in flight raise ClosedError."""
+    def close_for_good(self) -> None:
+        """Close every connection, and open no other; calls in flight raise ClosedError.
+
+        An event loop's, in the loop.
+        """
         self.closed = self.draining = True
         with self.connections.guard:
             for connection in self.connections.lent:
@@ -585,9 +550,11 @@ class _Common:
             while self.connections.waiting:
                 self.connections._give(None)  # those who wait
         self._stop_listening()
-        yield partial(self._disconnect, True)
+        self.drop_idle()
+        for connection in self.connections.lent:
+            self.connections.shut(connection)
         for pool in self.below:
-            yield pool.close_for_good
+            pool.close_for_good()
 
     def _stop_listening(self) -> None:
         if self.master is not None and not self.shares:
@@ -613,7 +580,8 @@ class _Common:
             connection.retry = retry
 
     def get_connection_count(self) -> list[tuple[int, dict[str, Any]]]:
-        return counted_by_state(self, *self.connections.counts())
+        idle, lent = self.connections.counts()
+        return [(idle, {"state": "idle"}), (lent, {"state": "used"})]
 
     def maint_notifications_enabled(self) -> bool:
         """Return False: servers are not asked to announce their maintenance."""
@@ -632,7 +600,7 @@ class _Common:
 
     def update_active_connections_for_reconnect(self, *args: Any, **kwargs: Any) -> Any:
         for connection in self._get_in_use_connections():
-            connection.mark_for_reconnect()
+            connection.ends = True
 
     def _get_free_connections(self) -> list[Any]:
         return list(self.connections.idle)
@@ -709,8 +677,7 @@ class Pool(_Common, redis.ConnectionPool):
             if connection is not None:
                 if not complete:
                     connection.disconnect()
-                if not self.connections.release(connection, self.draining):
-                    self.release_nowait(connection)  # of those that it has shared before
+                connection.home.release(connection, self.draining)
         return found
 
     def connect(self, connection: Any) -> None:
@@ -720,7 +687,7 @@ class Pool(_Common, redis.ConnectionPool):
     def _disconnect(self, inuse_connections: bool) -> None:
         self.drop_idle()
         for connection in self._get_in_use_connections() if inuse_connections else ():
-            connection.shut_down()
+            self.connections.shut(connection)
 
     def close(self) -> None:
         """Close all connections; the next use opens others."""

@@ -12,11 +12,10 @@ then finds its connection lost as well.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -29,7 +28,7 @@ from shardkit.network.connections.pool import AsyncPool, Pool, _Common
 from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import ForkSafeLock
-from shardkit.operations.steps import run_by_face, sleep
+from shardkit.operations.steps import run_by_face
 
 # Seconds to wait for the entry to name another server, if there is no socket timeout; and between
 # two checks.
@@ -42,7 +41,6 @@ class _FollowsEntry(_Common):
     ``find`` returns the client of the current entry; called with True, it reads the entry again.
     """
 
-    pause: Callable[[float], Any]
     _entrys: Any  # the pool of the entry that it follows now
 
     def __init__(self, find: Callable[[bool], Any], client: Any) -> None:
@@ -118,14 +116,18 @@ class _FollowsEntry(_Common):
             ConnectionError: the server ended a blocking command.
             ResponseError: the entry still names the replica after the socket timeout.
         """
-        for pause in _pauses(connection):
-            yield partial(self.pause, pause)
+        patience = PATIENCE if connection.socket_timeout is None else connection.socket_timeout
+        end, deadline = time.monotonic() + patience, earliest(None)
+        while True:
             self.switch_to((yield partial(self._find, True)))
             if connection.moved_to is not None:
-                yield partial(connection.disconnect, True)  # at once
                 break
-        if connection.moved_to is None:
-            raise error
+            if time.monotonic() >= end:
+                raise error
+            if deadline is not None and deadline.left() <= PAUSE:
+                raise deadline.passed()
+            yield partial(connection.pause, PAUSE)
+        yield partial(connection.disconnect, True)  # at once
         kind = ServerReplacedError if is_unready(error) else redis.ConnectionError
         raise kind("the server is a replica now, and the entry names another") from error
 
@@ -138,25 +140,11 @@ class _FollowsEntry(_Common):
             self.connections.end()
 
 
-def _pauses(connection: Any) -> Iterator[float]:
-    """Yield the pause before each reading of the entry of a connection's server."""
-    patience = PATIENCE if connection.socket_timeout is None else connection.socket_timeout
-    end, deadline = time.monotonic() + patience, earliest(None)
-    yield 0.0
-    while time.monotonic() < end:
-        if deadline is not None and deadline.left() <= PAUSE:
-            raise deadline.passed()
-        yield PAUSE
-
-
 class PrivatePool(_FollowsEntry, Pool):
     """A blocking pool that follows its entry."""
-
-    pause = staticmethod(sleep)
 
 
 class AsyncPrivatePool(_FollowsEntry, AsyncPool):
     """An awaiting pool that follows its entry."""
 
     _find: Callable[[bool], Awaitable[Any]]
-    pause = staticmethod(asyncio.sleep)

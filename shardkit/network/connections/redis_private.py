@@ -19,8 +19,9 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
+from itertools import chain
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from typing import Any
@@ -54,17 +55,15 @@ from redis.exceptions import (
 )
 from redis.utils import str_if_bytes
 
-from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.operations.deadlines import current
 from shardkit.operations.reply_kinds import READING_ERRORS
+from shardkit.operations.steps import arun_steps, run_steps
 
 # ---- blocking connections. Written in C, as they are used at every call.
 
 socket_of: Callable[[Any], Any] = attrgetter("_sock")
 """The socket; None while it is not connected."""
-
-wants_reconnect: Callable[[Any], bool] = attrgetter("_should_reconnect")
-"""Whether it has been told to reconnect before the next use."""
 
 address_of: Callable[[Any], str] = methodcaller("_host_error")
 """The server's address, for messages."""
@@ -140,25 +139,6 @@ class _Limited:
         self._size += len(data)
         data = bytes(data)
         self._replies.headers.feed(data, len(data))
-
-
-class Reconnects:
-    """A mark on a connection that has to be closed before its next use; redis-py's is from 7.0."""
-
-    _should_reconnect = False
-
-    def mark_for_reconnect(self) -> None:
-        self._should_reconnect = True
-
-    def should_reconnect(self) -> bool:
-        return self._should_reconnect
-
-    def reset_should_reconnect(self) -> None:
-        self._should_reconnect = False
-
-    def disconnect(self, *args: Any, **kwargs: Any) -> Any:
-        self.reset_should_reconnect()
-        return super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
@@ -394,21 +374,6 @@ def himport_registry() -> dict[str, Any]:
     return {"himport_registry": HImportRegistry()}
 
 
-def counted_by_state(pool: Any, idle: int, lent: int) -> list[tuple[int, dict[str, Any]]]:
-    """Return the numbers of a pool's connections as redis-py's metrics want them."""
-    try:
-        from redis.observability import attributes
-    except ModuleNotFoundError:  # before redis-py 7.2
-        return [(idle, {"state": "idle"}), (lent, {"state": "used"})]
-    common = attributes.AttributeBuilder.build_base_attributes()
-    common[attributes.DB_CLIENT_CONNECTION_POOL_NAME] = attributes.get_pool_name(pool)
-    states, name = attributes.ConnectionState, attributes.DB_CLIENT_CONNECTION_STATE
-    return [
-        (idle, {**common, name: states.IDLE.value}),
-        (lent, {**common, name: states.USED.value}),
-    ]
-
-
 # ---- clusters
 
 
@@ -521,27 +486,28 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
     kind: Any = type(manager)
     awaits = isinstance(client, AsyncRedisCluster)
 
-    @contextmanager
-    def asking_others(error: Exception) -> Iterator[None]:
-        if not str(error).startswith("Redis Cluster cannot be connected") or refusal_in(error):
-            raise refusal_in(error) or error
-        nodes = [_new_node(manager, *each) for each in others()]
-        known, manager.startup_nodes = manager.startup_nodes, {node.name: node for node in nodes}
-        try:
-            yield
-        except BaseException:
-            manager.startup_nodes = known  # they may come back
-            for node in nodes if awaits else ():
-                close_now(pool_of_node(node))
-            raise
-
-    def initialize(self: Any, **options: Any) -> None:
+    def discover(options: dict[str, Any]) -> Steps[None]:
+        learn = partial(kind.initialize, manager, **options)
         try:
             with reading_slots():
-                kind.initialize(self, **options)
+                yield learn
         except RedisClusterException as error:
-            with asking_others(error), reading_slots():
-                kind.initialize(self, **options)
+            refusal = refusal_in(error)
+            if refusal or not str(error).startswith("Redis Cluster cannot be connected"):
+                raise (refusal or error) from error.__cause__
+            nodes = [_new_node(manager, *each) for each in others()]
+            known, manager.startup_nodes = manager.startup_nodes, {n.name: n for n in nodes}
+            try:
+                with reading_slots():
+                    yield learn
+            except BaseException:
+                manager.startup_nodes = known  # they may come back
+                for node in nodes if awaits else ():
+                    pool_of_node(node).close_for_good()
+                raise
+
+    def initialize(self: Any, **options: Any) -> None:
+        run_steps(discover(options))
 
     async def ainitialize(
         self: Any, additional_startup_nodes_info: Any = (), **options: Any
@@ -551,12 +517,7 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
         for node in more:
             self.startup_nodes.setdefault(node.name, node)
         try:
-            try:
-                with reading_slots():
-                    await kind.initialize(self, **options)
-            except RedisClusterException as error:
-                with asking_others(error), reading_slots():
-                    await kind.initialize(self, **options)
+            await arun_steps(discover(options))
         except RedisClusterException as error:
             error.__context__ = handled or error.__context__
             raise
@@ -605,7 +566,7 @@ def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:
 
 def abandon_connections(closable: Any) -> None:
     """Close the sockets of an awaiting pool or cluster whose event loop is closed or a parent's."""
-    for connection in _async_connections(closable):
+    for connection in chain(closable.connections, *(pool.connections for pool in closable.below)):
         transport = getattr(getattr(connection, "_writer", None), "transport", None)
         while transport is not None:  # asyncio's: TLS's first, then the socket's
             transport._closed = transport._closing = True
@@ -615,13 +576,6 @@ def abandon_connections(closable: Any) -> None:
             protocol = getattr(transport, "_ssl_protocol", None)
             transport = getattr(protocol, "_transport", None)
         connection._reader = connection._writer = None
-
-
-def close_now(closable: Any) -> None:
-    """Close the connections of an awaiting pool or cluster without a further turn of the loop."""
-    for connection in _async_connections(closable):
-        connection.closed = True
-        close_connection_now(connection)
 
 
 def close_left(line: Any) -> None:
@@ -663,11 +617,6 @@ def _close_transport(transport: Any) -> None:
             transport._call_connection_lost(None)
     elif transport is not None:
         transport.abort()
-
-
-def _async_connections(closable: Any) -> list[Any]:
-    """Return an awaiting pool's or cluster's connections, also those to Sentinels."""
-    return [c for pool in (closable, *closable.below) for c in pool.connections]
 
 
 def client_over(client: Any, pool: Any) -> Any:

@@ -24,7 +24,7 @@ from shardkit.network.connections import Connector
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.pool import AsyncPool, Pool
-from shardkit.network.connections.redis_private import socket_of, wants_reconnect
+from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.operations.steps import run_by_face
@@ -151,6 +151,7 @@ class _Wired:
     port: int
     socket_timeout: float | None
     socket_connect_timeout: float | None
+    ends: bool
     _parser: Any
 
     def __init__(
@@ -211,7 +212,7 @@ class _OverWire(_Wired):
     def is_reusable(self) -> bool:
         """Whether it is connected, and the server has neither sent anything nor closed it."""
         sock = socket_of(self)
-        return sock is not None and not wants_reconnect(self) and not sock.readable
+        return sock is not None and not self.ends and not sock.readable
 
 
 class SimulatedConnection(_OverWire, TcpConnection):

@@ -67,16 +67,6 @@ def test_blocking_socket_and_address(connection: TcpConnection, server: LocalSer
         assert str(server.port) in redis_private.address_of(connection)
 
 
-def test_a_blocking_connection_knows_that_it_is_to_reconnect(server: LocalServer) -> None:
-    connection = TcpConnection(host="127.0.0.1", port=server.port)
-    with contract("wants_reconnect", "what does mark_for_reconnect() set?"):
-        assert redis_private.wants_reconnect(connection) is False
-        connection.mark_for_reconnect()
-        assert redis_private.wants_reconnect(connection) is True
-        connection.disconnect()
-        assert redis_private.wants_reconnect(connection) is False
-
-
 def test_a_health_check_can_be_postponed(connection: TcpConnection) -> None:
     with contract("postpone_health_check", "when does check_health() send a PING?"):
         redis_private.postpone_health_check(connection, 100.0)
@@ -218,7 +208,7 @@ async def test_a_clusters_client_shows_its_slots_and_nodes(cluster: LocalCluster
                 assert pool.connections.counts() == (1, 0)
             await redis_private.learn_slots(awaiting)
         assert redis_private.reply_callbacks(awaiting)["SET"](b"OK") is True
-        await awaiting.close_for_good()
+        awaiting.close_for_good()
         assert not any(pool.connections.idle for pool in awaiting.below)
 
 
