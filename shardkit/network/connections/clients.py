@@ -232,10 +232,7 @@ class Clients:
 
     def aendpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
         """Return the `endpoints` for the running event loop."""
-        held = self._last()
-        if held is None or held.loop is not asyncio.get_running_loop():
-            held = self._of_loop()
-        return self._table(held, component, raw)
+        return self._table(self._of_loop(), component, raw)
 
     def callbacks(
         self, component: Component, numbers: Iterable[Number], awaiting: bool
@@ -343,7 +340,7 @@ class Clients:
             used += [(n, endpoint.owner) for n, endpoint in list(table.items())]
             for number, closable in used:
                 owner = getattr(closable, "way", closable)
-                names, _ = lines.setdefault(id(owner), ([], _shown(closable)))
+                names, _ = lines.setdefault(id(owner), ([], repr(closable)))
                 if (name := _name_of(component, number)) not in names:
                     names.append(name)
         return [
@@ -847,12 +844,6 @@ def _leave(displaced: Iterable[Any]) -> None:
             _closable(each).drain()
 
 
-def _stop_listening(closable: Any) -> None:
-    master = getattr(closable, "master", None)
-    if master is not None:
-        master.stop_listening()
-
-
 def _close_in_loop(held: _Held, closables: list[Any]) -> None:
     """Close pools of the running loop now; it may never turn again."""
     for closable in closables:
@@ -865,15 +856,9 @@ def _close_in_loop(held: _Held, closables: list[Any]) -> None:
 def _abandon(left: Iterable[_Held]) -> None:
     for held in left:
         for closable in list(held.built):
-            _stop_listening(closable)
+            if (master := getattr(closable, "master", None)) is not None:
+                master.stop_listening()
             abandon_connections(closable)
-
-
-def _shown(closable: Any) -> str:
-    if isinstance(closable, redis.RedisCluster | aioredis.RedisCluster):
-        nodes = sorted(node.name for node in closable.get_nodes())
-        return f"<cluster of {', '.join(nodes)}>"
-    return repr(closable)
 
 
 def pools_of(client: Any) -> list[Any]:

@@ -26,7 +26,6 @@ from shardkit.errors import DeadlineExceeded
 from shardkit.network.connections.connection_state import (
     LOST,
     ConnectionState,
-    closed_error,
     timeout_for,
 )
 from shardkit.network.connections.effects import PackedCommands
@@ -386,26 +385,19 @@ class _FastReplies(Closable):
         """Close the connection; raise redis-py's error instead of the socket's."""
         self.disconnect()
         reraise_handlers(error)
-        if self.closed and isinstance(error, LOST):
-            raise closed_error() from error
-        if (
-            deadline is not None
-            and isinstance(error, BuiltinTimeoutError | BlockingIOError)
-            and deadline.left() <= 0
-        ):
-            failure: Exception = deadline.passed(time.monotonic() - started)
+        failure, is_late = error, isinstance(error, BuiltinTimeoutError | BlockingIOError)
+        if is_late and deadline is not None and deadline.left() <= 0:
+            failure = deadline.passed(time.monotonic() - started)
         elif isinstance(error, BuiltinTimeoutError):
             failure = TimeoutError(f"no reply in time from {address_of(self)}")
         elif isinstance(error, OSError):
             failure = ConnectionError(f"lost the connection to {address_of(self)}: {error}")
         elif isinstance(error, TypeError):  # of hiredis: a list as a map's key
             failure = InvalidResponse(f"{address_of(self)} sent what is no reply: {error}")
-        else:
-            if isinstance(error, LOST):
-                self.note_failure(error)
-            return
-        self.note_failure(failure)
-        raise failure from None
+        if isinstance(failure, LOST):
+            self.report(failure)
+        if failure is not error:
+            raise failure from None
 
     def is_reusable(self) -> bool:
         sock = socket_of(self)

@@ -115,6 +115,10 @@ class Drains:
         for pool in self.below:
             pool.close_for_good()
 
+    def __repr__(self) -> str:
+        nodes: Any = self.get_nodes()  # type: ignore[attr-defined]
+        return f"<cluster of {', '.join(sorted(node.name for node in nodes))}>"
+
 
 class ClusterClient(Drains, RegistersScripts, redis.RedisCluster):
     """redis-py's cluster client, which can drain, and stays closed with its kit."""

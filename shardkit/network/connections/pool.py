@@ -155,9 +155,10 @@ class Connections:
 
     def drop_idle(self) -> None:
         """Close idle connections."""
-        with suppress(IndexError):
-            while True:
-                self.close(self.idle.pop())
+        with self.guard:
+            idle, self.idle = self.idle, []
+        for connection in idle:
+            self.close(connection)
 
     def end(self, database: ClientDatabase | None = None) -> None:
         """Close connections, lent ones when they are released: those that have opened a database.
@@ -271,7 +272,6 @@ class _Common:
     master: Master | None = None  # that Sentinels are asked for
     multiplexed: Any = None  # the connection of all tasks; see `network/links/multiplexer.py`
     client: Any  # a way's, from which those of its databases are copied
-    _disconnect: Callable[[bool], Any]
     acquire: Callable[[], Any]
     may_multi = True  # whether writes reach another database by MULTI; see `framing`
     # Of a pool that shares: the one with whose arguments connections are made; and its own, until
@@ -531,10 +531,15 @@ class _Common:
     def below(self) -> list[Any]:
         return [] if self.master is None else self.master.pools
 
+    def _disconnect(self, inuse_connections: bool) -> None:
+        self.drop_idle()
+        for connection in self.connections.lent if inuse_connections else ():
+            self.connections.shut(connection)
+
     @run_by_face
     def disconnect(self, inuse_connections: bool = True) -> Steps[None]:
         self.separate()
-        yield partial(self._disconnect, inuse_connections)
+        self._disconnect(inuse_connections)
         for pool in self.below if inuse_connections and self._given is None else ():
             yield pool.disconnect
 
@@ -550,9 +555,7 @@ class _Common:
             while self.connections.waiting:
                 self.connections._give(None)  # those who wait
         self._stop_listening()
-        self.drop_idle()
-        for connection in self.connections.lent:
-            self.connections.shut(connection)
+        self._disconnect(True)
         for pool in self.below:
             pool.close_for_good()
 
@@ -684,11 +687,6 @@ class Pool(_Common, redis.ConnectionPool):
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
         run_steps(self._or_dropped(connection, connection.connect))
 
-    def _disconnect(self, inuse_connections: bool) -> None:
-        self.drop_idle()
-        for connection in self._get_in_use_connections() if inuse_connections else ():
-            self.connections.shut(connection)
-
     def close(self) -> None:
         """Close all connections; the next use opens others."""
         self.disconnect()
@@ -722,15 +720,12 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""
         connection = self._take_usable()
-        if (
-            connection is not None
-            and (connection.health_check_interval or connection.login_expires)
-            and health_check_is_due(connection, asyncio.get_running_loop().time())
-        ):
-            connection.lent = None
-            self.connections.release(connection, False)
-            return None
-        return connection
+        now = asyncio.get_running_loop().time()
+        if connection is None or not health_check_is_due(connection, now):
+            return connection
+        connection.lent = None
+        self.connections.release(connection, False)
+        return None
 
     async def acquire(self) -> Any:
         """Return a connected connection in any database; see the blocking pool's."""
@@ -750,13 +745,6 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
         await super().disconnect(inuse_connections)
 
     aclose = disconnect
-
-    async def _disconnect(self, inuse_connections: bool) -> None:
-        closed = self._get_free_connections()
-        self.connections.idle.clear()
-        if inuse_connections:
-            closed += self._get_in_use_connections()
-        await asyncio.gather(*(each.disconnect() for each in closed), return_exceptions=True)
 
     async def re_auth_callback(self, token: Any) -> None:
         """Have connections log in with a new token; see redis-py's."""

@@ -332,11 +332,10 @@ def postpone_health_check(connection: Any, now: float) -> None:
 
 def health_check_is_due(connection: Any, now: float) -> bool:
     """Whether the server must be checked before the next use."""
-    interval = getattr(connection, "health_check_interval", 0)  # those in memory have none
-    is_idle = bool(interval) and now > connection.next_health_check
-    return is_idle or bool(
-        getattr(connection, "login_expires", False) and connection.login.is_due()
-    )
+    interval = connection.health_check_interval
+    if interval and now > connection.next_health_check:
+        return True
+    return bool(connection.login_expires and connection.login.is_due())
 
 
 # ---- awaiting connections
@@ -600,6 +599,7 @@ def close_connection_now(connection: Any) -> None:
     """Close an awaiting connection without another turn of its running event loop."""
     if hasattr(connection, "tell_closed"):  # ours
         connection.tell_closed()
+        connection.forget_use()
     _close_transport(transport_of(connection))
     connection._reader = connection._writer = None  # last: a writer warns of an open transport
 
