@@ -43,7 +43,11 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
-from shardkit.network.connections.connection_state import released_error, require_open
+from shardkit.network.connections.connection_state import (
+    ConnectionState,
+    released_error,
+    require_open,
+)
 from shardkit.network.connections.credentials import RenewedLogin
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
@@ -86,6 +90,7 @@ class Connections:
 
     def after_fork(self) -> None:
         """Forget the parent's connections and lock, which its threads may have held."""
+        self.ref = weakref.ref(self)
         for connection in self.lent if hasattr(self, "in_use") else ():  # in use by the parent, too
             connection.leave_to_parent()
         self.guard: Any = threading.RLock()  # of the collections; one thread may take it twice
@@ -108,7 +113,7 @@ class Connections:
     def lend(self, connection: Any) -> None:
         """Note that a connection is in use."""
         self.in_use.add(weakref.ref(connection, self.in_use.discard))
-        connection.home = self
+        connection.home = self.ref
 
     def release(self, connection: Any, ends: bool) -> bool:
         """Accept a lent connection back, closed if it ``ends``; return whether it was lent.
@@ -378,7 +383,7 @@ class _Common:
                         connection = connections.idle.pop()
                         # As `lend` does, without a further call.
                         connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
-                        connection.home = connections
+                        connection.home = connections.ref
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:
@@ -412,7 +417,7 @@ class _Common:
                 else:
                     yield from self._or_dropped(connection, connection.check_health)  # if it is due
                     if not connection.is_connected:  # nor those that were idle for longer
-                        connection.home.drop(connection)
+                        connection.home().drop(connection)
                         self.connections.drop_idle()
                         connection = None
                         continue
@@ -453,7 +458,7 @@ class _Common:
         try:
             yield call
         except BaseException:
-            connection.home.drop(connection)
+            connection.home().drop(connection)
             raise
 
     @run_by_face
@@ -474,7 +479,7 @@ class _Common:
         Raises:
             ConnectionError: it was released already.
         """
-        home = getattr(connection, "home", None)
+        home = getattr(connection, "home", ConnectionState.home)()  # redis-py's has none
         if home is None or not home.release(connection, self.draining):
             require_lent(connection)
 
@@ -680,7 +685,7 @@ class Pool(_Common, redis.ConnectionPool):
             if connection is not None:
                 if not complete:
                     connection.disconnect()
-                connection.home.release(connection, self.draining)
+                connection.home().release(connection, self.draining)
         return found
 
     def connect(self, connection: Any) -> None:
@@ -720,12 +725,15 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""
         connection = self._take_usable()
-        now = asyncio.get_running_loop().time()
-        if connection is None or not health_check_is_due(connection, now):
-            return connection
-        connection.lent = None
-        self.connections.release(connection, False)
-        return None
+        if (
+            connection is not None
+            and (connection.health_check_interval or connection.login_expires)
+            and health_check_is_due(connection, asyncio.get_running_loop().time())
+        ):
+            connection.lent = None
+            self.connections.release(connection, False)
+            return None
+        return connection
 
     async def acquire(self) -> Any:
         """Return a connected connection in any database; see the blocking pool's."""
