@@ -202,7 +202,7 @@ class Closable(ConnectionState):
             self._note_blocking()
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
-        read, reply = super().read_response, self._at_hand(*args, **kwargs)  # type: ignore[misc]
+        read, reply = super().read_response, self._at_hand(*args, **kwargs)
         try:
             if reply is not INCOMPLETE:
                 if isinstance(reply, ConnectionError | InvalidResponse):
@@ -433,11 +433,8 @@ class AsyncClosable(ConnectionState):
 
     if not TYPE_CHECKING:
 
-        def __del__(self, *args: Any) -> None:
-            transport = transport_of(self)
-            close_left(transport)
-            if transport is not None and not transport.is_closing():
-                super().__del__(*args)
+        def __del__(self, *_: Any) -> None:
+            close_left(transport_of(self))
 
     def is_reusable(self) -> bool:
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
@@ -491,7 +488,7 @@ class AsyncClosable(ConnectionState):
             return self._next_ready(*args, **kwargs)
         if self.protocol != 2:
             self._note_blocking()
-        read, blocks = super().read_response, self._blocking_for  # type: ignore[misc]
+        read, blocks = super().read_response, self._blocking_for
         reply = self._at_hand(*args, **kwargs)
         extends = kwargs.get("timeout") is None and self.extend_blocking_timeout
         try:

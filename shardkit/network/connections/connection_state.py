@@ -127,6 +127,7 @@ class ConnectionState(SelectedDatabase):
     _connect_in_time: Callable[..., Any]
     _send_in_time: Callable[[Any], Any]
     connect: Callable[[], Any]
+    read_response: Callable[..., Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         for name in ("exchange_timeout", "max_reply_bytes", "extend_blocking_timeout"):
@@ -296,7 +297,7 @@ class ConnectionState(SelectedDatabase):
         replies: list[Any] = []
         for _ in range(count):
             try:
-                replies.append((yield self._read_raw))
+                replies.append((yield partial(self.read_response, disable_decoding=True)))
             except ResponseError as refused:
                 replies.append(refused)
         return replies
@@ -348,9 +349,6 @@ class ConnectionState(SelectedDatabase):
             return (yield from self._replies(len(commands)))
         finally:
             self.asking = False
-
-    def _read_raw(self) -> Any:
-        return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
 
     def refused(self, error: ResponseError) -> Steps[None]:
         """Note that a reply was an error; leave a server that is no master any more.

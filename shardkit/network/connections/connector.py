@@ -265,9 +265,7 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
         where |= {"host": host, "port": port}
     pool = classes.pool(kind, **common, **where)
     pool.as_redis_py = bool(fields.get("one_slot"))  # all else packs commands itself
-    if master is not None:
-        pool.master = master
-        master.lines.add(pool.connections)
+    pool.master = master
     pool.credentials = fields.get("credentials") or source_in(fields)
     pool.may_multi = fields.get("select") != "confirmed"
     _bound(pool, fields)

@@ -323,10 +323,12 @@ class _Common:
         return shared
 
     def register(self) -> None:
-        """Have it listed among the pools of this process and of its server's breaker."""
+        """Have it listed among the pools of this process, of its breaker and of its master."""
         _live_pools.add(self)
         if self.policy.breaker is not None:
             self.policy.breaker.pools.add(self)
+        if self.master is not None:
+            self.master.lines.add(self.connections)
 
     @property
     def way(self) -> Any:
@@ -348,8 +350,7 @@ class _Common:
         with self.connections.guard:
             self._origin = self.multiplexed = None
             self.connections = self.connections_of()
-            if self.master is not None:
-                self.master.lines.add(self.connections)
+            self.register()
 
     def make_connection(self, **instead: Any) -> Any:
         """Return a new connection, which the pool does not manage; some arguments may differ."""

@@ -58,8 +58,6 @@ class _FollowsEntry(_Common):
         self._entrys, self._origin, self.multiplexed = pool, None, None
         self.as_redis_py = True  # connections differ in where they lead, so none is used by several
         self.register()
-        if self.master is not None:
-            self.master.lines.add(self.connections)
 
     def reset(self) -> None:
         self.connections.end()
