@@ -353,8 +353,10 @@ class ConnectionState(SelectedDatabase):
     def refused(self, error: ResponseError) -> Steps[None]:
         """Note that a reply was an error; leave a server that is no master any more.
 
-        Keys may still be watched.
+        Keys may still be watched; redis-py shows all of the text.
         """
+        if sent := getattr(error, "args_sent", ""):
+            error.args = (f"{error}{sent}",)
         self.due = max(0, self.due - 1)
         self.ends = self.ends or self.own
         self.unusable = self.unusable or refuses_to_serve(error)

@@ -281,11 +281,12 @@ class ReplyParser:
             return undecodable(error)
 
     def _error(self, text: str) -> Exception:
-        text = text.partition(", with args beginning with")[0]  # what was sent is not shown
+        text, *args = re.split("(?=, with args beginning with)", text)  # what was sent is not shown
         try:
             error = parse_error(text)
         except (ValueError, LookupError):  # a script's own error that is named MOVED
             error = ResponseError(text)
+        error.args_sent = "".join(args)  # type: ignore[attr-defined]
         self.refused = True
         self.unusable = self.unusable or refuses_to_serve(error)
         return error

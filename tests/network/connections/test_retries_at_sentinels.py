@@ -17,10 +17,11 @@ async def test_connecting_by_sentinels_is_tried_again_as_often_as_the_entry_says
     masters = b"*1\r\n*%d\r\n" % len(words) + b"".join(bulk(word.encode()) for word in words)
     with scripted(SENTINEL=masters) as sentinel:
         fields = {"sentinel": {"service": "main", "sentinels": [["127.0.0.1", sentinel.port]]}}
-        fields |= {"retries": 2}
+        fields |= {"retries": 4}
         where = ShardMap.parse(str({"components": {"data": {"entry": fields}}}))
         async with opened(kind, where) as face:
             client = await of(face.kit.client("data"))
             with pytest.raises(redis.ConnectionError):
                 await of(client.ping())
-            assert sentinel.names().count("SENTINEL") == 3
+            # The circuit breaker asks as well, but seldom.
+            assert 5 <= sentinel.names().count("SENTINEL") < 15
