@@ -247,7 +247,7 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     "moving-sent-twice": ("_may_go_on", "return is_unready(error) or", "return True or"),
     "moving-stays": ("Clients.changed", "_leave(displaced)", "pass"),
     "closing-leaves-connections": (
-        "Pool._disconnect",
+        "_Common._disconnect",
         "if inuse_connections else ()",
         "if False else ()",
     ),
