@@ -62,7 +62,6 @@ from shardkit.network.links.user_clients import (
     raise_unusable,
     reading,
 )
-from shardkit.network.topology import Topology
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Shard, Transaction
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
@@ -90,13 +89,12 @@ def as_command(to: Any, key: Any, args: tuple[Any, ...]) -> Command:
     return Command(to, key, args, script, block=block)
 
 
-class _Route(Topology):
+class _Route:
     """Where a client's commands go: takes the place of a topology and of clients for its link."""
 
     def __init__(self, client: Any) -> None:
-        self._client = client
-        self._place = client.place
-        policy = client.policy
+        self._place, policy = client.place, client.policy
+        self.run = client.run
         endpoint = Endpoint(
             Shard(client.place.component.name),
             policy.address,
@@ -109,19 +107,12 @@ class _Route(Topology):
         found: Component = self._place.left() or self._place.component
         return found
 
-    async def acomponent(self, name: str) -> Component:
+    @run_by_face
+    def reread(self, name: str) -> Steps[Component]:
+        yield self._place.reread
         return self.component(name)
 
-    def fresh(self, name: str) -> Component:
-        return self.component(name)
-
-    def reread(self, name: str) -> Component:
-        self._place.reread()
-        return self.component(name)
-
-    async def areread(self, name: str) -> Component:
-        await self._place.reread()
-        return self.component(name)
+    fresh, areread = component, reread
 
     def endpoints(self, component: Component, raw: bool) -> Mapping[Any, Endpoint]:
         """Return where the commands for each shard go: to the client itself, if it has no other."""
@@ -184,6 +175,7 @@ class _OnLink:
 
     def send(self, batch: Batch, raw: bool = False) -> Any:
         """Send requests over the link; with ``raw``, replies are bytes."""
+        self._open()
         require_open(self)
         if self._route is None:
             self._links = [self.link_class(None, None, raw=each) for each in (False, True)]
@@ -261,11 +253,6 @@ class LinkedClusterClient(_OnLink, ClusterClient):
 
     link_class = BlockingLink
     run = staticmethod(partial(run_steps, errors=BaseException))
-
-    def send(self, batch: Batch, raw: bool = False) -> Any:
-        """Send requests over the link; with ``raw``, replies are bytes."""
-        self._open()
-        return super().send(batch, raw)
 
     def _open(self) -> None:
         if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
@@ -355,6 +342,18 @@ class _Pipeline:
         elif name == "UNWATCH":
             self.watched = None
         return value
+
+    def delete(self, *names: Any) -> Any:
+        """Delete keys of one slot."""
+        return self.execute_command("DEL", *names)
+
+    def unlink(self, *names: Any) -> Any:
+        """Delete keys of one slot in the background."""
+        return self.execute_command("UNLINK", *names)
+
+    def exists(self, *keys: Any) -> Any:
+        """Count which of some keys of one slot exist."""
+        return self.execute_command("EXISTS", *keys)
 
     @run_by_face
     def reset(self) -> Steps[None]:
@@ -498,18 +497,6 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         self.start_watching()
         return self.follow(partial(super().watch, *names), ("WATCH", *names))
 
-    def delete(self, *names: Any) -> Any:
-        """Delete keys of one slot."""
-        return self.execute_command("DEL", *names)
-
-    def unlink(self, *names: Any) -> Any:
-        """Delete keys of one slot in the background."""
-        return self.execute_command("UNLINK", *names)
-
-    def exists(self, *keys: Any) -> Any:
-        """Count which of some keys of one slot exist."""
-        return self.execute_command("EXISTS", *keys)
-
 
 class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting pipeline of a cluster, over a link."""
@@ -540,10 +527,6 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         await self.client.initialize()  # redis-py would do it in a loop of its own
         self.start_watching()
         return await self.follow(partial(super().watch, *names), ("WATCH", *names))
-
-    async def unlink(self, *names: Any) -> Any:
-        """Delete keys of one slot in the background."""
-        return self.execute_command("UNLINK", *names)
 
 
 # redis-py's classes as users get them; see `Connector`.

@@ -336,7 +336,7 @@ class Dispatcher:
         attempts = []
         for (name, asking), (node, own) in by_node.items():
             loaded = self.loaded(client, name)
-            common |= {"node": node, "loaded": loaded, "asking": asking, "in_slots": True}
+            common |= {"node": node, "loaded": loaded, "asking": asking}
             attempts.append(Attempt.of_shard(endpoint, own, batch, **common))
         return attempts
 

@@ -26,7 +26,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
@@ -36,19 +36,19 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import redis.asyncio as aioredis
-from redis.exceptions import ConnectionError, RedisClusterException, RedisError
+from redis.exceptions import ConnectionError, RedisClusterException, RedisError, ResponseError
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import kept_to_deadline
+from shardkit.network.connections.connection import extended_timeout, kept_to_deadline
 from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import ALONE, PackedCommands
+from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import CONFIRMED, PLAIN
+from shardkit.network.connections.framing import CONFIRMED, PLAIN, refusals
 from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
@@ -64,7 +64,7 @@ from shardkit.network.links.grouping import (
     place_short,
     target_of_short,
 )
-from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
+from shardkit.network.links.multiplexer import Part, Received, give_back, multiplexed
 from shardkit.network.links.resp import Chunk
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
@@ -76,6 +76,7 @@ from shardkit.operations.commands import (
     Key,
     Locate,
     Replies,
+    Reply,
     Shard,
     Subscribe,
     To,
@@ -762,6 +763,7 @@ class AwaitingLink(Link):
         """Send attempts and wait for their ends; see `exchange_all`."""
         packed: list[tuple[Attempt, Sequence[Chunk]]] = []  # all, before anything is sent
         for attempt in attempts:
+            attempt.confirms = False  # what sends it sees to that
             chunks: Sequence[Chunk] = attempt.chunks()
             confirmed = CONFIRMED in attempt.forms  # its place is among the others
             packed += [each[:2] for each in _split(attempt)] if confirmed else [(attempt, chunks)]
@@ -786,26 +788,21 @@ class AwaitingLink(Link):
                     chunks, databases, self._raw, deadline, attempt.does, split
                 )
                 in_flight.append((attempt, future))
-        if not alone:
-            return await _await_replies(in_flight)
-        if len(alone) == 1 and not in_flight:
-            return [await alone[0]]
-        together, others = await asyncio.gather(_await_replies(in_flight), asyncio.gather(*alone))
-        return together + others
+        if alone:
+            tried, done = await asyncio.gather(_await_replies(in_flight), asyncio.gather(*alone))
+        else:
+            tried, done = await _await_replies(in_flight), []
+        again: list[Attempt] = []
+        for attempt in tried:
+            ended, refused = attempt.outcomes()
+            done += ended
+            again += refused
+        return done + await self._exchange(again) if again else done
 
 
-def _split(attempt: Attempt, received: Received | None = None) -> list[Part]:
-    """Return what must be sent to databases alone; given replies, behind a confirmed SELECT."""
-    if received is None:
-        attempt.ended_parts, again = [], list(map(attempt.part, range(len(attempt.endpoints))))
-    else:
-        _receive(attempt, received)
-        attempt.ended_parts, again = attempt.outcomes()
-    parts: list[Part] = []
-    for part in again:
-        part.confirms = False
-        parts.append((part, part.chunks(), part.databases[0], part.does))
-    return parts
+def _split(attempt: Attempt) -> list[Part]:
+    """Return the commands for each of several databases."""
+    return [(part, part.chunks(), part.databases[0], part.does) for part in attempt.parts]
 
 
 def _receive(attempt: Attempt, received: Received) -> None:
@@ -833,7 +830,7 @@ async def _exchange_alone(
         with within(attempt.deadline):
             connection = await pool.get_connection()
             attempt.sent = True
-            attempt.replies = await carried(connection, chunks, raw, attempt.block)
+            attempt.replies = await _carried(connection, chunks, raw, attempt.block)
             attempt.refused = True
     except Exception as error:  # whatever it is, only this server's requests fail
         attempt.error = error
@@ -843,6 +840,28 @@ async def _exchange_alone(
             await give_back(pool, connection, broken=not attempt.refused)
     _note_end(attempt, None)
     return attempt
+
+
+async def _carried(
+    connection: Any, chunks: Sequence[Chunk], raw: bool, block: float | None = None
+) -> list[Reply]:
+    """Send chunks over a connection; return the replies, in which errors are values."""
+    count = sum(replies for _, replies in chunks)
+    try:
+        for data, expected in chunks:
+            packed = PackedCommands.doing(WRITES | ALONE, (data,), expected)
+            await connection.send_packed_command(packed, check_health=False)
+    except ResponseError as error:  # to SELECT
+        return list(refusals(error, count))
+    connection.for_block = block is not None
+    replies: list[Reply] = []
+    with nullcontext() if block is None else extended_timeout(connection, block):
+        while len(replies) < count:
+            try:
+                replies.append(await connection.read_response(disable_decoding=raw))
+            except ResponseError as error:
+                replies.append(error)
+    return replies
 
 
 async def _await_replies(
@@ -858,11 +877,9 @@ async def _await_replies(
             timed = len(in_flight)
             received = await future
             in_flight += received.parts
-            if attempt.ended_parts is None:
+            if not received.parts:
                 _receive(attempt, received)
-                ended += attempt.outcomes()[0]
-            else:
-                ended += attempt.ended_parts
+                ended.append(attempt)
     except BaseException:
         for _, future in in_flight:
             if not future.cancel() and not future.cancelled():

@@ -32,19 +32,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from hiredis import PushNotification
-from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
 
 from shardkit.events import handlers
-from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.connection_state import closed_error
-from shardkit.network.connections.databases import ClientDatabase
-from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
+from shardkit.network.connections.databases import ClientDatabase, moved_elsewhere
 from shardkit.network.connections.framing import (
     CHANGES,
     CONFIRMED,
@@ -57,7 +54,7 @@ from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import INCOMPLETE, postpone_health_check
 from shardkit.network.connections.replies import READ_BYTES
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
-from shardkit.operations.commands import Replies, Reply
+from shardkit.operations.commands import Replies
 from shardkit.operations.deadlines import LONG_ENOUGH, Deadline
 from shardkit.operations.steps import arun_steps
 
@@ -87,38 +84,15 @@ async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
     source.release_nowait(connection)
 
 
-async def carried(
-    connection: Any, chunks: Sequence[tuple[bytes, int]], raw: bool, block: float | None = None
-) -> list[Reply]:
-    """Send chunks over a connection; return the replies, in which errors are values."""
-    count = sum(replies for _, replies in chunks)
-    try:
-        for data, expected in chunks:
-            packed = PackedCommands.doing(WRITES | ALONE, (data,), expected)
-            await connection.send_packed_command(packed, check_health=False)
-    except ResponseError as error:  # to SELECT
-        return list(refusals(error, count))
-    connection.for_block = block is not None
-    replies: list[Reply] = []
-    with nullcontext() if block is None else extended_timeout(connection, block):
-        while len(replies) < count:
-            try:
-                replies.append(await connection.read_response(disable_decoding=raw))
-            except ResponseError as error:
-                replies.append(error)
-    return replies
-
-
 class Received(Replies):
     """The replies to a request. The attributes are the class's, as with `failed`.
 
     Those to a request for several databases include SELECT's.
     """
 
-    # Of databases whose commands are sent by themselves: what their sender knows each by, and its
-    # future.
+    # In place of replies, of databases whose commands are sent by themselves: what their sender
+    # knows each by, and its future.
     parts: Sequence[tuple[Any, asyncio.Future[Received]]] = ()
-
     refused = False  # whether an error is among them, inside one, or in their place
     lost: ConnectionLost | None = None  # the error in their place
     written = 0.0  # when the request was written, by `time.perf_counter`, if there are handlers
@@ -140,9 +114,9 @@ class QueuedRequest:
     is_copy = False  # of a request that is in flight on another lane
     deadline: Deadline | None = None
     # Of a request for several databases, whose data has SELECT in front of each; and what returns
-    # the commands for each alone: given replies, of those where they say that SELECT was refused.
+    # the commands for each alone.
     databases: Sequence[ClientDatabase] | None = None
-    split: Callable[[Received | None], list[Part]]
+    split: Callable[[], list[Part]]
 
     def __init__(
         self,
@@ -158,11 +132,6 @@ class QueuedRequest:
         self.database = database
         self.raw = raw
         self.replies = Received()
-
-    @property
-    def targets(self) -> Sequence[ClientDatabase | None]:
-        """The databases that it is for."""
-        return self.databases or (self.database,)
 
     @property
     def unwritten(self) -> int:
@@ -283,15 +252,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._incomplete = 0  # bytes of the reply that has begun to come
         self._string: _LargeString | None = None  # that reply
 
-    def _parts_of(
-        self, request: QueuedRequest, replies: Received | None = None
-    ) -> list[QueuedRequest]:
-        """Return a request for each database that one for several is split into, which it ends.
+    def _split(self, request: QueuedRequest, queued: deque[QueuedRequest]) -> int:
+        """Put a request for each database in the place of one for several, which ends.
 
-        They keep its place: what was called later must not overtake one of them.
+        What was called later must not overtake one of them. Return how many replies more there
+        will be.
         """
         parts, futures = [], []
-        for attempt, chunks, database, does in request.split(replies):
+        for attempt, chunks, database, does in request.split():
             future = self._loop.create_future()
             part = QueuedRequest(chunks, future, database, request.raw, does)
             if request.deadline is not None:
@@ -300,11 +268,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             parts.append(part)
         request.replies.parts = futures
         request.future.set_result(request.replies)
-        return parts
-
-    def _split(self, request: QueuedRequest, queued: deque[QueuedRequest]) -> int:
-        """Put the parts of a request in its place; return how many replies more there will be."""
-        parts = self._parts_of(request)
         queued.extendleft(reversed(parts))
         return sum(part.unwritten for part in parts) - request.unwritten
 
@@ -578,24 +541,23 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 break  # `_pause` gets another, or logs in again
             packed, count = request.chunks[request.written]
             unframed = count
-            if fenced and not request.sent and not fenced.keys().isdisjoint(request.targets):
-                queued.popleft()
-                if request.databases is not None:
+            if request.sent:
+                pass  # the rest of it
+            elif request.databases is not None:
+                if not connection.opened.issuperset(request.databases):  # perhaps one is closed
+                    queued.popleft()
                     waiting += self._split(request, queued)
                     continue
+                entered = None
+                connection.be_in_any()
+            elif fenced and request.database in fenced:
+                queued.popleft()
                 waiting -= request.unwritten
-                if isinstance(queue := fenced[request.database], Exception):  # type: ignore[index]
+                if isinstance(queue := fenced[request.database], Exception):
                     request.fail(queue, sent=False)
                 else:
                     queue.append(request)
                 continue
-            if request.databases is not None:
-                if not (request.sent or connection.opened.issuperset(request.databases)):
-                    break  # `_pause` opens them
-                entered = None
-                connection.be_in_any()
-            elif request.sent:
-                pass  # the rest of it
             elif request.database is not entered or self._selecting is not None:
                 if request.database not in connection.opened:
                     break
@@ -660,26 +622,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     async def _await_fence(self, database: ClientDatabase, waiting: list[QueuedRequest]) -> None:
         """Wait at a fence, over a connection for that; then queue in front what waits.
 
-        What is for a database that the entries have left is sent over that connection.
+        What is for a database that the entries have left fails unsent, and is sent elsewhere.
         """
-        connection, broken, concerned = None, True, waiting
+        connection, broken = None, True
         try:
             connection = await self.source.acquire()
             connection.database = database
             await connection.enter()
-            while database.left and waiting:
-                if (request := waiting.pop(0)).future.done():
-                    continue
-                concerned = [request]
-                request.sent = request.replies.refused = True  # the latter perhaps
-                request.replies[:] = await carried(connection, request.chunks, request.raw)
-                if not request.future.done():
-                    request.future.set_result(request.replies)
-                concerned = waiting
             broken = False
+            if database.left:
+                raise moved_elsewhere()
         except Exception as error:  # whatever it is, only these requests fail
-            for request in concerned:
-                request.fail(error, sent=request.sent)
+            for request in waiting:
+                request.fail(error, sent=False)
         finally:
             del self._fenced[database]
             if connection is not None:
@@ -710,7 +665,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """
         wanted: set[Any] = set()
         for request in self._queued:
-            wanted.update(request.targets)
+            wanted.update(request.databases or (request.database,))
         wanted.difference_update(connection.opened, self._fenced)
         errors: dict[ClientDatabase, Exception] = {}
         try:
@@ -869,13 +824,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Give a request its replies: all have come."""
         if request.form or request.behind is not None:
             self._end_framed(request)
-        elif request.future.done():
-            pass
-        elif request.databases is None or not request.replies.refused:
+        elif not request.future.done():
             request.future.set_result(request.replies)
-        else:
-            for part in self._parts_of(request, request.replies):
-                self._send_again(part)
 
     def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""

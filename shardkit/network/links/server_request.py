@@ -104,8 +104,7 @@ LONGEST_PAUSE = 0.5
 _ASKING = pack_command(("ASKING",))
 # They change nothing either, but a replica answers differently.
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
-# Commands for a database, on average, from which joining them takes less time than it saves. SETs
-# are always joined, as MSET is atomic.
+# Commands for a database, on average, from which joining them takes less time than it saves.
 _LEAST_JOINED = 1.5
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 _DATABASE = attrgetter("database")
@@ -143,8 +142,7 @@ class Attempt:
     rows: Sequence[Arguments] | None = None  # name and arguments of each command of the batch
     uniform: UniformCommands | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `resp`)
-    in_slots: bool = False  # whether joined commands need keys of one slot
-    node: Any = None  # of a cluster
+    node: Any = None  # of a cluster, where joined commands need keys of one slot
     brought: set[str] = field(default_factory=set, init=False)  # SHA-1s of scripts sent as text
     # After packing: how to split joined replies, by database; of several databases, the replies up
     # to each one's end, and the forms, see `framing`; of a single one, the commands' effects.
@@ -161,8 +159,6 @@ class Attempt:
     told: list[CommandsSent] = field(default_factory=list, init=False)  # for each shard
     # Whether it is sent behind a confirmed SELECT, or must be.
     confirms: bool = field(default=False, init=False)
-    # What has ended, if its parts are sent by themselves.
-    ended_parts: list[Attempt] | None = field(default=None, init=False)
     # By `time.perf_counter`, if there are event handlers: when the replies had come, and when it
     # was written to a shared connection.
     ended: float = field(default=0.0, init=False)
@@ -178,8 +174,7 @@ class Attempt:
     @classmethod
     def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
         """Return the attempt for a whole batch."""
-        in_slots = node is not None
-        return cls.of_shard(endpoint, range(len(batch)), batch, node=node, in_slots=in_slots)
+        return cls.of_shard(endpoint, range(len(batch)), batch, node=node)
 
     @property
     def shard(self) -> Shard:
@@ -245,10 +240,9 @@ class Attempt:
 
     def _joined(self, uniform: UniformCommands) -> tuple[str, int]:
         """Return the command that uniform requests become; see `UniformCommands.joined`."""
-        few = self.starts[-1] < _LEAST_JOINED * len(self.endpoints) and uniform.name != "SET"
-        if not self.joins or few:
+        if not self.joins or self.starts[-1] < _LEAST_JOINED * len(self.endpoints):
             return "", 0
-        if self.in_slots and len(set(slots_of(uniform.columns[0]))) > 1:
+        if self.node and len(set(slots_of(uniform.columns[0]))) > 1:
             return "", 0
         return uniform.joined()
 
@@ -557,7 +551,7 @@ class Attempt:
                 remedy or "see `shardkit status`",
                 **details,
             )
-        if not remedy and not self.in_slots and isinstance(error, AskError | ClusterDownError):
+        if not remedy and not self.node and isinstance(error, AskError | ClusterDownError):
             remedy = "the server is a cluster node: give the component one entry with cluster: true"
         # A script may have written before it failed, but not before the server's own checks.
         partly = isinstance(request, Command) and request.script is not None
