@@ -32,6 +32,8 @@ from redis.exceptions import (
     InvalidResponse,
     MasterDownError,
     MaxConnectionsError,
+    RedisClusterException,
+    RedisError,
     TimeoutError,
     TryAgainError,
 )
@@ -120,7 +122,8 @@ class Dispatcher:
     # Of the link.
     pause: Callable[[float], Any]
     component: Callable[..., Any]
-    _endpoints: Callable[..., Any]
+    _endpoints: Callable[..., Mapping[Any, Endpoint]]
+    _initialize: Callable[[Any], Any]
     _learn: Callable[[Any], Any]
     _exchange: Callable[[list[Attempt]], Any]
 
@@ -247,13 +250,18 @@ class Dispatcher:
             name: str, by_number: Mapping[int | None, list[int]], block: float | None = None
         ) -> Steps[None]:
             component = components[name]
-            endpoints = yield partial(self._endpoints, clients, component, list(by_number))
-            for endpoint, (number, positions) in zip(endpoints, by_number.items(), strict=True):
-                if type(endpoint) is not Endpoint:
-                    shard, error = Shard(name, number), endpoint.error or endpoint
+            endpoints = self._endpoints(clients, component)
+            for number, positions in by_number.items():
+                try:
+                    endpoint = endpoints[number]
+                    if endpoint.lane is None:
+                        yield partial(self._initialize, endpoint.owner)
+                except (ShardFailure, RedisError, RedisClusterException, OSError) as error:
+                    why, shard = getattr(error, "error", None) or error, Shard(name, number)
                     scope = _OrderScope(shard, component.entry_of(shard).address, None)
-                    _fail(batch, dict.fromkeys(positions, scope), error, set(), out)
-                elif endpoint.lane is None:
+                    _fail(batch, dict.fromkeys(positions, scope), why, set(), out)
+                    continue
+                if endpoint.lane is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
                         yield from self._learned(endpoint.owner)
                     delayed = () if block is not None else order.waiting(batch, positions)

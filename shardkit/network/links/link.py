@@ -36,7 +36,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import redis.asyncio as aioredis
-from redis.exceptions import ConnectionError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import ConnectionError, ResponseError
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
@@ -66,7 +66,7 @@ from shardkit.network.links.grouping import (
 )
 from shardkit.network.links.multiplexer import Part, Received, give_back, multiplexed
 from shardkit.network.links.resp import Chunk
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short, tell_short
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -171,7 +171,7 @@ class Link(Dispatcher):
         return client, client.get_node_from_key(key) if is_cluster else None
 
     def _short(
-        self, batch: Batch, component_of: Callable[[str], Any], endpoints_of: Callable[..., Any]
+        self, batch: Batch, component_of: Callable[[str], Any], clients: Clients
     ) -> tuple[Endpoint, Any, bytes, int] | None:
         """Pack a few plain commands for one server; return also a cluster's node, and what they do.
 
@@ -187,7 +187,7 @@ class Link(Dispatcher):
         if number == SEVERAL:
             return None
         try:
-            endpoint: Endpoint = endpoints_of(component, self._raw)[number]
+            endpoint: Endpoint = self._endpoints(clients, component)[number]
         except ShardFailure:
             return None
         owner, node = endpoint.access.way, None
@@ -201,22 +201,6 @@ class Link(Dispatcher):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
-
-
-def endpoints_or_failures(
-    endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
-) -> list[Endpoint | ShardFailure]:
-    """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
-    try:
-        return list(map(endpoints.__getitem__, numbers))
-    except ShardFailure:
-        found: list[Endpoint | ShardFailure] = []
-    for number in numbers:
-        try:
-            found.append(endpoints[number])
-        except ShardFailure as failure:
-            found.append(failure)
-    return found
 
 
 def limited(seconds: float) -> float:
@@ -267,10 +251,11 @@ class BlockingLink(Link):
         """Return a component, read ``again`` if that is wanted."""
         return topology.reread(name) if again else topology.component(name)
 
-    def _endpoints(
-        self, clients: Clients, component: Component, numbers: Sequence[int | None]
-    ) -> list[Endpoint | ShardFailure]:
-        return endpoints_or_failures(clients.endpoints(component, self._raw), numbers)
+    def _endpoints(self, clients: Clients, component: Component) -> Mapping[Any, Endpoint]:
+        return clients.endpoints(component, self._raw)
+
+    def _initialize(self, client: Any) -> None:
+        """Do nothing: a blocking cluster's client was initialized when it was made."""
 
     def _learn(self, client: Any) -> None:
         learn_slots(client)
@@ -285,29 +270,28 @@ class BlockingLink(Link):
 
         Return the attempt if it failed, or None if nothing was sent.
         """
-        short = self._short(batch, topology.component, clients.endpoints)
+        short = self._short(batch, topology.component, clients)
         if short is None:
             return None
         (endpoint, node, data, does), raw = short, self._raw
         pool = endpoint.pool if node is None else self._source_of(endpoint.owner, node)
         deadline = earliest(pool.policy.deadline)
-        told = tell_short(pool.policy, batch) if handlers else None
+        told = Attempt.of_all(batch, endpoint).tell() if handlers else []
         error: Any = None
         replies: list[Any] = []
         try:
             replies, refused = pool.exchange(data, raw, deadline, len(batch), does)
             if not refused:
-                if told is not None:
-                    settled(told, None)
+                for event in told:
+                    settled(event, None)
                 return Replies(replies)
         except ATTEMPT_ERRORS as failure:
             reraise_handlers(failure)
             error = failure
         attempt = Attempt.of_all(batch, endpoint, node)
         attempt.error, attempt.sent = error, error is None or error.maybe_executed
-        attempt.replies, attempt.refused = replies, error is None
-        if told is not None:
-            attempt.settle(told)
+        attempt.replies, attempt.refused, attempt.told = replies, error is None, told
+        attempt.tell_end()
         return attempt
 
     def server_of(self, to: To, key: Key) -> Hashable:
@@ -699,7 +683,7 @@ class AwaitingLink(Link):
             if in_use.any and self._reads is not None:
                 return await self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
-        short = self._short(batch, topology.fresh, clients.aendpoints)
+        short = self._short(batch, topology.fresh, clients)
         connection = None
         if short is not None:  # the fast path
             endpoint, node, data, does = short
@@ -712,18 +696,18 @@ class AwaitingLink(Link):
                 connection = access.way.multiplexed or multiplexed(access.way)
         if connection is None:
             return await arun_steps(self.dispatch(batch, topology, clients))
-        told = tell_short(endpoint.policy, batch) if handlers else None
+        told = Attempt.of_all(batch, endpoint).tell() if handlers else []
         deadline = earliest(access.policy.deadline)
         chunks, raw = ((data, len(batch)),), self._raw
         received = await connection.submit(chunks, (database,), raw, deadline, does)
         if not received.refused:
-            if told is not None:
-                settled(told, None, written=received.written)
+            for event in told:
+                settled(event, None, written=received.written)
             return received
         attempt = Attempt.of_all(batch, endpoint, node)
         _receive(attempt, received)
-        if told is not None:
-            attempt.settle(told)
+        attempt.told = told
+        attempt.tell_end()
         return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 
     async def component(self, topology: Topology, name: str, again: bool = False) -> Component:
@@ -740,24 +724,19 @@ class AwaitingLink(Link):
 
     async def _client(self, component: Component, number: int | None) -> Any:
         client = self._clients.aget(component, number, self._raw)
-        await _initialized(client)
+        await self._initialize(client)
         return client
 
     def _source_of(self, client: Any, node: Any) -> Any:
         return client.connection_pool if node is None else pool_of_node(node)
 
-    async def _endpoints(
-        self, clients: Clients, component: Component, numbers: Sequence[int | None]
-    ) -> list[Endpoint | ShardFailure]:
-        endpoints = clients.aendpoints(component, self._raw)
-        found = endpoints_or_failures(endpoints, numbers)
-        for n, endpoint in enumerate(found):
-            if isinstance(endpoint, Endpoint) and endpoint.lane is None:
-                try:
-                    await _initialized(endpoint.access.client)
-                except (RedisError, RedisClusterException, OSError) as error:
-                    found[n] = ShardFailure("", error=error)
-        return found
+    def _endpoints(self, clients: Clients, component: Component) -> Mapping[Any, Endpoint]:
+        return clients.aendpoints(component, self._raw)
+
+    async def _initialize(self, client: Any) -> None:
+        if isinstance(client, aioredis.RedisCluster):
+            async with kept_to_deadline():
+                await client.initialize()
 
     async def _exchange(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Send attempts and wait for their ends; see `exchange_all`."""
@@ -814,12 +793,6 @@ def _receive(attempt: Attempt, received: Received) -> None:
 
 def _note_end(attempt: Attempt, future: object) -> None:
     attempt.ended = time.perf_counter()
-
-
-async def _initialized(client: Any) -> None:
-    if isinstance(client, aioredis.RedisCluster):
-        async with kept_to_deadline():
-            await client.initialize()
 
 
 async def _exchange_alone(

@@ -69,7 +69,7 @@ from shardkit.network.connections.framing import (
     refusals,
     unframed,
 )
-from shardkit.network.connections.policy import CallPolicy, unreached
+from shardkit.network.connections.policy import unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
 from shardkit.network.links.resp import (
@@ -425,19 +425,15 @@ class Attempt:
         for event in self.told:
             event.group = self.told
         for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
-            part.settle(told)
-
-    def settle(self, told: CommandsSent) -> None:
-        """Emit the event of its end, given that of its beginning."""
-        settled(
-            told,
-            self.error,
-            maybe_executed=self.sent,
-            refused=self.refused,
-            refusal=self.first_refusal,
-            ended=self.ended,
-            written=self.written,
-        )
+            settled(
+                told,
+                part.error,
+                maybe_executed=part.sent,
+                refused=part.refused,
+                refusal=part.first_refusal,
+                ended=part.ended,
+                written=part.written,
+            )
 
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
@@ -496,7 +492,11 @@ class Attempt:
         return {request.name for request in self.requests}
 
     def _commands(self) -> Iterator[Sequence[Argument]]:
-        return commands_in(self.requests)
+        for request in self.requests:
+            if isinstance(request, Transaction):
+                yield from (command.args for command in request.commands)
+            else:
+                yield request.args
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
         asking = _ASKING if self.asking else b""  # before each, as a node forgets it afterwards
@@ -615,26 +615,6 @@ def patience_with(owner: Any) -> float:
     pool = getattr(owner, "connection_pool", owner)
     timeout = getattr(pool, "connection_kwargs", {}).get("socket_timeout")
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
-
-
-def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
-    """Yield the commands of requests as they are sent, including those of transactions."""
-    for request in requests:
-        if isinstance(request, Transaction):
-            yield from (command.args for command in request.commands)
-        else:
-            yield request.args
-
-
-def tell_short(policy: CallPolicy, batch: Batch) -> CommandsSent:
-    """Emit the event that a few commands are sent to one server."""
-    return sent(
-        policy.shard,
-        policy.address,
-        len(batch),
-        lambda: [each.name for each in batch],
-        lambda: commands_in(batch),
-    )
 
 
 def effects_of(request: Command | Transaction) -> int:
