@@ -373,11 +373,6 @@ class _Pipeline:
     def _owner(self, slot: int) -> str:
         return next((str(node.name) for node in nodes_of_slot(self.client, slot)), "")
 
-    def take(self) -> list[_Collected]:
-        """Return what was collected; the pipeline is empty."""
-        collected, self.collected = self.collected, []
-        return collected
-
     def batch(self, collected: Sequence[_Collected]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
         if self.watches:
@@ -473,7 +468,7 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
-        collected = self.take()
+        collected, self.collected = self.collected, []
         try:
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
@@ -506,7 +501,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
 
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
         """Execute what was collected."""
-        collected = self.take()
+        collected, self.collected = self.collected, []
         try:
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):

@@ -15,7 +15,6 @@ sent again only if it was certainly not executed, only reads, or is marked idemp
 from __future__ import annotations
 
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -78,6 +77,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.interruptions import tolerated
+from shardkit.operations.kept import kept_with
 from shardkit.recent import MOST
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
@@ -127,21 +127,14 @@ class Dispatcher:
     _learn: Callable[[Any], Any]
     _exchange: Callable[[list[Attempt]], Any]
 
-    def __init__(self) -> None:
-        # By server: a pool, or a cluster's client and a node of it. A restarted one may lack them:
-        # then it answers NOSCRIPT.
-        self._loaded: weakref.WeakKeyDictionary[Any, dict[str, set[str]]] = (
-            weakref.WeakKeyDictionary()
-        )
-        # By a cluster's client, when it last asked for the nodes of slots that it does not know.
-        self._asked: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-
     def loaded(self, owner: Any, node: str = "") -> set[str]:
-        """Return the SHA-1s of the scripts that a server is known to have."""
-        try:
-            return self._loaded[owner][node]
-        except KeyError:
-            return self._loaded.setdefault(owner, {}).setdefault(node, set())
+        """Return the SHA-1s of the scripts that a server is known to have.
+
+        ``owner`` is a pool, or the client of a cluster with a ``node``. A restarted server may lack
+        them: then it answers NOSCRIPT.
+        """
+        scripts: set[str] = kept_with(owner, self).setdefault(node, set())
+        return scripts
 
     def dispatch(
         self, batch: Batch, topology: Topology, clients: Any, attempt: Attempt | None = None
@@ -353,10 +346,10 @@ class Dispatcher:
         known = slot_owners(endpoint.owner)
         if len(known) in (0, SLOTS) or all(slot_of(batch[n].key) in known for n in positions):
             return False
-        now = time.monotonic()
-        if now < self._asked.get(endpoint.owner, -inf) + _ASKED_EVERY:
+        kept, now = kept_with(endpoint.owner, self), time.monotonic()
+        if now < kept.get("asked", -inf) + _ASKED_EVERY:
             return False
-        self._asked[endpoint.owner] = now
+        kept["asked"] = now
         return True
 
     def _settle_all(

@@ -107,7 +107,6 @@ class Link(Dispatcher):
         self._reads = reads
         self._topology: Topology = topology
         self._clients: Clients = clients
-        super().__init__()
         self._subscriptions = self.subscriptions_of()
 
     def pause(self, seconds: float) -> Any:
@@ -488,7 +487,7 @@ class Exchange:
             return False
         connection = self.connection
         ready = (
-            getattr(connection, "is_connected", True)
+            connection.is_connected
             and not health_check_is_due(connection, time.monotonic())
             and connection.opened.issuperset(self._databases)
             and self._frame()
@@ -504,13 +503,21 @@ class Exchange:
             self._fail(error)
 
     def _connect(self) -> None:
+        """Connect, and open the databases that were not."""
         connection, self.connection = self.connection, None
         if health_check_is_due(connection, time.monotonic()):
             connection.check_health()  # closes it if it is dead
-        if not getattr(connection, "is_connected", True):
+        if not connection.is_connected:
             self.pool.connect(connection)
         self.connection = connection
-        self._open()
+        if new := [each for each in self._databases if each not in connection.opened]:
+            alone = len(self._databases) == 1
+            errors = connection.open(new, waits=alone)
+            for error in errors.values() if alone else ():
+                raise error
+            if not connection.opened.issuperset(new):
+                self._chunks = []
+                self.apart = self.attempt.apart(connection.opened)
         if not self._frame():
             self.attempt.confirms = False
             refusal = run_steps(connection.select(self._databases[0]))
@@ -534,22 +541,6 @@ class Exchange:
                 self._write()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
-
-    def _open(self) -> None:
-        """Open the databases that were not."""
-        connection, databases = self.connection, self._databases
-        opened = connection.opened
-        if opened.issuperset(databases):
-            return
-        new = [database for database in databases if database not in opened]
-        alone = len(databases) == 1
-        errors = connection.open(new, waits=alone)
-        if alone:
-            for error in errors.values():
-                raise error
-        if not connection.opened.issuperset(databases):
-            self._chunks = []
-            self.apart = self.attempt.apart(connection.opened)
 
     def _frame(self) -> bool:
         """Have the requests reach opened databases; return False if SELECT must be confirmed."""
@@ -654,10 +645,9 @@ class Exchange:
         self.pool.release(self.connection)
 
     def _set_timeout(self, seconds: float | None) -> None:
-        if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
-            with tolerated(OSError):  # it is closed; its next use fails
-                self.connection.set_timeout(seconds)
-            self.timeout_changed = True
+        with tolerated(OSError):  # it is closed; its next use fails
+            self.connection.set_timeout(seconds)
+        self.timeout_changed = True
 
 
 # ---- awaiting

@@ -152,13 +152,6 @@ class QueuedRequest:
         copied.is_copy = True
         return copied
 
-    def rewind(self) -> None:
-        """Be as if it was not sent: SELECT was refused, and nothing was executed."""
-        self.sent, self.written, self.confirms = False, 0, True
-        self.form, self.behind = PLAIN, None  # what is behind this still asks for `unselected`
-        self.replies.clear()
-        self.replies.refused = False
-
     def fail(self, error: Exception, sent: bool) -> None:
         """End without all replies; ``sent`` if the server may have received the request."""
         if not self.future.done():
@@ -544,7 +537,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if request.sent:
                 pass  # the rest of it
             elif request.databases is not None:
-                if not connection.opened.issuperset(request.databases):  # perhaps one is closed
+                if not connection.opened.issuperset(request.databases):
+                    if fenced.keys().isdisjoint(request.databases):
+                        break  # `_pause` opens them
                     queued.popleft()
                     waiting += self._split(request, queued)
                     continue
@@ -607,17 +602,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Queue a request that was not executed behind a confirmed SELECT, in front of others."""
         if request.future.done():
             return
-        request.rewind()
+        request.sent, request.written, request.confirms = False, 0, True
+        request.form, request.behind = PLAIN, None  # what is behind it asks for `unselected`
+        request.replies.clear()
+        request.replies.refused = False
         before = takewhile(lambda each: each.sent or each.confirms, self._queued)
         self._queued.insert(sum(1 for _ in before), request)
         self._waiting += request.unwritten
-
-    def _wait_at_fence(self, database: ClientDatabase) -> None:
-        """Have the requests for a database wait apart until that is open again."""
-        waiting = self._fenced[database] = []
-        task = self._loop.create_task(self._await_fence(database, waiting), context=Context())
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
 
     async def _await_fence(self, database: ClientDatabase, waiting: list[QueuedRequest]) -> None:
         """Wait at a fence, over a connection for that; then queue in front what waits.
@@ -697,7 +688,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return
         self._fenced |= errors
         for database in wanted.difference(connection.opened, errors):
-            self._wait_at_fence(database)
+            waiting = self._fenced[database] = []
+            task = self._loop.create_task(self._await_fence(database, waiting), context=Context())
+            self._others.add(task)
+            task.add_done_callback(self._others.discard)
         self._attach(connection)
         self._write()
         for database in errors:

@@ -40,6 +40,7 @@ from shardkit.errors import ShardKitError
 from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.databases import Steps
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
+from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
@@ -205,10 +206,11 @@ class Subscriptions:
     """The subscriptions of a blocking kit, one for each server. A forked child gets its own."""
 
     def __init__(self) -> None:
-        self._reset()
+        self.after_fork()
+        renewed_in_children(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """Forget the parent's."""
         self._lock = threading.Lock()
         self._by_client: weakref.WeakKeyDictionary[Any, dict[str, Subscription | None]] = (
             weakref.WeakKeyDictionary()
@@ -219,8 +221,6 @@ class Subscriptions:
 
         With ``connect``, make one if needed and possible.
         """
-        if self._pid != os.getpid():
-            self._reset()
         name = "" if node is None else node.name
         known = self._by_client.get(client, {}).get(name)
         if known is not None and not known.broken:
