@@ -373,7 +373,7 @@ class Dispatcher:
                     return
         for part in attempt.by_shard():
             if part.error is None:
-                self._settle(part, outcome, out)
+                self._settle(part, outcome, uncertain, out)
             else:
                 self._settle_failed(part, part.error, outcome, uncertain, out)
 
@@ -404,7 +404,7 @@ class Dispatcher:
         of_replica = attempt.node is not None and is_replica(attempt.node)
         for position, request in zip(attempt.positions, attempt.requests, strict=True):
             repeatable = is_sent and may_repeat(request)
-            failing = partial(attempt.failure, request, error, is_sent)
+            failing = partial(attempt.failure, request, error, is_sent or position in uncertain)
             if stalls:
                 outcome.stalled.add(position)
                 outcome.failures[position] = failing
@@ -414,8 +414,7 @@ class Dispatcher:
             elif not (
                 (repeats and (moved or repeatable)) or unsent or (repeatable and pause is not None)
             ):
-                sent = is_sent or position in uncertain
-                out[position], out.failed = attempt.failure(request, error, sent), True
+                out[position], out.failed = failing(), True
                 continue
             outcome.pause = max(outcome.pause, pause or 0.0)
             outcome.failures[position] = failing
@@ -426,7 +425,9 @@ class Dispatcher:
         elif attempt.node is not None:
             outcome.stale[attempt.owner] = None
 
-    def _settle(self, attempt: Attempt, outcome: _Outcome, out: Replies) -> None:
+    def _settle(
+        self, attempt: Attempt, outcome: _Outcome, uncertain: set[int], out: Replies
+    ) -> None:
         """Put the replies of one shard into ``out``, but of what must be sent again."""
         of_replica = attempt.node is not None and is_replica(attempt.node)
         last = outcome.tries >= MAX_ATTEMPTS - 1
@@ -438,6 +439,7 @@ class Dispatcher:
                         if isinstance(inner, Exception):
                             reply[n], out.failed = attempt.refusal(command, inner), True
                 continue
+            refusing = partial(attempt.refusal, request, reply, position in uncertain)
             unblocked = attempt.block is not None and is_unblocked(reply)
             # A split may have left the cluster, and refuses what its clients have not read of yet.
             left = attempt.node is not None and is_closed(reply)
@@ -460,9 +462,9 @@ class Dispatcher:
                 else:
                     outcome.stale[attempt.owner] = None
             else:
-                out[position], out.failed = attempt.refusal(request, reply), True
+                out[position], out.failed = refusing(), True
                 continue
-            outcome.failures[position] = partial(attempt.refusal, request, reply)
+            outcome.failures[position] = refusing
 
 
 class _OrderScope(NamedTuple):

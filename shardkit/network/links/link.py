@@ -53,7 +53,6 @@ from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
     pool_of_node,
-    slot_owners,
 )
 from shardkit.network.links.dispatcher import Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
@@ -84,7 +83,6 @@ from shardkit.operations.commands import (
 from shardkit.operations.deadlines import current, earliest, extend, within
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
-from shardkit.routing.placement import slots_of
 
 
 class Link(Dispatcher):
@@ -99,7 +97,6 @@ class Link(Dispatcher):
     sleep: Callable[[float], Any]
     subscriptions_of: Callable[[], Any]
     send: Callable[..., Any]
-    _client: Callable[..., Any]
     _source_of: Callable[..., Any]
 
     def __init__(self, topology: Any, clients: Any, *, raw: bool = True, reads: Any = None) -> None:
@@ -155,19 +152,22 @@ class Link(Dispatcher):
     @run_by_face
     def _subscription(self, to: To, key: Key, connect: bool) -> Steps[Any]:
         try:
-            client, node = yield from self._holder_of(to, key)
+            endpoint, node = yield from self._server_of(to, key)
         except (*ATTEMPT_ERRORS, ShardFailure):
             return None
-        source = self._source_of(client, node)
+        source = self._source_of(endpoint, node)
+        client = endpoint.access.client if node else source
         return (yield partial(self._subscriptions.get, client, source, node, connect=connect))
 
-    def _holder_of(self, to: To, key: Key) -> Steps[tuple[Any, Any]]:
+    def _server_of(self, to: To, key: Key) -> Steps[tuple[Endpoint, Any]]:
+        """Return where the commands for a key go; of a cluster, also the node."""
         name = to if isinstance(to, str) else to.component
         component = yield partial(self.component, self._topology, name)
-        number = place(to, key, {name: component}).number
-        client = yield partial(self._client, component, number)
-        is_cluster = hasattr(client, "nodes_manager")
-        return client, client.get_node_from_key(key) if is_cluster else None
+        endpoint = self._endpoints(self._clients, component)[place(to, key, {name: component})[1]]
+        if endpoint.database is not None:
+            return endpoint, None
+        yield partial(self._initialize, endpoint.owner)
+        return endpoint, endpoint.owner.get_node_from_key(key)
 
     def _short(
         self, batch: Batch, component_of: Callable[[str], Any], clients: Clients
@@ -273,7 +273,7 @@ class BlockingLink(Link):
         if short is None:
             return None
         (endpoint, node, data, does), raw = short, self._raw
-        pool = endpoint.pool if node is None else self._source_of(endpoint.owner, node)
+        pool = self._source_of(endpoint, node)
         deadline = earliest(pool.policy.deadline)
         told = Attempt.of_all(batch, endpoint).tell() if handlers else []
         error: Any = None
@@ -295,29 +295,21 @@ class BlockingLink(Link):
 
     def server_of(self, to: To, key: Key) -> Hashable:
         """Return what is the same for the keys on a server; for each key if it is not known."""
-        name = to if isinstance(to, str) else to.component
         try:
-            component = self._topology.component(name)
-            number = place(to, key, {name: component}).number
-            endpoint = self._clients.endpoints(component, self._raw)[number]
-            if endpoint.lane is not None:
-                return endpoint.lane
-            client, [slot] = endpoint.access.client, slots_of([key])
-            return client, slot_owners(client)[slot][0].name
-        except (*ATTEMPT_ERRORS, ShardKitError, AttributeError, LookupError):
-            return name, key
+            endpoint, node = run_steps(self._server_of(to, key))
+        except (*ATTEMPT_ERRORS, ShardKitError):
+            return to, key
+        return endpoint.lane if node is None else (endpoint.owner, node.name)
 
-    def _client(self, component: Component, number: int | None) -> Any:
-        return self._clients.get(component, number, self._raw)
-
-    def _source_of(self, client: Any, node: Any) -> Any:
-        holder = client if node is None else client.get_redis_connection(node)
-        return holder.connection_pool
+    def _source_of(self, endpoint: Endpoint, node: Any) -> Any:
+        if node is None:
+            return endpoint.pool
+        return endpoint.owner.get_redis_connection(node).connection_pool
 
     def pool_of(self, to: To, key: Key) -> Any:
         """Return the pool of the server on which a key lives; None on a cluster."""
-        client, node = run_steps(self._holder_of(to, key))
-        return client.connection_pool if node is None else None
+        endpoint, node = run_steps(self._server_of(to, key))
+        return endpoint.pool if node is None else None
 
     def version_of(self, component: str) -> object:
         """Return what is the same object until the entries of a component change."""
@@ -456,13 +448,12 @@ class Exchange:
     def __init__(self, attempt: Attempt, raw: bool) -> None:
         endpoint = attempt.endpoints[0]
         self.pool: Any
+        self._databases: Sequence[Any] = attempt.databases
         if attempt.node is not None:
-            client = endpoint.access.client
-            self.pool = client.get_redis_connection(attempt.node).connection_pool
-            self._databases: Sequence[Any] = [self.pool.database]
+            self.pool = endpoint.owner.get_redis_connection(attempt.node).connection_pool
+            self._databases = [self.pool.database]
         else:
             self.pool = endpoint.pool if len(attempt.endpoints) == 1 else endpoint.access.way
-            self._databases = attempt.databases
         self.raw = raw
         self.attempt = attempt
         self._chunks = attempt.chunks()
@@ -712,13 +703,8 @@ class AwaitingLink(Link):
         async with kept_to_deadline():
             await learn_slots(client)
 
-    async def _client(self, component: Component, number: int | None) -> Any:
-        client = self._clients.aget(component, number, self._raw)
-        await self._initialize(client)
-        return client
-
-    def _source_of(self, client: Any, node: Any) -> Any:
-        return client.connection_pool if node is None else pool_of_node(node)
+    def _source_of(self, endpoint: Endpoint, node: Any) -> Any:
+        return endpoint.pool if node is None else pool_of_node(node)
 
     def _endpoints(self, clients: Clients, component: Component) -> Mapping[Any, Endpoint]:
         return clients.aendpoints(component, self._raw)

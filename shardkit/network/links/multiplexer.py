@@ -891,15 +891,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
 def multiplexed(pool: Any) -> MultiplexedConnection | None:
     """Return the connection of all tasks for the way of a pool; None if they cannot share one."""
-    connection: MultiplexedConnection | None = pool.multiplexed
-    if connection is None:
-        way = pool.way
-        connection = way.multiplexed
-        if connection is None:
-            if not way.connection_class.direct:
-                return None
-            connection = MultiplexedConnection(way, way.policy)
-        way.multiplexed = pool.multiplexed = connection
+    way = pool.way
+    if way.multiplexed is None and way.connection_class.direct:
+        way.multiplexed = MultiplexedConnection(way, way.policy)
+    connection: MultiplexedConnection | None = way.multiplexed
+    pool.multiplexed = connection
     return connection
 
 

@@ -539,8 +539,13 @@ class Attempt:
         if_away = self.endpoints[0].policy.if_away
         return failure(self.shard, self.address, request, error, sent, if_away)
 
-    def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
-        """Return the failure for a request to which the server answered with an error."""
+    def refusal(
+        self, request: Command | Transaction, error: Exception, ran: bool = False
+    ) -> ShardFailure:
+        """Return the failure for a request to which the server answered with an error.
+
+        ``ran`` if an earlier attempt may have been executed.
+        """
         text, remedy = meaning(error) or (str(error), "")
         details = _details(request, shard=str(self.shard), address=self.address, error=error)
         where = f"{self.shard} ({self.address})"
@@ -549,6 +554,7 @@ class Attempt:
             return ShardUnavailable(
                 f"{where} refused {request.name}: {text}",
                 remedy or "see `shardkit status`",
+                maybe_executed=ran,
                 **details,
             )
         if not remedy and not self.node and isinstance(error, AskError | ClusterDownError):
@@ -558,7 +564,7 @@ class Attempt:
         partly = partly and not isinstance(error, _CHECKED_FIRST)
         partly = partly and getattr(error, "maybe_executed", True)  # SELECT's says no
         message = f"{where}: {request.name} was refused: {shortened(text)}"
-        return CommandRefused(message, remedy, maybe_executed=partly, **details)
+        return CommandRefused(message, remedy, maybe_executed=ran or partly, **details)
 
 
 def failure(
