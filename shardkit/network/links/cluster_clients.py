@@ -392,8 +392,10 @@ class _Pipeline:
             if not keys and (flag in _SEVERAL_NODES or self.is_transaction):
                 what = "has no key" if self.is_transaction else "needs several nodes"
                 raise RedisClusterException(f"{args[0]} {what}: it cannot be in this pipeline")
-            if named is not None and not self._is_owner(keys, named):
-                return None
+            if named is not None:
+                owners = nodes_of_slot(self.client, slot_of(keys[0])) if keys else ()
+                if named not in [[owner] for owner in owners]:
+                    return None
             commands.append(as_command(name, keys[0] if keys else b"", args))
         if not self.is_transaction or not commands:
             return commands
@@ -413,10 +415,6 @@ class _Pipeline:
         for args, given in collected:
             super().execute_command(*args, **given)  # type: ignore[misc]
         return super().execute(*options)  # type: ignore[misc]
-
-    def _is_owner(self, keys: Sequence[Any], nodes: Any) -> bool:
-        owners = nodes_of_slot(self.client, slot_of(keys[0])) if keys else ()
-        return isinstance(nodes, list) and len(nodes) == 1 and nodes[0] in owners
 
     def values(
         self,

@@ -366,7 +366,7 @@ class Dispatcher:
                 attempt.loaded.clear()
             attempt.loaded.update(attempt.brought)
             if not attempt.refused:
-                replies = attempt.values(attempt.replies)
+                replies = attempt.values()
                 if len(replies) == len(attempt.positions):  # no transactions
                     for position, reply in zip(attempt.positions, replies, strict=True):
                         out[position] = reply
@@ -431,7 +431,7 @@ class Dispatcher:
         """Put the replies of one shard into ``out``, but of what must be sent again."""
         of_replica = attempt.node is not None and is_replica(attempt.node)
         last = outcome.tries >= MAX_ATTEMPTS - 1
-        for position, request, reply in attempt.unpack(attempt.values(attempt.replies)):
+        for position, request, reply in attempt.unpack():
             if not isinstance(reply, Exception):
                 out[position] = reply
                 if isinstance(request, Transaction) and reply is not None:

@@ -221,6 +221,7 @@ class BlockingLink(Link):
     subscriptions_of = Subscriptions
     sleep = staticmethod(sleep)
     in_thread: Any = staticmethod(call)
+    _learn = staticmethod(learn_slots)
 
     def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -255,9 +256,6 @@ class BlockingLink(Link):
 
     def _initialize(self, client: Any) -> None:
         """Do nothing: a blocking cluster's client was initialized when it was made."""
-
-    def _learn(self, client: Any) -> None:
-        learn_slots(client)
 
     def _exchange(self, attempts: list[Attempt]) -> list[Attempt]:
         return exchange_all(attempts, self._raw)

@@ -143,7 +143,7 @@ class Attempt:
     uniform: UniformCommands | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `resp`)
     node: Any = None  # of a cluster, where joined commands need keys of one slot
-    brought: set[str] = field(default_factory=set, init=False)  # SHA-1s of scripts sent as text
+    brought: dict[str, str] = field(default_factory=dict, init=False)  # scripts sent as text
     # After packing: how to split joined replies, by database; of several databases, the replies up
     # to each one's end, and the forms, see `framing`; of a single one, the commands' effects.
     runs: list[list[JoinedRun]] = field(default_factory=list, init=False)
@@ -269,7 +269,7 @@ class Attempt:
         chunks_of_all: list[Chunk] = []
         for n, select in enumerate(selects):
             part = self.part(n)
-            part.brought = set(self.brought)
+            part.brought = dict(self.brought)
             chunks = part.chunks()
             (first, replies), *others = chunks
             count = sum(chunk.replies for chunk in chunks)
@@ -331,14 +331,12 @@ class Attempt:
     @property
     def first_refusal(self) -> Exception | None:
         """The first error among its replies, unless the command is sent again."""
-        if not self.refused:
-            return None
-        replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
-        errors = (one for one in replies if isinstance(one, Exception))
-        return next(
-            (one for one in errors if not is_script_missing(one) and not isinstance(one, MOVING)),
-            None,
-        )
+        for each in self.replies if self.refused else ():
+            for reply in each if type(each) is list else (each,):
+                sent_again = isinstance(reply, MOVING) or is_script_missing(reply)
+                if isinstance(reply, Exception) and not sent_again:
+                    return reply
+        return None
 
     @property
     def parts(self) -> list[Attempt]:
@@ -435,8 +433,9 @@ class Attempt:
                 written=part.written,
             )
 
-    def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
-        """Return the replies to the requests, given all replies to what was sent."""
+    def values(self) -> Sequence[Reply]:
+        """Return the replies to the requests, of all that have come."""
+        replies = self.replies
         if len(self.endpoints) > 1:
             ends, start = self.ends, 0
             if len(replies) == 2 * len(ends):  # SELECT's, and another
@@ -477,13 +476,8 @@ class Attempt:
 
     def tell_loaded(self) -> None:
         """Emit events for the scripts that the server was given."""
-        for sha in self.brought - self.loaded:
-            script = next(
-                request.script.name
-                for request in self.requests
-                if isinstance(request, Command) and request.script and request.script.sha == sha
-            )
-            emit(ScriptLoaded(str(self.shard), self.address, script))
+        for sha in self.brought.keys() - self.loaded:
+            emit(ScriptLoaded(str(self.shard), self.address, self.brought[sha]))
 
     def _names(self) -> set[str]:
         batch = self.batch
@@ -507,16 +501,13 @@ class Attempt:
         script, args = request.script, request.args
         trusted = script and script.sha in self.loaded and script.sha not in self.texts
         if script and not trusted and script.sha not in self.brought:
-            self.brought.add(script.sha)
+            self.brought[script.sha] = script.name
             args = tuple(_with_text(request))
         return asking + pack(args), 1 + self.asking
 
-    def unpack(
-        self, replies: Sequence[Reply]
-    ) -> Iterator[tuple[int, Command | Transaction, Reply]]:
+    def unpack(self) -> Iterator[tuple[int, Command | Transaction, Reply]]:
         """Yield each request's position and reply; an error is an exception as a value."""
-        start = 0
-        requests = self.requests
+        replies, requests, start = self.values(), self.requests, 0
         if len(replies) == len(requests):
             yield from zip(self.positions, requests, replies, strict=True)
             return

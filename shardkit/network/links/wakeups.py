@@ -242,13 +242,6 @@ class AsyncSubscription(_ServerSubscription):
     run = staticmethod(partial(arun_steps, errors=BaseException))
     _reading: asyncio.Task[None] | None = None
 
-    async def begin(self, tags: Iterable[str]) -> AsyncSubscription | None:
-        """Start, and read from now on."""
-        started: AsyncSubscription | None = await self.start(tags)
-        if started is not None:
-            self._reading = asyncio.ensure_future(self._read())
-        return started
-
     async def _read(self) -> None:
         connection = self._connection
         try:
@@ -260,6 +253,8 @@ class AsyncSubscription(_ServerSubscription):
 
     async def wait(self, waiter: bytes, seconds: float) -> bytes | None:
         """Wait for a waiter's wake-up; see `Subscription.wait`."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
         if self.broken or waiter in self._early:
             return self._early.pop(waiter, None)
         waiting = self._waiters[waiter] = asyncio.get_running_loop().create_future()
@@ -287,7 +282,7 @@ class AsyncSubscriptions:
             if not connect:
                 return None
             subscription = AsyncSubscription(source, nullcontext())
-            starting = asyncio.ensure_future(subscription.begin(_tags_on(client, node)))
+            starting = asyncio.ensure_future(subscription.start(_tags_on(client, node)))
             found[name] = starting
         elif not connect and not starting.done():
             return None
