@@ -172,7 +172,7 @@ class Dispatcher:
                     # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
                     attempts = yield from self._attempt(
-                        (topology, clients), batch, todo, redirected, joins, pending, out
+                        (topology, clients), batch, todo, redirected, joins, pending, uncertain, out
                     )
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
                     if not pending:  # nothing was sent: the whole batch can be refused
@@ -222,6 +222,7 @@ class Dispatcher:
         redirected: dict[int, tuple[str, int] | None],
         joins: bool,
         pending: dict[int, _OrderScope],
+        uncertain: set[int],
         out: Replies,
     ) -> Steps[list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts.
@@ -252,7 +253,7 @@ class Dispatcher:
                 except (ShardFailure, RedisError, RedisClusterException, OSError) as error:
                     why, shard = getattr(error, "error", None) or error, Shard(name, number)
                     scope = _OrderScope(shard, component.entry_of(shard).address, None)
-                    _fail(batch, dict.fromkeys(positions, scope), why, set(), out)
+                    _fail(batch, dict.fromkeys(positions, scope), why, uncertain, out)
                     continue
                 if endpoint.lane is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
@@ -264,7 +265,9 @@ class Dispatcher:
                         positions = [each for each in positions if each not in delayed]
                     more = common if block is None else {"block": block}
                     attempts.extend(
-                        self._attempts_on_nodes(batch, endpoint, positions, redirected, out, **more)
+                        self._attempts_on_nodes(
+                            batch, endpoint, positions, redirected, uncertain, out, **more
+                        )
                     )
                 elif block is None:
                     lanes[endpoint.lane].append((endpoint, positions))
@@ -303,6 +306,7 @@ class Dispatcher:
         endpoint: Endpoint,
         positions: Sequence[int],
         redirected: dict[int, tuple[str, int] | None],
+        uncertain: set[int],
         out: Replies,
         **common: Any,
     ) -> list[Attempt]:
@@ -327,8 +331,8 @@ class Dispatcher:
                 else:
                     node = owners[slot][0]
             except ATTEMPT_ERRORS as error:
-                unreached = failure(endpoint.shard, "cluster", batch[position], error, sent=False)
-                out[position], out.failed = unreached, True
+                scope = _OrderScope(endpoint.shard, "cluster", slot)
+                _fail(batch, {position: scope}, error, uncertain, out)
                 continue
             try:
                 by_node[node.name, where is not None][1].append(position)
@@ -372,65 +376,23 @@ class Dispatcher:
                         out[position] = reply
                     return
         for part in attempt.by_shard():
-            if part.error is None:
-                self._settle(part, outcome, uncertain, out)
-            else:
-                self._settle_failed(part, part.error, outcome, uncertain, out)
-
-    def _settle_failed(
-        self,
-        attempt: Attempt,
-        error: Exception,
-        outcome: _Outcome,
-        uncertain: set[int],
-        out: Replies,
-    ) -> None:
-        """Note what of one shard without replies is sent again; the rest fails."""
-        if isinstance(error, ClosedError):
-            raise error
-        is_sent = attempt.sent
-        # Of several, some may have been executed before or after this reply.
-        stalls = (
-            (not is_sent or len(attempt.positions) == 1)
-            and is_unready(error)
-            and outcome.waited <= patience_with(attempt.owner)
-        )
-        # Once, as the request itself may break the connection; and never after a timeout.
-        repeats = outcome.retry == 0 and not isinstance(error, TimeoutError)
-        pause = attempt.endpoints[0].policy.pause_before_retry(outcome.retry + 1, error)
-        # The connection itself has retried connecting.
-        unsent = isinstance(error, MaxConnectionsError) and pause is not None
-        moved = not is_sent and attempt.node is not None  # perhaps, to another node
-        of_replica = attempt.node is not None and is_replica(attempt.node)
-        for position, request in zip(attempt.positions, attempt.requests, strict=True):
-            repeatable = is_sent and may_repeat(request)
-            failing = partial(attempt.failure, request, error, is_sent or position in uncertain)
-            if stalls:
-                outcome.stalled.add(position)
-                outcome.failures[position] = failing
-                continue
-            if of_replica and only_reads(request):
-                outcome.redirected[position] = None
-            elif not (
-                (repeats and (moved or repeatable)) or unsent or (repeatable and pause is not None)
-            ):
-                out[position], out.failed = failing(), True
-                continue
-            outcome.pause = max(outcome.pause, pause or 0.0)
-            outcome.failures[position] = failing
-            if is_sent:
-                uncertain.add(position)
-        if stalls:
-            outcome.unready.add(attempt.shard.component)
-        elif attempt.node is not None:
-            outcome.stale[attempt.owner] = None
+            self._settle(part, outcome, uncertain, out)
 
     def _settle(
         self, attempt: Attempt, outcome: _Outcome, uncertain: set[int], out: Replies
     ) -> None:
-        """Put the replies of one shard into ``out``, but of what must be sent again."""
-        of_replica = attempt.node is not None and is_replica(attempt.node)
-        last = outcome.tries >= MAX_ATTEMPTS - 1
+        """Put the replies of one shard into ``out``, but of what must be sent again.
+
+        If they are lost, so may be all of its requests.
+        """
+        lost, owner, node = attempt.error, attempt.owner, attempt.node
+        if isinstance(lost, ClosedError):
+            raise lost
+        is_sent = lost is not None and attempt.sent
+        of_replica = node is not None and is_replica(node)
+        is_patient = outcome.waited <= patience_with(owner)
+        policy = attempt.endpoints[0].policy
+        pause = None if lost is None else policy.pause_before_retry(outcome.retry + 1, lost)
         for position, request, reply in attempt.unpack():
             if not isinstance(reply, Exception):
                 out[position] = reply
@@ -439,32 +401,60 @@ class Dispatcher:
                         if isinstance(inner, Exception):
                             reply[n], out.failed = attempt.refusal(command, inner), True
                 continue
-            refusing = partial(attempt.refusal, request, reply, position in uncertain)
-            unblocked = attempt.block is not None and is_unblocked(reply)
+            ran = is_sent or position in uncertain
+            failing = partial(
+                attempt.refusal if lost is None else attempt.failure, request, reply, ran
+            )
+            # Of several, some may have been executed before or after a reply that was lost.
+            refused = is_unready(reply) and not (is_sent and len(attempt.positions) > 1)
+            refused = refused or (attempt.block is not None and is_unblocked(reply))
             # A split may have left the cluster, and refuses what its clients have not read of yet.
-            left = attempt.node is not None and is_closed(reply)
-            left = left and (outcome.retry == 0 or getattr(attempt.owner, "held", False))
-            refused = unblocked or left or is_unready(reply)
-            moving = attempt.node is not None and isinstance(reply, MOVING)
+            left = node is not None and is_closed(reply)
+            refused = refused or (left and (outcome.retry == 0 or getattr(owner, "held", False)))
+            moving = node is not None and isinstance(reply, MOVING)
             waits = refused or (moving and isinstance(reply, TryAgainError))
             lacks = is_script_missing(reply) and getattr(request, "script", None) is not None
-            if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
+            leaves = refused or isinstance(reply, _REPLICA_REFUSES)
+            if of_replica and (leaves or (lost and only_reads(request))):
                 outcome.redirected[position] = None
-            elif waits and outcome.waited <= patience_with(attempt.owner):
+            elif waits and is_patient:
                 if refused:
                     outcome.unready.add(attempt.shard.component)
                 outcome.stalled.add(position)
-            elif (moving or lacks) and not (waits or last):
+            elif (moving or lacks) and not (waits or outcome.tries >= MAX_ATTEMPTS - 1):
                 if lacks:
                     attempt.loaded.clear()
                 elif isinstance(reply, AskError):
                     outcome.redirected[position] = reply.node_addr
                 else:
-                    outcome.stale[attempt.owner] = None
-            else:
-                out[position], out.failed = refusing(), True
+                    outcome.stale[owner] = None
+            elif lost is None or not self._repeats(attempt, request, lost, outcome, pause):
+                out[position], out.failed = failing(), True
                 continue
-            outcome.failures[position] = refusing
+            outcome.failures[position] = failing
+            if lost is not None and position not in outcome.stalled:
+                outcome.pause = max(outcome.pause, pause or 0.0)
+                if is_sent:
+                    uncertain.add(position)
+        if lost is not None and node is not None and outcome.stalled.isdisjoint(attempt.positions):
+            outcome.stale[owner] = None
+
+    def _repeats(
+        self,
+        attempt: Attempt,
+        request: Command | Transaction,
+        error: Exception,
+        outcome: _Outcome,
+        pause: float | None,
+    ) -> bool:
+        """Whether a request without a reply is sent again: not executed, or it may be repeated."""
+        moved = not attempt.sent and attempt.node is not None  # perhaps, to another node
+        repeatable = attempt.sent and may_repeat(request)
+        if pause is not None and (repeatable or isinstance(error, MaxConnectionsError)):
+            return True  # the connection itself has retried connecting
+        # Once, as the request itself may break the connection; and never after a timeout.
+        again = outcome.retry == 0 and not isinstance(error, TimeoutError)
+        return again and (moved or repeatable)
 
 
 class _OrderScope(NamedTuple):

@@ -170,7 +170,7 @@ class Link(Dispatcher):
         return endpoint, endpoint.owner.get_node_from_key(key)
 
     def _short(
-        self, batch: Batch, component_of: Callable[[str], Any], clients: Clients
+        self, batch: Batch, component_of: Callable[[str], Any], endpoints_of: Callable[..., Any]
     ) -> tuple[Endpoint, Any, bytes, int] | None:
         """Pack a few plain commands for one server; return also a cluster's node, and what they do.
 
@@ -186,7 +186,7 @@ class Link(Dispatcher):
         if number == SEVERAL:
             return None
         try:
-            endpoint: Endpoint = self._endpoints(clients, component)[number]
+            endpoint: Endpoint = endpoints_of(component, self._raw)[number]
         except ShardFailure:
             return None
         owner, node = endpoint.access.way, None
@@ -267,11 +267,11 @@ class BlockingLink(Link):
 
         Return the attempt if it failed, or None if nothing was sent.
         """
-        short = self._short(batch, topology.component, clients)
+        short = self._short(batch, topology.component, clients.endpoints)
         if short is None:
             return None
         (endpoint, node, data, does), raw = short, self._raw
-        pool = self._source_of(endpoint, node)
+        pool = endpoint.pool if node is None else self._source_of(endpoint, node)
         deadline = earliest(pool.policy.deadline)
         told = Attempt.of_all(batch, endpoint).tell() if handlers else []
         error: Any = None
@@ -327,7 +327,7 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
         for exchange in connected:
             exchange.begin()
         if len(connected) < len(exchanges):
-            _connect_all([each for each in exchanges if each.must_connect])
+            _connect_all([exchange for exchange in exchanges if exchange.helped])
         _read_all([exchange for exchange in exchanges if exchange.due])
         complete = True
     finally:
@@ -458,7 +458,7 @@ class Exchange:
         self.block = attempt.block
         self.apart: list[Attempt] = []  # what is sent next instead, as a database cannot be used
         self.connection: Any = None
-        self.helped = self.must_connect = self.timeout_changed = self._refused = False
+        self.helped = self.timeout_changed = self._refused = False
         self.until = inf  # when the next replies are late, in monotonic seconds
         self.form = PLAIN  # how the requests reach a single database
         self.due = 0  # replies to what has been written, and will be
@@ -481,7 +481,7 @@ class Exchange:
             and connection.opened.issuperset(self._databases)
             and self._frame()
         )
-        self.must_connect = self.helped = not ready
+        self.helped = not ready
         return ready
 
     def connect(self) -> None:
@@ -662,7 +662,7 @@ class AwaitingLink(Link):
             if in_use.any and self._reads is not None:
                 return await self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
-        short = self._short(batch, topology.fresh, clients)
+        short = self._short(batch, topology.fresh, clients.aendpoints)
         connection = None
         if short is not None:  # the fast path
             endpoint, node, data, does = short

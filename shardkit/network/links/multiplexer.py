@@ -111,7 +111,9 @@ class QueuedRequest:
     behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
     unselected = False  # whether its SELECT was not executed
     confirms = False  # whether SELECT must be confirmed before it is written
-    is_copy = False  # of a request that is in flight on another lane
+    # Whether it reads once more what is in flight on another lane, for the same future: the replies
+    # that come first count.
+    is_copy = False
     deadline: Deadline | None = None
     # Of a request for several databases, whose data has SELECT in front of each; and what returns
     # the commands for each alone.
@@ -138,23 +140,9 @@ class QueuedRequest:
         """How many replies there will be to what was not written."""
         return sum([count for _, count in self.chunks[self.written :]])
 
-    def copy(self, loop: asyncio.AbstractEventLoop) -> QueuedRequest:
-        """Return a copy that reads once more; its replies count if they come first."""
-        future, second = self.future, loop.create_future()
-
-        def take(second: asyncio.Future[Received]) -> None:
-            if not (second.cancelled() or future.done() or second.result().lost):
-                future.set_result(second.result())
-
-        second.add_done_callback(take)
-        future.add_done_callback(lambda _: second.cancel())
-        copied = QueuedRequest(self.chunks, second, self.database, self.raw, self.does)
-        copied.is_copy = True
-        return copied
-
     def fail(self, error: Exception, sent: bool) -> None:
         """End without all replies; ``sent`` if the server may have received the request."""
-        if not self.future.done():
+        if not (self.is_copy or self.future.done()):
             self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
             self.future.set_result(self.replies)
 
@@ -382,15 +370,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _read_again(self) -> None:
         """Send reads that wait behind a very large reply over another lane, too."""
-        reads: list[QueuedRequest] = []
-        for request, *_ in islice(self._in_flight, 1, 1 + MOST_READ_AGAIN):
-            if request.does & CHANGES or len(request.chunks) > 1 or request.is_copy:
+        copies: list[QueuedRequest] = []
+        for read, *_ in islice(self._in_flight, 1, 1 + MOST_READ_AGAIN):
+            if read.does & CHANGES or len(read.chunks) > 1 or read.is_copy:
                 break  # what follows a write might read too early
-            if request.database is not None and not request.future.done():
-                reads.append(request)
-        lane = (self._first or self)._new_lane(is_taken=True) if reads else None
+            if read.database is not None and not read.future.done():
+                copy = QueuedRequest(read.chunks, read.future, read.database, read.raw, read.does)
+                copy.is_copy = True
+                copies.append(copy)
+        lane = (self._first or self)._new_lane(is_taken=True) if copies else None
         if lane is not None:
-            copies = [request.copy(self._loop) for request in reads]
             lane._queued.extend(copies)
             lane._waiting += sum(request.unwritten for request in copies)
             lane._write_soon()

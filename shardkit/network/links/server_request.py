@@ -506,8 +506,12 @@ class Attempt:
         return asking + pack(args), 1 + self.asking
 
     def unpack(self) -> Iterator[tuple[int, Command | Transaction, Reply]]:
-        """Yield each request's position and reply; an error is an exception as a value."""
-        replies, requests, start = self.values(), self.requests, 0
+        """Yield each request's position and reply; an error is an exception as a value.
+
+        If the replies are lost, that is each one's.
+        """
+        requests, start = self.requests, 0
+        replies = self.values() if self.error is None else [self.error] * len(requests)
         if len(replies) == len(requests):
             yield from zip(self.positions, requests, replies, strict=True)
             return

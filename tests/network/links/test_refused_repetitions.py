@@ -1,4 +1,7 @@
-"""A repeated write whose first attempt may have been executed, and whose repetition is refused."""
+"""A repeated write whose first attempt may have been executed, and whose repetition is refused.
+
+Or has no node to go to.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pytest
 from arranged import map_of
 from faulty_proxy import faulty
 from link_helpers import FACES, opened
+from scripted_server import scripted
 
 from shardkit import ShardErrors
 from shardkit.local import LocalServer
@@ -48,3 +52,29 @@ async def test_a_refused_repetition_says_that_the_first_attempt_may_have_been_ex
             assert server.client().get("notes:0") == b"second"
             [failure] = raised.value.exceptions
             assert failure.maybe_executed
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_repetition_without_a_node_says_that_the_first_attempt_may_have_been_executed(
+    kind: str,
+) -> None:
+    with scripted(COMMAND=b"*0\r\n") as server:
+        last = b"16383"
+
+        def slots(_: list[bytes]) -> bytes:
+            at = b"$9\r\n127.0.0.1\r\n:%d\r\n" % server.port
+            return b"*1\r\n*3\r\n:0\r\n:%b\r\n*2\r\n%b" % (last, at)
+
+        def lose(_: list[bytes]) -> None:
+            nonlocal last
+            last = b"0"
+
+        server.answers |= {"CLUSTER": slots, "SET": lose}
+        entry = {"cluster": True, "host": "127.0.0.1", "port": server.port}
+        async with opened(kind, map_of(data={"entry": entry})) as face:
+            notes: Any = Notebook(face.kit.driver, "data", "notes")
+            with pytest.raises(ShardErrors) as raised:
+                await face.value(notes.put(["a"], "text"))
+        assert server.names().count("SET") == 1
+        [failure] = raised.value.exceptions
+        assert failure.maybe_executed
