@@ -32,7 +32,7 @@ async def test_a_lost_write_before_multi_is_not_repeated(kind: str) -> None:
 
                 return client.transaction(blocking if face.blocks else awaiting, "watched")
 
-            proxy.lose_answer("INCR")
+            proxy.lose_answer("INCRBY")
             with pytest.raises(ShardUnavailable) as raised:
                 await of(calls("incr"))
             assert raised.value.maybe_executed
