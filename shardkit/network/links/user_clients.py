@@ -205,31 +205,21 @@ def raise_unusable(error: BaseException, policy: CallPolicy, name: Any) -> NoRet
 
 
 class reading(watched):  # noqa: N801 - a context manager
-    """Send the events of commands that redis-py's own code sends, and name its errors."""
+    """Send the events of commands that redis-py's own code sends, and name its errors.
 
-    __slots__ = ()
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        try:
-            frames = walk_tb(error.__traceback__) if error and is_over_reply(error) else ()
-            if error and any(frame.f_code.co_name in _READERS for frame, _ in frames):
-                names = [args[0] for args in self._commands] or ["EXEC"]
-                raise_unusable(error, self._policy, few(list(dict.fromkeys(map(str, names))), ", "))
-        except BaseException as behind:
-            error = behind
-            raise
-        finally:
-            super().__exit__(kind, error, traceback)
-
-
-class _piped(reading):  # noqa: N801 - a context manager
-    """Send the events of a pipeline's exchange, and name its errors."""
+    ``wrote`` is called at the end if some may have changed something.
+    """
 
     __slots__ = ("_wrote",)
 
-    def __init__(self, pipeline: Any, commands: Sequence[Sequence[Any]]) -> None:
-        super().__init__(policy_of(pipeline), commands)
-        self._wrote = pipeline.wrote
+    def __init__(
+        self,
+        policy: CallPolicy,
+        commands: Sequence[Sequence[Any]],
+        wrote: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(policy, commands)
+        self._wrote = wrote
 
     def _writes(self) -> bool:
         return any(effects(args) & (WRITES | WATCHES) == WRITES for args in self._commands)
@@ -242,6 +232,10 @@ class _piped(reading):  # noqa: N801 - a context manager
                 reraise_handlers(error)
                 if getattr(error.__context__, "maybe_executed", False) and self._writes():
                     raise error.__context__ from None  # type: ignore[misc]
+            frames = walk_tb(error.__traceback__) if error and is_over_reply(error) else ()
+            if error and any(frame.f_code.co_name in _READERS for frame, _ in frames):
+                names = [args[0] for args in self._commands] or ["EXEC"]
+                raise_unusable(error, self._policy, few(list(dict.fromkeys(map(str, names))), ", "))
         except BaseException as behind:
             error = behind
             raise
@@ -261,13 +255,13 @@ class _KitPipeline:
     def execute(self: Any, *args: Any, **kwargs: Any) -> Steps[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        with allowed(self.connection_pool, ()), _piped(self, commands):
+        with allowed(self.connection_pool, ()), reading(policy_of(self), commands, self.wrote):
             return (yield partial(super().execute, *args, **kwargs))  # type: ignore[misc]
 
     @run_by_face
     def immediate_execute_command(self, *args: Any, **options: Any) -> Steps[Any]:
         """Execute a command that comes before MULTI."""
-        with _piped(self, (args,)):
+        with reading(policy_of(self), (args,), self.wrote):
             return (yield partial(super().immediate_execute_command, *args, **options))  # type: ignore[misc]
 
 
