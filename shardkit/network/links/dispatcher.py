@@ -41,6 +41,7 @@ from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, emit, handlers
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
+from shardkit.network.connections.policy import unreached
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
@@ -59,7 +60,7 @@ from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
     MOVING,
     Attempt,
-    failure,
+    details_of,
     may_repeat,
     only_reads,
     patience_with,
@@ -370,7 +371,7 @@ class Dispatcher:
                 attempt.loaded.clear()
             attempt.loaded.update(attempt.brought)
             if not attempt.refused:
-                replies = attempt.values()
+                replies = attempt.values(attempt.replies)
                 if len(replies) == len(attempt.positions):  # no transactions
                     for position, reply in zip(attempt.positions, replies, strict=True):
                         out[position] = reply
@@ -511,7 +512,8 @@ def _fail(
 ) -> None:
     for position, scope in pending.items():
         sent = position in uncertain
-        out[position] = failure(scope.shard, scope.address, batch[position], error, sent=sent)
+        details = details_of(batch[position])
+        out[position] = unreached(scope.shard, scope.address, error, "", sent=sent, **details)
     out.failed = True
 
 

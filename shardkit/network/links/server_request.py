@@ -433,9 +433,8 @@ class Attempt:
                 written=part.written,
             )
 
-    def values(self) -> Sequence[Reply]:
-        """Return the replies to the requests, of all that have come."""
-        replies = self.replies
+    def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
+        """Return the replies to the requests, given all replies to what was sent."""
         if len(self.endpoints) > 1:
             ends, start = self.ends, 0
             if len(replies) == 2 * len(ends):  # SELECT's, and another
@@ -510,8 +509,8 @@ class Attempt:
 
         If the replies are lost, that is each one's.
         """
-        requests, start = self.requests, 0
-        replies = self.values() if self.error is None else [self.error] * len(requests)
+        requests, start, lost = self.requests, 0, self.error
+        replies = self.values(self.replies) if lost is None else [lost] * len(requests)
         if len(replies) == len(requests):
             yield from zip(self.positions, requests, replies, strict=True)
             return
@@ -532,7 +531,7 @@ class Attempt:
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
         """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
         if_away = self.endpoints[0].policy.if_away
-        return failure(self.shard, self.address, request, error, sent, if_away)
+        return unreached(self.shard, self.address, error, if_away, sent=sent, **details_of(request))
 
     def refusal(
         self, request: Command | Transaction, error: Exception, ran: bool = False
@@ -542,7 +541,8 @@ class Attempt:
         ``ran`` if an earlier attempt may have been executed.
         """
         text, remedy = meaning(error) or (str(error), "")
-        details = _details(request, shard=str(self.shard), address=self.address, error=error)
+        details = details_of(request)
+        details |= {"shard": str(self.shard), "address": self.address, "error": error}
         where = f"{self.shard} ({self.address})"
         if not isinstance(error, ResponseError):
             # The server is up but cannot serve this client (it loads, or wants authentication).
@@ -560,18 +560,6 @@ class Attempt:
         partly = partly and getattr(error, "maybe_executed", True)  # SELECT's says no
         message = f"{where}: {request.name} was refused: {shortened(text)}"
         return CommandRefused(message, remedy, maybe_executed=ran or partly, **details)
-
-
-def failure(
-    shard: object,
-    address: str,
-    request: Command | Transaction,
-    error: Exception,
-    sent: bool,
-    if_away: str = "",
-) -> ShardFailure:
-    """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-    return unreached(shard, address, error, if_away, sent=sent, **_details(request))
 
 
 def _picked(values: Sequence[Any], slices: Sequence[slice]) -> list[Any]:
@@ -593,8 +581,9 @@ def _keys_of(request: Command | Transaction) -> str | bytes:
 _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)
 
 
-def _details(request: Command | Transaction, **more: Any) -> dict[str, Any]:
-    return {"command": request.name, "key": _keys_of(request), **more}
+def details_of(request: Command | Transaction) -> dict[str, Any]:
+    """Return what a failure says of its request."""
+    return {"command": request.name, "key": _keys_of(request)}
 
 
 def _with_text(command: Command) -> Sequence[Argument]:
