@@ -58,13 +58,6 @@ class DatabaseMovedError(ConnectionError):
     elsewhere = False  # whether the entries point elsewhere by now
 
 
-def moved_elsewhere() -> DatabaseMovedError:
-    """Return the error of a database for which the entries name another place by now."""
-    error = DatabaseMovedError("the shard has moved to another server")
-    error.elsewhere = True
-    return error
-
-
 @cache
 def _host() -> str:
     return re.sub(r"[^!-~]|[@/]", "-", platform.node()) or "localhost"
@@ -131,7 +124,9 @@ class ClientDatabase:
         waiting = WAITING + name.removeprefix("shardkit:").removeprefix("reading/")
         while True:
             if self.has_moved():
-                raise moved_elsewhere()
+                error = DatabaseMovedError("the shard has moved to another server")
+                error.elsewhere = True
+                raise error
             if time.monotonic() > end:
                 raise DatabaseMovedError(
                     "the database is closed because its shards move or have moved to another "

@@ -26,7 +26,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
@@ -36,19 +36,19 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import redis.asyncio as aioredis
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import extended_timeout, kept_to_deadline
+from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
+from shardkit.network.connections.effects import ALONE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.framing import CONFIRMED, PLAIN, refusals
+from shardkit.network.connections.framing import CONFIRMED, PLAIN
 from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
@@ -63,7 +63,7 @@ from shardkit.network.links.grouping import (
     place_short,
     target_of_short,
 )
-from shardkit.network.links.multiplexer import Part, Received, give_back, multiplexed
+from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
 from shardkit.network.links.resp import Chunk
 from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
@@ -75,7 +75,6 @@ from shardkit.operations.commands import (
     Key,
     Locate,
     Replies,
-    Reply,
     Shard,
     Subscribe,
     To,
@@ -156,14 +155,15 @@ class Link(Dispatcher):
         except (*ATTEMPT_ERRORS, ShardFailure):
             return None
         source = self._source_of(endpoint, node)
-        client = endpoint.access.client if node else source
+        client = endpoint.owner if node else source
         return (yield partial(self._subscriptions.get, client, source, node, connect=connect))
 
     def _server_of(self, to: To, key: Key) -> Steps[tuple[Endpoint, Any]]:
         """Return where the commands for a key go; of a cluster, also the node."""
         name = to if isinstance(to, str) else to.component
         component = yield partial(self.component, self._topology, name)
-        endpoint = self._endpoints(self._clients, component)[place(to, key, {name: component})[1]]
+        number = place(to, key, {name: component}).number
+        endpoint = self._endpoints(self._clients, component)[number]
         if endpoint.database is not None:
             return endpoint, None
         yield partial(self._initialize, endpoint.owner)
@@ -777,7 +777,7 @@ async def _exchange_alone(
         with within(attempt.deadline):
             connection = await pool.get_connection()
             attempt.sent = True
-            attempt.replies = await _carried(connection, chunks, raw, attempt.block)
+            attempt.replies = await carried(connection, chunks, raw, attempt.block)
             attempt.refused = True
     except Exception as error:  # whatever it is, only this server's requests fail
         attempt.error = error
@@ -787,28 +787,6 @@ async def _exchange_alone(
             await give_back(pool, connection, broken=not attempt.refused)
     _note_end(attempt, None)
     return attempt
-
-
-async def _carried(
-    connection: Any, chunks: Sequence[Chunk], raw: bool, block: float | None = None
-) -> list[Reply]:
-    """Send chunks over a connection; return the replies, in which errors are values."""
-    count = sum(replies for _, replies in chunks)
-    try:
-        for data, expected in chunks:
-            packed = PackedCommands.doing(WRITES | ALONE, (data,), expected)
-            await connection.send_packed_command(packed, check_health=False)
-    except ResponseError as error:  # to SELECT
-        return list(refusals(error, count))
-    connection.for_block = block is not None
-    replies: list[Reply] = []
-    with nullcontext() if block is None else extended_timeout(connection, block):
-        while len(replies) < count:
-            try:
-                replies.append(await connection.read_response(disable_decoding=raw))
-            except ResponseError as error:
-                replies.append(error)
-    return replies
 
 
 async def _await_replies(

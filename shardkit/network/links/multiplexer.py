@@ -32,16 +32,19 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import Context
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from hiredis import PushNotification
-from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
+from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, TimeoutError
 
 from shardkit.events import handlers
+from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.connection_state import closed_error
-from shardkit.network.connections.databases import ClientDatabase, moved_elsewhere
+from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
     CHANGES,
     CONFIRMED,
@@ -54,7 +57,7 @@ from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import INCOMPLETE, postpone_health_check
 from shardkit.network.connections.replies import READ_BYTES
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
-from shardkit.operations.commands import Replies
+from shardkit.operations.commands import Replies, Reply
 from shardkit.operations.deadlines import LONG_ENOUGH, Deadline
 from shardkit.operations.steps import arun_steps
 
@@ -82,6 +85,28 @@ async def give_back(source: Any, connection: Any, *, broken: bool) -> None:
     if broken:
         await connection.disconnect(nowait=True)
     source.release_nowait(connection)
+
+
+async def carried(
+    connection: Any, chunks: Sequence[tuple[bytes, int]], raw: bool, block: float | None = None
+) -> list[Reply]:
+    """Send chunks over a connection; return the replies, in which errors are values."""
+    count = sum(replies for _, replies in chunks)
+    try:
+        for data, expected in chunks:
+            packed = PackedCommands.doing(WRITES | ALONE, (data,), expected)
+            await connection.send_packed_command(packed, check_health=False)
+    except ResponseError as error:  # to SELECT
+        return list(refusals(error, count))
+    connection.for_block = block is not None
+    replies: list[Reply] = []
+    with nullcontext() if block is None else extended_timeout(connection, block):
+        while len(replies) < count:
+            try:
+                replies.append(await connection.read_response(disable_decoding=raw))
+            except ResponseError as error:
+                replies.append(error)
+    return replies
 
 
 class Received(Replies):
@@ -602,19 +627,26 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     async def _await_fence(self, database: ClientDatabase, waiting: list[QueuedRequest]) -> None:
         """Wait at a fence, over a connection for that; then queue in front what waits.
 
-        What is for a database that the entries have left fails unsent, and is sent elsewhere.
+        What is for a database that the entries have left is sent over that connection, in order.
         """
-        connection, broken = None, True
+        connection, broken, concerned = None, True, waiting
         try:
             connection = await self.source.acquire()
             connection.database = database
             await connection.enter()
+            while database.left and waiting:
+                if (request := waiting.pop(0)).future.done():
+                    continue
+                concerned = [request]
+                request.sent = request.replies.refused = True  # the latter perhaps
+                request.replies[:] = await carried(connection, request.chunks, request.raw)
+                if not request.future.done():
+                    request.future.set_result(request.replies)
+                concerned = waiting
             broken = False
-            if database.left:
-                raise moved_elsewhere()
         except Exception as error:  # whatever it is, only these requests fail
-            for request in waiting:
-                request.fail(error, sent=False)
+            for request in concerned:
+                request.fail(error, sent=request.sent)
         finally:
             del self._fenced[database]
             if connection is not None:
