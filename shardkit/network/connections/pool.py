@@ -311,6 +311,7 @@ class _Common:
         With ``database`` and ``policy`` they are those of its users.
         """
         shared = copy.copy(self)
+        vars(shared).pop("_shardkit_kept", None)  # see `kept_with`
         shared._origin = self.way
         shared.multiplexed = None
         shared.connection_kwargs = dict(self.connection_kwargs)

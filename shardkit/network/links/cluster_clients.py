@@ -62,7 +62,6 @@ from shardkit.network.links.user_clients import (
     raise_unusable,
     reading,
 )
-from shardkit.network.topology import Topology
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Shard, Transaction
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
@@ -90,13 +89,12 @@ def as_command(to: Any, key: Any, args: tuple[Any, ...]) -> Command:
     return Command(to, key, args, script, block=block)
 
 
-class _Route(Topology):
+class _Route:
     """Where a client's commands go: takes the place of a topology and of clients for its link."""
 
     def __init__(self, client: Any) -> None:
-        self._client = client
-        self._place = client.place
-        policy = client.policy
+        self._place, policy = client.place, client.policy
+        self.run = client.run
         endpoint = Endpoint(
             Shard(client.place.component.name),
             policy.address,
@@ -109,19 +107,12 @@ class _Route(Topology):
         found: Component = self._place.left() or self._place.component
         return found
 
-    async def acomponent(self, name: str) -> Component:
+    @run_by_face
+    def reread(self, name: str) -> Steps[Component]:
+        yield self._place.reread
         return self.component(name)
 
-    def fresh(self, name: str) -> Component:
-        return self.component(name)
-
-    def reread(self, name: str) -> Component:
-        self._place.reread()
-        return self.component(name)
-
-    async def areread(self, name: str) -> Component:
-        await self._place.reread()
-        return self.component(name)
+    fresh, areread = component, reread
 
     def endpoints(self, component: Component, raw: bool) -> Mapping[Any, Endpoint]:
         """Return where the commands for each shard go: to the client itself, if it has no other."""
@@ -184,6 +175,7 @@ class _OnLink:
 
     def send(self, batch: Batch, raw: bool = False) -> Any:
         """Send requests over the link; with ``raw``, replies are bytes."""
+        self._open()
         require_open(self)
         if self._route is None:
             self._links = [self.link_class(None, None, raw=each) for each in (False, True)]
@@ -261,11 +253,6 @@ class LinkedClusterClient(_OnLink, ClusterClient):
 
     link_class = BlockingLink
     run = staticmethod(partial(run_steps, errors=BaseException))
-
-    def send(self, batch: Batch, raw: bool = False) -> Any:
-        """Send requests over the link; with ``raw``, replies are bytes."""
-        self._open()
-        return super().send(batch, raw)
 
     def _open(self) -> None:
         if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
@@ -356,6 +343,18 @@ class _Pipeline:
             self.watched = None
         return value
 
+    def delete(self, *names: Any) -> Any:
+        """Delete keys of one slot."""
+        return self.execute_command("DEL", *names)
+
+    def unlink(self, *names: Any) -> Any:
+        """Delete keys of one slot in the background."""
+        return self.execute_command("UNLINK", *names)
+
+    def exists(self, *keys: Any) -> Any:
+        """Count which of some keys of one slot exist."""
+        return self.execute_command("EXISTS", *keys)
+
     @run_by_face
     def reset(self) -> Steps[None]:
         """Drop what was collected."""
@@ -373,11 +372,6 @@ class _Pipeline:
 
     def _owner(self, slot: int) -> str:
         return next((str(node.name) for node in nodes_of_slot(self.client, slot)), "")
-
-    def take(self) -> list[_Collected]:
-        """Return what was collected; the pipeline is empty."""
-        collected, self.collected = self.collected, []
-        return collected
 
     def batch(self, collected: Sequence[_Collected]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
@@ -398,8 +392,10 @@ class _Pipeline:
             if not keys and (flag in _SEVERAL_NODES or self.is_transaction):
                 what = "has no key" if self.is_transaction else "needs several nodes"
                 raise RedisClusterException(f"{args[0]} {what}: it cannot be in this pipeline")
-            if named is not None and not self._is_owner(keys, named):
-                return None
+            if named is not None:
+                owners = nodes_of_slot(self.client, slot_of(keys[0])) if keys else ()
+                if named not in [[owner] for owner in owners]:
+                    return None
             commands.append(as_command(name, keys[0] if keys else b"", args))
         if not self.is_transaction or not commands:
             return commands
@@ -419,10 +415,6 @@ class _Pipeline:
         for args, given in collected:
             super().execute_command(*args, **given)  # type: ignore[misc]
         return super().execute(*options)  # type: ignore[misc]
-
-    def _is_owner(self, keys: Sequence[Any], nodes: Any) -> bool:
-        owners = nodes_of_slot(self.client, slot_of(keys[0])) if keys else ()
-        return isinstance(nodes, list) and len(nodes) == 1 and nodes[0] in owners
 
     def values(
         self,
@@ -474,7 +466,7 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
-        collected = self.take()
+        collected, self.collected = self.collected, []
         try:
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
@@ -498,18 +490,6 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         self.start_watching()
         return self.follow(partial(super().watch, *names), ("WATCH", *names))
 
-    def delete(self, *names: Any) -> Any:
-        """Delete keys of one slot."""
-        return self.execute_command("DEL", *names)
-
-    def unlink(self, *names: Any) -> Any:
-        """Delete keys of one slot in the background."""
-        return self.execute_command("UNLINK", *names)
-
-    def exists(self, *keys: Any) -> Any:
-        """Count which of some keys of one slot exist."""
-        return self.execute_command("EXISTS", *keys)
-
 
 class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting pipeline of a cluster, over a link."""
@@ -519,7 +499,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
 
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
         """Execute what was collected."""
-        collected = self.take()
+        collected, self.collected = self.collected, []
         try:
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
@@ -540,10 +520,6 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         await self.client.initialize()  # redis-py would do it in a loop of its own
         self.start_watching()
         return await self.follow(partial(super().watch, *names), ("WATCH", *names))
-
-    async def unlink(self, *names: Any) -> Any:
-        """Delete keys of one slot in the background."""
-        return self.execute_command("UNLINK", *names)
 
 
 # redis-py's classes as users get them; see `Connector`.

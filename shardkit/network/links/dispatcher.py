@@ -15,7 +15,6 @@ sent again only if it was certainly not executed, only reads, or is marked idemp
 from __future__ import annotations
 
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +31,8 @@ from redis.exceptions import (
     InvalidResponse,
     MasterDownError,
     MaxConnectionsError,
+    RedisClusterException,
+    RedisError,
     TimeoutError,
     TryAgainError,
 )
@@ -40,6 +41,7 @@ from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, emit, handlers
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.endpoints import Endpoint
+from shardkit.network.connections.policy import unreached
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_replica,
@@ -58,7 +60,7 @@ from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
     MOVING,
     Attempt,
-    failure,
+    details_of,
     may_repeat,
     only_reads,
     patience_with,
@@ -76,6 +78,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.interruptions import tolerated
+from shardkit.operations.kept import kept_with
 from shardkit.recent import MOST
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
@@ -120,25 +123,19 @@ class Dispatcher:
     # Of the link.
     pause: Callable[[float], Any]
     component: Callable[..., Any]
-    _endpoints: Callable[..., Any]
+    _endpoints: Callable[..., Mapping[Any, Endpoint]]
+    _initialize: Callable[[Any], Any]
     _learn: Callable[[Any], Any]
     _exchange: Callable[[list[Attempt]], Any]
 
-    def __init__(self) -> None:
-        # By server: a pool, or a cluster's client and a node of it. A restarted one may lack them:
-        # then it answers NOSCRIPT.
-        self._loaded: weakref.WeakKeyDictionary[Any, dict[str, set[str]]] = (
-            weakref.WeakKeyDictionary()
-        )
-        # By a cluster's client, when it last asked for the nodes of slots that it does not know.
-        self._asked: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-
     def loaded(self, owner: Any, node: str = "") -> set[str]:
-        """Return the SHA-1s of the scripts that a server is known to have."""
-        try:
-            return self._loaded[owner][node]
-        except KeyError:
-            return self._loaded.setdefault(owner, {}).setdefault(node, set())
+        """Return the SHA-1s of the scripts that a server is known to have.
+
+        ``owner`` is a pool, or the client of a cluster with a ``node``. A restarted server may lack
+        them: then it answers NOSCRIPT.
+        """
+        scripts: set[str] = kept_with(owner, self).setdefault(node, set())
+        return scripts
 
     def dispatch(
         self, batch: Batch, topology: Topology, clients: Any, attempt: Attempt | None = None
@@ -176,7 +173,7 @@ class Dispatcher:
                     # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
                     attempts = yield from self._attempt(
-                        (topology, clients), batch, todo, redirected, joins, pending, out
+                        (topology, clients), batch, todo, redirected, joins, pending, uncertain, out
                     )
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
                     if not pending:  # nothing was sent: the whole batch can be refused
@@ -226,6 +223,7 @@ class Dispatcher:
         redirected: dict[int, tuple[str, int] | None],
         joins: bool,
         pending: dict[int, _OrderScope],
+        uncertain: set[int],
         out: Replies,
     ) -> Steps[list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts.
@@ -247,13 +245,18 @@ class Dispatcher:
             name: str, by_number: Mapping[int | None, list[int]], block: float | None = None
         ) -> Steps[None]:
             component = components[name]
-            endpoints = yield partial(self._endpoints, clients, component, list(by_number))
-            for endpoint, (number, positions) in zip(endpoints, by_number.items(), strict=True):
-                if type(endpoint) is not Endpoint:
-                    shard, error = Shard(name, number), endpoint.error or endpoint
+            endpoints = self._endpoints(clients, component)
+            for number, positions in by_number.items():
+                try:
+                    endpoint = endpoints[number]
+                    if endpoint.lane is None:
+                        yield partial(self._initialize, endpoint.owner)
+                except (ShardFailure, RedisError, RedisClusterException, OSError) as error:
+                    why, shard = getattr(error, "error", None) or error, Shard(name, number)
                     scope = _OrderScope(shard, component.entry_of(shard).address, None)
-                    _fail(batch, dict.fromkeys(positions, scope), error, set(), out)
-                elif endpoint.lane is None:
+                    _fail(batch, dict.fromkeys(positions, scope), why, uncertain, out)
+                    continue
+                if endpoint.lane is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
                         yield from self._learned(endpoint.owner)
                     delayed = () if block is not None else order.waiting(batch, positions)
@@ -263,7 +266,9 @@ class Dispatcher:
                         positions = [each for each in positions if each not in delayed]
                     more = common if block is None else {"block": block}
                     attempts.extend(
-                        self._attempts_on_nodes(batch, endpoint, positions, redirected, out, **more)
+                        self._attempts_on_nodes(
+                            batch, endpoint, positions, redirected, uncertain, out, **more
+                        )
                     )
                 elif block is None:
                     lanes[endpoint.lane].append((endpoint, positions))
@@ -302,6 +307,7 @@ class Dispatcher:
         endpoint: Endpoint,
         positions: Sequence[int],
         redirected: dict[int, tuple[str, int] | None],
+        uncertain: set[int],
         out: Replies,
         **common: Any,
     ) -> list[Attempt]:
@@ -326,8 +332,8 @@ class Dispatcher:
                 else:
                     node = owners[slot][0]
             except ATTEMPT_ERRORS as error:
-                unreached = failure(endpoint.shard, "cluster", batch[position], error, sent=False)
-                out[position], out.failed = unreached, True
+                scope = _OrderScope(endpoint.shard, "cluster", slot)
+                _fail(batch, {position: scope}, error, uncertain, out)
                 continue
             try:
                 by_node[node.name, where is not None][1].append(position)
@@ -336,7 +342,7 @@ class Dispatcher:
         attempts = []
         for (name, asking), (node, own) in by_node.items():
             loaded = self.loaded(client, name)
-            common |= {"node": node, "loaded": loaded, "asking": asking, "in_slots": True}
+            common |= {"node": node, "loaded": loaded, "asking": asking}
             attempts.append(Attempt.of_shard(endpoint, own, batch, **common))
         return attempts
 
@@ -345,10 +351,10 @@ class Dispatcher:
         known = slot_owners(endpoint.owner)
         if len(known) in (0, SLOTS) or all(slot_of(batch[n].key) in known for n in positions):
             return False
-        now = time.monotonic()
-        if now < self._asked.get(endpoint.owner, -inf) + _ASKED_EVERY:
+        kept, now = kept_with(endpoint.owner, self), time.monotonic()
+        if now < kept.get("asked", -inf) + _ASKED_EVERY:
             return False
-        self._asked[endpoint.owner] = now
+        kept["asked"] = now
         return True
 
     def _settle_all(
@@ -371,65 +377,24 @@ class Dispatcher:
                         out[position] = reply
                     return
         for part in attempt.by_shard():
-            if part.error is None:
-                self._settle(part, outcome, out)
-            else:
-                self._settle_failed(part, part.error, outcome, uncertain, out)
+            self._settle(part, outcome, uncertain, out)
 
-    def _settle_failed(
-        self,
-        attempt: Attempt,
-        error: Exception,
-        outcome: _Outcome,
-        uncertain: set[int],
-        out: Replies,
+    def _settle(
+        self, attempt: Attempt, outcome: _Outcome, uncertain: set[int], out: Replies
     ) -> None:
-        """Note what of one shard without replies is sent again; the rest fails."""
-        if isinstance(error, ClosedError):
-            raise error
-        is_sent = attempt.sent
-        # Of several, some may have been executed before or after this reply.
-        stalls = (
-            (not is_sent or len(attempt.positions) == 1)
-            and is_unready(error)
-            and outcome.waited <= patience_with(attempt.owner)
-        )
-        # Once, as the request itself may break the connection; and never after a timeout.
-        repeats = outcome.retry == 0 and not isinstance(error, TimeoutError)
-        pause = attempt.endpoints[0].policy.pause_before_retry(outcome.retry + 1, error)
-        # The connection itself has retried connecting.
-        unsent = isinstance(error, MaxConnectionsError) and pause is not None
-        moved = not is_sent and attempt.node is not None  # perhaps, to another node
-        of_replica = attempt.node is not None and is_replica(attempt.node)
-        for position, request in zip(attempt.positions, attempt.requests, strict=True):
-            repeatable = is_sent and may_repeat(request)
-            failing = partial(attempt.failure, request, error, is_sent)
-            if stalls:
-                outcome.stalled.add(position)
-                outcome.failures[position] = failing
-                continue
-            if of_replica and only_reads(request):
-                outcome.redirected[position] = None
-            elif not (
-                (repeats and (moved or repeatable)) or unsent or (repeatable and pause is not None)
-            ):
-                sent = is_sent or position in uncertain
-                out[position], out.failed = attempt.failure(request, error, sent), True
-                continue
-            outcome.pause = max(outcome.pause, pause or 0.0)
-            outcome.failures[position] = failing
-            if is_sent:
-                uncertain.add(position)
-        if stalls:
-            outcome.unready.add(attempt.shard.component)
-        elif attempt.node is not None:
-            outcome.stale[attempt.owner] = None
+        """Put the replies of one shard into ``out``, but of what must be sent again.
 
-    def _settle(self, attempt: Attempt, outcome: _Outcome, out: Replies) -> None:
-        """Put the replies of one shard into ``out``, but of what must be sent again."""
-        of_replica = attempt.node is not None and is_replica(attempt.node)
-        last = outcome.tries >= MAX_ATTEMPTS - 1
-        for position, request, reply in attempt.unpack(attempt.values(attempt.replies)):
+        If they are lost, so may be all of its requests.
+        """
+        lost, owner, node = attempt.error, attempt.owner, attempt.node
+        if isinstance(lost, ClosedError):
+            raise lost
+        is_sent = lost is not None and attempt.sent
+        of_replica = node is not None and is_replica(node)
+        is_patient = outcome.waited <= patience_with(owner)
+        policy = attempt.endpoints[0].policy
+        pause = None if lost is None else policy.pause_before_retry(outcome.retry + 1, lost)
+        for position, request, reply in attempt.unpack():
             if not isinstance(reply, Exception):
                 out[position] = reply
                 if isinstance(request, Transaction) and reply is not None:
@@ -437,31 +402,60 @@ class Dispatcher:
                         if isinstance(inner, Exception):
                             reply[n], out.failed = attempt.refusal(command, inner), True
                 continue
-            unblocked = attempt.block is not None and is_unblocked(reply)
+            ran = is_sent or position in uncertain
+            failing = partial(
+                attempt.refusal if lost is None else attempt.failure, request, reply, ran
+            )
+            # Of several, some may have been executed before or after a reply that was lost.
+            refused = is_unready(reply) and not (is_sent and len(attempt.positions) > 1)
+            refused = refused or (attempt.block is not None and is_unblocked(reply))
             # A split may have left the cluster, and refuses what its clients have not read of yet.
-            left = attempt.node is not None and is_closed(reply)
-            left = left and (outcome.retry == 0 or getattr(attempt.owner, "held", False))
-            refused = unblocked or left or is_unready(reply)
-            moving = attempt.node is not None and isinstance(reply, MOVING)
+            left = node is not None and is_closed(reply)
+            refused = refused or (left and (outcome.retry == 0 or getattr(owner, "held", False)))
+            moving = node is not None and isinstance(reply, MOVING)
             waits = refused or (moving and isinstance(reply, TryAgainError))
             lacks = is_script_missing(reply) and getattr(request, "script", None) is not None
-            if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
+            leaves = refused or isinstance(reply, _REPLICA_REFUSES)
+            if of_replica and (leaves or (lost and only_reads(request))):
                 outcome.redirected[position] = None
-            elif waits and outcome.waited <= patience_with(attempt.owner):
+            elif waits and is_patient:
                 if refused:
                     outcome.unready.add(attempt.shard.component)
                 outcome.stalled.add(position)
-            elif (moving or lacks) and not (waits or last):
+            elif (moving or lacks) and not (waits or outcome.tries >= MAX_ATTEMPTS - 1):
                 if lacks:
                     attempt.loaded.clear()
                 elif isinstance(reply, AskError):
                     outcome.redirected[position] = reply.node_addr
                 else:
-                    outcome.stale[attempt.owner] = None
-            else:
-                out[position], out.failed = attempt.refusal(request, reply), True
+                    outcome.stale[owner] = None
+            elif lost is None or not self._repeats(attempt, request, lost, outcome, pause):
+                out[position], out.failed = failing(), True
                 continue
-            outcome.failures[position] = partial(attempt.refusal, request, reply)
+            outcome.failures[position] = failing
+            if lost is not None and position not in outcome.stalled:
+                outcome.pause = max(outcome.pause, pause or 0.0)
+                if is_sent:
+                    uncertain.add(position)
+        if lost is not None and node is not None and outcome.stalled.isdisjoint(attempt.positions):
+            outcome.stale[owner] = None
+
+    def _repeats(
+        self,
+        attempt: Attempt,
+        request: Command | Transaction,
+        error: Exception,
+        outcome: _Outcome,
+        pause: float | None,
+    ) -> bool:
+        """Whether a request without a reply is sent again: not executed, or it may be repeated."""
+        moved = not attempt.sent and attempt.node is not None  # perhaps, to another node
+        repeatable = attempt.sent and may_repeat(request)
+        if pause is not None and (repeatable or isinstance(error, MaxConnectionsError)):
+            return True  # the connection itself has retried connecting
+        # Once, as the request itself may break the connection; and never after a timeout.
+        again = outcome.retry == 0 and not isinstance(error, TimeoutError)
+        return again and (moved or repeatable)
 
 
 class _OrderScope(NamedTuple):
@@ -518,7 +512,8 @@ def _fail(
 ) -> None:
     for position, scope in pending.items():
         sent = position in uncertain
-        out[position] = failure(scope.shard, scope.address, batch[position], error, sent=sent)
+        details = details_of(batch[position])
+        out[position] = unreached(scope.shard, scope.address, error, "", sent=sent, **details)
     out.failed = True
 
 

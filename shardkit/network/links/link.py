@@ -36,7 +36,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import redis.asyncio as aioredis
-from redis.exceptions import ConnectionError, RedisClusterException, RedisError
+from redis.exceptions import ConnectionError
 
 from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
@@ -53,7 +53,6 @@ from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
     pool_of_node,
-    slot_owners,
 )
 from shardkit.network.links.dispatcher import Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
@@ -66,7 +65,7 @@ from shardkit.network.links.grouping import (
 )
 from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
 from shardkit.network.links.resp import Chunk
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short, tell_short
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, Attempt, pack_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscriptions, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -83,7 +82,6 @@ from shardkit.operations.commands import (
 from shardkit.operations.deadlines import current, earliest, extend, within
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
-from shardkit.routing.placement import slots_of
 
 
 class Link(Dispatcher):
@@ -98,7 +96,6 @@ class Link(Dispatcher):
     sleep: Callable[[float], Any]
     subscriptions_of: Callable[[], Any]
     send: Callable[..., Any]
-    _client: Callable[..., Any]
     _source_of: Callable[..., Any]
 
     def __init__(self, topology: Any, clients: Any, *, raw: bool = True, reads: Any = None) -> None:
@@ -106,7 +103,6 @@ class Link(Dispatcher):
         self._reads = reads
         self._topology: Topology = topology
         self._clients: Clients = clients
-        super().__init__()
         self._subscriptions = self.subscriptions_of()
 
     def pause(self, seconds: float) -> Any:
@@ -155,19 +151,23 @@ class Link(Dispatcher):
     @run_by_face
     def _subscription(self, to: To, key: Key, connect: bool) -> Steps[Any]:
         try:
-            client, node = yield from self._holder_of(to, key)
+            endpoint, node = yield from self._server_of(to, key)
         except (*ATTEMPT_ERRORS, ShardFailure):
             return None
-        source = self._source_of(client, node)
+        source = self._source_of(endpoint, node)
+        client = endpoint.owner if node else source
         return (yield partial(self._subscriptions.get, client, source, node, connect=connect))
 
-    def _holder_of(self, to: To, key: Key) -> Steps[tuple[Any, Any]]:
+    def _server_of(self, to: To, key: Key) -> Steps[tuple[Endpoint, Any]]:
+        """Return where the commands for a key go; of a cluster, also the node."""
         name = to if isinstance(to, str) else to.component
         component = yield partial(self.component, self._topology, name)
         number = place(to, key, {name: component}).number
-        client = yield partial(self._client, component, number)
-        is_cluster = hasattr(client, "nodes_manager")
-        return client, client.get_node_from_key(key) if is_cluster else None
+        endpoint = self._endpoints(self._clients, component)[number]
+        if endpoint.database is not None:
+            return endpoint, None
+        yield partial(self._initialize, endpoint.owner)
+        return endpoint, endpoint.owner.get_node_from_key(key)
 
     def _short(
         self, batch: Batch, component_of: Callable[[str], Any], endpoints_of: Callable[..., Any]
@@ -202,22 +202,6 @@ class Link(Dispatcher):
         return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
 
 
-def endpoints_or_failures(
-    endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
-) -> list[Endpoint | ShardFailure]:
-    """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
-    try:
-        return list(map(endpoints.__getitem__, numbers))
-    except ShardFailure:
-        found: list[Endpoint | ShardFailure] = []
-    for number in numbers:
-        try:
-            found.append(endpoints[number])
-        except ShardFailure as failure:
-            found.append(failure)
-    return found
-
-
 def limited(seconds: float) -> float:
     """Return the seconds to wait, but not beyond the caller's deadline."""
     deadline = current.get()
@@ -237,6 +221,7 @@ class BlockingLink(Link):
     subscriptions_of = Subscriptions
     sleep = staticmethod(sleep)
     in_thread: Any = staticmethod(call)
+    _learn = staticmethod(learn_slots)
 
     def send(
         self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
@@ -266,13 +251,11 @@ class BlockingLink(Link):
         """Return a component, read ``again`` if that is wanted."""
         return topology.reread(name) if again else topology.component(name)
 
-    def _endpoints(
-        self, clients: Clients, component: Component, numbers: Sequence[int | None]
-    ) -> list[Endpoint | ShardFailure]:
-        return endpoints_or_failures(clients.endpoints(component, self._raw), numbers)
+    def _endpoints(self, clients: Clients, component: Component) -> Mapping[Any, Endpoint]:
+        return clients.endpoints(component, self._raw)
 
-    def _learn(self, client: Any) -> None:
-        learn_slots(client)
+    def _initialize(self, client: Any) -> None:
+        """Do nothing: a blocking cluster's client was initialized when it was made."""
 
     def _exchange(self, attempts: list[Attempt]) -> list[Attempt]:
         return exchange_all(attempts, self._raw)
@@ -288,52 +271,43 @@ class BlockingLink(Link):
         if short is None:
             return None
         (endpoint, node, data, does), raw = short, self._raw
-        pool = endpoint.pool if node is None else self._source_of(endpoint.owner, node)
+        pool = endpoint.pool if node is None else self._source_of(endpoint, node)
         deadline = earliest(pool.policy.deadline)
-        told = tell_short(pool.policy, batch) if handlers else None
+        told = Attempt.of_all(batch, endpoint).tell() if handlers else []
         error: Any = None
         replies: list[Any] = []
         try:
             replies, refused = pool.exchange(data, raw, deadline, len(batch), does)
             if not refused:
-                if told is not None:
-                    settled(told, None)
+                for event in told:
+                    settled(event, None)
                 return Replies(replies)
         except ATTEMPT_ERRORS as failure:
             reraise_handlers(failure)
             error = failure
         attempt = Attempt.of_all(batch, endpoint, node)
         attempt.error, attempt.sent = error, error is None or error.maybe_executed
-        attempt.replies, attempt.refused = replies, error is None
-        if told is not None:
-            attempt.settle(told)
+        attempt.replies, attempt.refused, attempt.told = replies, error is None, told
+        attempt.tell_end()
         return attempt
 
     def server_of(self, to: To, key: Key) -> Hashable:
         """Return what is the same for the keys on a server; for each key if it is not known."""
-        name = to if isinstance(to, str) else to.component
         try:
-            component = self._topology.component(name)
-            number = place(to, key, {name: component}).number
-            endpoint = self._clients.endpoints(component, self._raw)[number]
-            if endpoint.lane is not None:
-                return endpoint.lane
-            client, [slot] = endpoint.access.client, slots_of([key])
-            return client, slot_owners(client)[slot][0].name
-        except (*ATTEMPT_ERRORS, ShardKitError, AttributeError, LookupError):
-            return name, key
+            endpoint, node = run_steps(self._server_of(to, key))
+        except (*ATTEMPT_ERRORS, ShardKitError):
+            return to, key
+        return endpoint.lane if node is None else (endpoint.owner, node.name)
 
-    def _client(self, component: Component, number: int | None) -> Any:
-        return self._clients.get(component, number, self._raw)
-
-    def _source_of(self, client: Any, node: Any) -> Any:
-        holder = client if node is None else client.get_redis_connection(node)
-        return holder.connection_pool
+    def _source_of(self, endpoint: Endpoint, node: Any) -> Any:
+        if node is None:
+            return endpoint.pool
+        return endpoint.owner.get_redis_connection(node).connection_pool
 
     def pool_of(self, to: To, key: Key) -> Any:
         """Return the pool of the server on which a key lives; None on a cluster."""
-        client, node = run_steps(self._holder_of(to, key))
-        return client.connection_pool if node is None else None
+        endpoint, node = run_steps(self._server_of(to, key))
+        return endpoint.pool if node is None else None
 
     def version_of(self, component: str) -> object:
         """Return what is the same object until the entries of a component change."""
@@ -353,7 +327,7 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
         for exchange in connected:
             exchange.begin()
         if len(connected) < len(exchanges):
-            _connect_all([each for each in exchanges if each.must_connect])
+            _connect_all([exchange for exchange in exchanges if exchange.helped])
         _read_all([exchange for exchange in exchanges if exchange.due])
         complete = True
     finally:
@@ -472,20 +446,19 @@ class Exchange:
     def __init__(self, attempt: Attempt, raw: bool) -> None:
         endpoint = attempt.endpoints[0]
         self.pool: Any
+        self._databases: Sequence[Any] = attempt.databases
         if attempt.node is not None:
-            client = endpoint.access.client
-            self.pool = client.get_redis_connection(attempt.node).connection_pool
-            self._databases: Sequence[Any] = [self.pool.database]
+            self.pool = endpoint.owner.get_redis_connection(attempt.node).connection_pool
+            self._databases = [self.pool.database]
         else:
             self.pool = endpoint.pool if len(attempt.endpoints) == 1 else endpoint.access.way
-            self._databases = attempt.databases
         self.raw = raw
         self.attempt = attempt
         self._chunks = attempt.chunks()
         self.block = attempt.block
         self.apart: list[Attempt] = []  # what is sent next instead, as a database cannot be used
         self.connection: Any = None
-        self.helped = self.must_connect = self.timeout_changed = self._refused = False
+        self.helped = self.timeout_changed = self._refused = False
         self.until = inf  # when the next replies are late, in monotonic seconds
         self.form = PLAIN  # how the requests reach a single database
         self.due = 0  # replies to what has been written, and will be
@@ -503,12 +476,12 @@ class Exchange:
             return False
         connection = self.connection
         ready = (
-            getattr(connection, "is_connected", True)
+            connection.is_connected
             and not health_check_is_due(connection, time.monotonic())
             and connection.opened.issuperset(self._databases)
             and self._frame()
         )
-        self.must_connect = self.helped = not ready
+        self.helped = not ready
         return ready
 
     def connect(self) -> None:
@@ -519,13 +492,21 @@ class Exchange:
             self._fail(error)
 
     def _connect(self) -> None:
+        """Connect, and open the databases that were not."""
         connection, self.connection = self.connection, None
         if health_check_is_due(connection, time.monotonic()):
             connection.check_health()  # closes it if it is dead
-        if not getattr(connection, "is_connected", True):
+        if not connection.is_connected:
             self.pool.connect(connection)
         self.connection = connection
-        self._open()
+        if new := [each for each in self._databases if each not in connection.opened]:
+            alone = len(self._databases) == 1
+            errors = connection.open(new, waits=alone)
+            for error in errors.values() if alone else ():
+                raise error
+            if not connection.opened.issuperset(new):
+                self._chunks = []
+                self.apart = self.attempt.apart(connection.opened)
         if not self._frame():
             self.attempt.confirms = False
             refusal = run_steps(connection.select(self._databases[0]))
@@ -549,22 +530,6 @@ class Exchange:
                 self._write()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
-
-    def _open(self) -> None:
-        """Open the databases that were not."""
-        connection, databases = self.connection, self._databases
-        opened = connection.opened
-        if opened.issuperset(databases):
-            return
-        new = [database for database in databases if database not in opened]
-        alone = len(databases) == 1
-        errors = connection.open(new, waits=alone)
-        if alone:
-            for error in errors.values():
-                raise error
-        if not connection.opened.issuperset(databases):
-            self._chunks = []
-            self.apart = self.attempt.apart(connection.opened)
 
     def _frame(self) -> bool:
         """Have the requests reach opened databases; return False if SELECT must be confirmed."""
@@ -669,10 +634,9 @@ class Exchange:
         self.pool.release(self.connection)
 
     def _set_timeout(self, seconds: float | None) -> None:
-        if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
-            with tolerated(OSError):  # it is closed; its next use fails
-                self.connection.set_timeout(seconds)
-            self.timeout_changed = True
+        with tolerated(OSError):  # it is closed; its next use fails
+            self.connection.set_timeout(seconds)
+        self.timeout_changed = True
 
 
 # ---- awaiting
@@ -711,18 +675,18 @@ class AwaitingLink(Link):
                 connection = access.way.multiplexed or multiplexed(access.way)
         if connection is None:
             return await arun_steps(self.dispatch(batch, topology, clients))
-        told = tell_short(endpoint.policy, batch) if handlers else None
+        told = Attempt.of_all(batch, endpoint).tell() if handlers else []
         deadline = earliest(access.policy.deadline)
         chunks, raw = ((data, len(batch)),), self._raw
         received = await connection.submit(chunks, (database,), raw, deadline, does)
         if not received.refused:
-            if told is not None:
-                settled(told, None, written=received.written)
+            for event in told:
+                settled(event, None, written=received.written)
             return received
         attempt = Attempt.of_all(batch, endpoint, node)
         _receive(attempt, received)
-        if told is not None:
-            attempt.settle(told)
+        attempt.told = told
+        attempt.tell_end()
         return await arun_steps(self.dispatch(batch, topology, clients, attempt))
 
     async def component(self, topology: Topology, name: str, again: bool = False) -> Component:
@@ -737,31 +701,22 @@ class AwaitingLink(Link):
         async with kept_to_deadline():
             await learn_slots(client)
 
-    async def _client(self, component: Component, number: int | None) -> Any:
-        client = self._clients.aget(component, number, self._raw)
-        await _initialized(client)
-        return client
+    def _source_of(self, endpoint: Endpoint, node: Any) -> Any:
+        return endpoint.pool if node is None else pool_of_node(node)
 
-    def _source_of(self, client: Any, node: Any) -> Any:
-        return client.connection_pool if node is None else pool_of_node(node)
+    def _endpoints(self, clients: Clients, component: Component) -> Mapping[Any, Endpoint]:
+        return clients.aendpoints(component, self._raw)
 
-    async def _endpoints(
-        self, clients: Clients, component: Component, numbers: Sequence[int | None]
-    ) -> list[Endpoint | ShardFailure]:
-        endpoints = clients.aendpoints(component, self._raw)
-        found = endpoints_or_failures(endpoints, numbers)
-        for n, endpoint in enumerate(found):
-            if isinstance(endpoint, Endpoint) and endpoint.lane is None:
-                try:
-                    await _initialized(endpoint.access.client)
-                except (RedisError, RedisClusterException, OSError) as error:
-                    found[n] = ShardFailure("", error=error)
-        return found
+    async def _initialize(self, client: Any) -> None:
+        if isinstance(client, aioredis.RedisCluster):
+            async with kept_to_deadline():
+                await client.initialize()
 
     async def _exchange(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Send attempts and wait for their ends; see `exchange_all`."""
         packed: list[tuple[Attempt, Sequence[Chunk]]] = []  # all, before anything is sent
         for attempt in attempts:
+            attempt.confirms = False  # what sends it sees to that
             chunks: Sequence[Chunk] = attempt.chunks()
             confirmed = CONFIRMED in attempt.forms  # its place is among the others
             packed += [each[:2] for each in _split(attempt)] if confirmed else [(attempt, chunks)]
@@ -786,26 +741,21 @@ class AwaitingLink(Link):
                     chunks, databases, self._raw, deadline, attempt.does, split
                 )
                 in_flight.append((attempt, future))
-        if not alone:
-            return await _await_replies(in_flight)
-        if len(alone) == 1 and not in_flight:
-            return [await alone[0]]
-        together, others = await asyncio.gather(_await_replies(in_flight), asyncio.gather(*alone))
-        return together + others
+        if alone:
+            tried, done = await asyncio.gather(_await_replies(in_flight), asyncio.gather(*alone))
+        else:
+            tried, done = await _await_replies(in_flight), []
+        again: list[Attempt] = []
+        for attempt in tried:
+            ended, refused = attempt.outcomes()
+            done += ended
+            again += refused
+        return done + await self._exchange(again) if again else done
 
 
-def _split(attempt: Attempt, received: Received | None = None) -> list[Part]:
-    """Return what must be sent to databases alone; given replies, behind a confirmed SELECT."""
-    if received is None:
-        attempt.ended_parts, again = [], list(map(attempt.part, range(len(attempt.endpoints))))
-    else:
-        _receive(attempt, received)
-        attempt.ended_parts, again = attempt.outcomes()
-    parts: list[Part] = []
-    for part in again:
-        part.confirms = False
-        parts.append((part, part.chunks(), part.databases[0], part.does))
-    return parts
+def _split(attempt: Attempt) -> list[Part]:
+    """Return the commands for each of several databases."""
+    return [(part, part.chunks(), part.databases[0], part.does) for part in attempt.parts]
 
 
 def _receive(attempt: Attempt, received: Received) -> None:
@@ -817,12 +767,6 @@ def _receive(attempt: Attempt, received: Received) -> None:
 
 def _note_end(attempt: Attempt, future: object) -> None:
     attempt.ended = time.perf_counter()
-
-
-async def _initialized(client: Any) -> None:
-    if isinstance(client, aioredis.RedisCluster):
-        async with kept_to_deadline():
-            await client.initialize()
 
 
 async def _exchange_alone(
@@ -858,11 +802,9 @@ async def _await_replies(
             timed = len(in_flight)
             received = await future
             in_flight += received.parts
-            if attempt.ended_parts is None:
+            if not received.parts:
                 _receive(attempt, received)
-                ended += attempt.outcomes()[0]
-            else:
-                ended += attempt.ended_parts
+                ended.append(attempt)
     except BaseException:
         for _, future in in_flight:
             if not future.cancel() and not future.cancelled():

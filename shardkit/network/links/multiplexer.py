@@ -115,10 +115,9 @@ class Received(Replies):
     Those to a request for several databases include SELECT's.
     """
 
-    # Of databases whose commands are sent by themselves: what their sender knows each by, and its
-    # future.
+    # In place of replies, of databases whose commands are sent by themselves: what their sender
+    # knows each by, and its future.
     parts: Sequence[tuple[Any, asyncio.Future[Received]]] = ()
-
     refused = False  # whether an error is among them, inside one, or in their place
     lost: ConnectionLost | None = None  # the error in their place
     written = 0.0  # when the request was written, by `time.perf_counter`, if there are handlers
@@ -137,12 +136,14 @@ class QueuedRequest:
     behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
     unselected = False  # whether its SELECT was not executed
     confirms = False  # whether SELECT must be confirmed before it is written
-    is_copy = False  # of a request that is in flight on another lane
+    # Whether it reads once more what is in flight on another lane, for the same future: the replies
+    # that come first count.
+    is_copy = False
     deadline: Deadline | None = None
     # Of a request for several databases, whose data has SELECT in front of each; and what returns
-    # the commands for each alone: given replies, of those where they say that SELECT was refused.
+    # the commands for each alone.
     databases: Sequence[ClientDatabase] | None = None
-    split: Callable[[Received | None], list[Part]]
+    split: Callable[[], list[Part]]
 
     def __init__(
         self,
@@ -160,39 +161,13 @@ class QueuedRequest:
         self.replies = Received()
 
     @property
-    def targets(self) -> Sequence[ClientDatabase | None]:
-        """The databases that it is for."""
-        return self.databases or (self.database,)
-
-    @property
     def unwritten(self) -> int:
         """How many replies there will be to what was not written."""
         return sum([count for _, count in self.chunks[self.written :]])
 
-    def copy(self, loop: asyncio.AbstractEventLoop) -> QueuedRequest:
-        """Return a copy that reads once more; its replies count if they come first."""
-        future, second = self.future, loop.create_future()
-
-        def take(second: asyncio.Future[Received]) -> None:
-            if not (second.cancelled() or future.done() or second.result().lost):
-                future.set_result(second.result())
-
-        second.add_done_callback(take)
-        future.add_done_callback(lambda _: second.cancel())
-        copied = QueuedRequest(self.chunks, second, self.database, self.raw, self.does)
-        copied.is_copy = True
-        return copied
-
-    def rewind(self) -> None:
-        """Be as if it was not sent: SELECT was refused, and nothing was executed."""
-        self.sent, self.written, self.confirms = False, 0, True
-        self.form, self.behind = PLAIN, None  # what is behind this still asks for `unselected`
-        self.replies.clear()
-        self.replies.refused = False
-
     def fail(self, error: Exception, sent: bool) -> None:
         """End without all replies; ``sent`` if the server may have received the request."""
-        if not self.future.done():
+        if not (self.is_copy or self.future.done()):
             self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
             self.future.set_result(self.replies)
 
@@ -283,15 +258,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._incomplete = 0  # bytes of the reply that has begun to come
         self._string: _LargeString | None = None  # that reply
 
-    def _parts_of(
-        self, request: QueuedRequest, replies: Received | None = None
-    ) -> list[QueuedRequest]:
-        """Return a request for each database that one for several is split into, which it ends.
+    def _split(self, request: QueuedRequest, queued: deque[QueuedRequest]) -> int:
+        """Put a request for each database in the place of one for several, which ends.
 
-        They keep its place: what was called later must not overtake one of them.
+        What was called later must not overtake one of them. Return how many replies more there
+        will be.
         """
         parts, futures = [], []
-        for attempt, chunks, database, does in request.split(replies):
+        for attempt, chunks, database, does in request.split():
             future = self._loop.create_future()
             part = QueuedRequest(chunks, future, database, request.raw, does)
             if request.deadline is not None:
@@ -300,11 +274,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             parts.append(part)
         request.replies.parts = futures
         request.future.set_result(request.replies)
-        return parts
-
-    def _split(self, request: QueuedRequest, queued: deque[QueuedRequest]) -> int:
-        """Put the parts of a request in its place; return how many replies more there will be."""
-        parts = self._parts_of(request)
         queued.extendleft(reversed(parts))
         return sum(part.unwritten for part in parts) - request.unwritten
 
@@ -426,15 +395,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _read_again(self) -> None:
         """Send reads that wait behind a very large reply over another lane, too."""
-        reads: list[QueuedRequest] = []
-        for request, *_ in islice(self._in_flight, 1, 1 + MOST_READ_AGAIN):
-            if request.does & CHANGES or len(request.chunks) > 1 or request.is_copy:
+        copies: list[QueuedRequest] = []
+        for read, *_ in islice(self._in_flight, 1, 1 + MOST_READ_AGAIN):
+            if read.does & CHANGES or len(read.chunks) > 1 or read.is_copy:
                 break  # what follows a write might read too early
-            if request.database is not None and not request.future.done():
-                reads.append(request)
-        lane = (self._first or self)._new_lane(is_taken=True) if reads else None
+            if read.database is not None and not read.future.done():
+                copy = QueuedRequest(read.chunks, read.future, read.database, read.raw, read.does)
+                copy.is_copy = True
+                copies.append(copy)
+        lane = (self._first or self)._new_lane(is_taken=True) if copies else None
         if lane is not None:
-            copies = [request.copy(self._loop) for request in reads]
             lane._queued.extend(copies)
             lane._waiting += sum(request.unwritten for request in copies)
             lane._write_soon()
@@ -578,24 +548,25 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 break  # `_pause` gets another, or logs in again
             packed, count = request.chunks[request.written]
             unframed = count
-            if fenced and not request.sent and not fenced.keys().isdisjoint(request.targets):
-                queued.popleft()
-                if request.databases is not None:
+            if request.sent:
+                pass  # the rest of it
+            elif request.databases is not None:
+                if not connection.opened.issuperset(request.databases):
+                    if fenced.keys().isdisjoint(request.databases):
+                        break  # `_pause` opens them
+                    queued.popleft()
                     waiting += self._split(request, queued)
                     continue
+                entered = None
+                connection.be_in_any()
+            elif fenced and request.database in fenced:
+                queued.popleft()
                 waiting -= request.unwritten
-                if isinstance(queue := fenced[request.database], Exception):  # type: ignore[index]
+                if isinstance(queue := fenced[request.database], Exception):
                     request.fail(queue, sent=False)
                 else:
                     queue.append(request)
                 continue
-            if request.databases is not None:
-                if not (request.sent or connection.opened.issuperset(request.databases)):
-                    break  # `_pause` opens them
-                entered = None
-                connection.be_in_any()
-            elif request.sent:
-                pass  # the rest of it
             elif request.database is not entered or self._selecting is not None:
                 if request.database not in connection.opened:
                     break
@@ -645,22 +616,18 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Queue a request that was not executed behind a confirmed SELECT, in front of others."""
         if request.future.done():
             return
-        request.rewind()
+        request.sent, request.written, request.confirms = False, 0, True
+        request.form, request.behind = PLAIN, None  # what is behind it asks for `unselected`
+        request.replies.clear()
+        request.replies.refused = False
         before = takewhile(lambda each: each.sent or each.confirms, self._queued)
         self._queued.insert(sum(1 for _ in before), request)
         self._waiting += request.unwritten
 
-    def _wait_at_fence(self, database: ClientDatabase) -> None:
-        """Have the requests for a database wait apart until that is open again."""
-        waiting = self._fenced[database] = []
-        task = self._loop.create_task(self._await_fence(database, waiting), context=Context())
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
-
     async def _await_fence(self, database: ClientDatabase, waiting: list[QueuedRequest]) -> None:
         """Wait at a fence, over a connection for that; then queue in front what waits.
 
-        What is for a database that the entries have left is sent over that connection.
+        What is for a database that the entries have left is sent over that connection, in order.
         """
         connection, broken, concerned = None, True, waiting
         try:
@@ -710,7 +677,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """
         wanted: set[Any] = set()
         for request in self._queued:
-            wanted.update(request.targets)
+            wanted.update(request.databases or (request.database,))
         wanted.difference_update(connection.opened, self._fenced)
         errors: dict[ClientDatabase, Exception] = {}
         try:
@@ -742,7 +709,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return
         self._fenced |= errors
         for database in wanted.difference(connection.opened, errors):
-            self._wait_at_fence(database)
+            waiting = self._fenced[database] = []
+            task = self._loop.create_task(self._await_fence(database, waiting), context=Context())
+            self._others.add(task)
+            task.add_done_callback(self._others.discard)
         self._attach(connection)
         self._write()
         for database in errors:
@@ -869,13 +839,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Give a request its replies: all have come."""
         if request.form or request.behind is not None:
             self._end_framed(request)
-        elif request.future.done():
-            pass
-        elif request.databases is None or not request.replies.refused:
+        elif not request.future.done():
             request.future.set_result(request.replies)
-        else:
-            for part in self._parts_of(request, request.replies):
-                self._send_again(part)
 
     def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""
@@ -947,15 +912,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
 def multiplexed(pool: Any) -> MultiplexedConnection | None:
     """Return the connection of all tasks for the way of a pool; None if they cannot share one."""
-    connection: MultiplexedConnection | None = pool.multiplexed
-    if connection is None:
-        way = pool.way
-        connection = way.multiplexed
-        if connection is None:
-            if not way.connection_class.direct:
-                return None
-            connection = MultiplexedConnection(way, way.policy)
-        way.multiplexed = pool.multiplexed = connection
+    way = pool.way
+    if way.multiplexed is None and way.connection_class.direct:
+        way.multiplexed = MultiplexedConnection(way, way.policy)
+    connection: MultiplexedConnection | None = way.multiplexed
+    pool.multiplexed = connection
     return connection
 
 

@@ -69,7 +69,7 @@ from shardkit.network.connections.framing import (
     refusals,
     unframed,
 )
-from shardkit.network.connections.policy import CallPolicy, unreached
+from shardkit.network.connections.policy import unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
 from shardkit.network.links.resp import (
@@ -104,8 +104,7 @@ LONGEST_PAUSE = 0.5
 _ASKING = pack_command(("ASKING",))
 # They change nothing either, but a replica answers differently.
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
-# Commands for a database, on average, from which joining them takes less time than it saves. SETs
-# are always joined, as MSET is atomic.
+# Commands for a database, on average, from which joining them takes less time than it saves.
 _LEAST_JOINED = 1.5
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 _DATABASE = attrgetter("database")
@@ -143,9 +142,8 @@ class Attempt:
     rows: Sequence[Arguments] | None = None  # name and arguments of each command of the batch
     uniform: UniformCommands | None = None  # the requests by column
     joins: bool = False  # whether uniform neighbours become one command (see `resp`)
-    in_slots: bool = False  # whether joined commands need keys of one slot
-    node: Any = None  # of a cluster
-    brought: set[str] = field(default_factory=set, init=False)  # SHA-1s of scripts sent as text
+    node: Any = None  # of a cluster, where joined commands need keys of one slot
+    brought: dict[str, str] = field(default_factory=dict, init=False)  # scripts sent as text
     # After packing: how to split joined replies, by database; of several databases, the replies up
     # to each one's end, and the forms, see `framing`; of a single one, the commands' effects.
     runs: list[list[JoinedRun]] = field(default_factory=list, init=False)
@@ -161,8 +159,6 @@ class Attempt:
     told: list[CommandsSent] = field(default_factory=list, init=False)  # for each shard
     # Whether it is sent behind a confirmed SELECT, or must be.
     confirms: bool = field(default=False, init=False)
-    # What has ended, if its parts are sent by themselves.
-    ended_parts: list[Attempt] | None = field(default=None, init=False)
     # By `time.perf_counter`, if there are event handlers: when the replies had come, and when it
     # was written to a shared connection.
     ended: float = field(default=0.0, init=False)
@@ -178,8 +174,7 @@ class Attempt:
     @classmethod
     def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
         """Return the attempt for a whole batch."""
-        in_slots = node is not None
-        return cls.of_shard(endpoint, range(len(batch)), batch, node=node, in_slots=in_slots)
+        return cls.of_shard(endpoint, range(len(batch)), batch, node=node)
 
     @property
     def shard(self) -> Shard:
@@ -245,10 +240,9 @@ class Attempt:
 
     def _joined(self, uniform: UniformCommands) -> tuple[str, int]:
         """Return the command that uniform requests become; see `UniformCommands.joined`."""
-        few = self.starts[-1] < _LEAST_JOINED * len(self.endpoints) and uniform.name != "SET"
-        if not self.joins or few:
+        if not self.joins or self.starts[-1] < _LEAST_JOINED * len(self.endpoints):
             return "", 0
-        if self.in_slots and len(set(slots_of(uniform.columns[0]))) > 1:
+        if self.node and len(set(slots_of(uniform.columns[0]))) > 1:
             return "", 0
         return uniform.joined()
 
@@ -275,7 +269,7 @@ class Attempt:
         chunks_of_all: list[Chunk] = []
         for n, select in enumerate(selects):
             part = self.part(n)
-            part.brought = set(self.brought)
+            part.brought = dict(self.brought)
             chunks = part.chunks()
             (first, replies), *others = chunks
             count = sum(chunk.replies for chunk in chunks)
@@ -337,14 +331,12 @@ class Attempt:
     @property
     def first_refusal(self) -> Exception | None:
         """The first error among its replies, unless the command is sent again."""
-        if not self.refused:
-            return None
-        replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
-        errors = (one for one in replies if isinstance(one, Exception))
-        return next(
-            (one for one in errors if not is_script_missing(one) and not isinstance(one, MOVING)),
-            None,
-        )
+        for each in self.replies if self.refused else ():
+            for reply in each if type(each) is list else (each,):
+                sent_again = isinstance(reply, MOVING) or is_script_missing(reply)
+                if isinstance(reply, Exception) and not sent_again:
+                    return reply
+        return None
 
     @property
     def parts(self) -> list[Attempt]:
@@ -431,19 +423,15 @@ class Attempt:
         for event in self.told:
             event.group = self.told
         for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
-            part.settle(told)
-
-    def settle(self, told: CommandsSent) -> None:
-        """Emit the event of its end, given that of its beginning."""
-        settled(
-            told,
-            self.error,
-            maybe_executed=self.sent,
-            refused=self.refused,
-            refusal=self.first_refusal,
-            ended=self.ended,
-            written=self.written,
-        )
+            settled(
+                told,
+                part.error,
+                maybe_executed=part.sent,
+                refused=part.refused,
+                refusal=part.first_refusal,
+                ended=part.ended,
+                written=part.written,
+            )
 
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
@@ -487,13 +475,8 @@ class Attempt:
 
     def tell_loaded(self) -> None:
         """Emit events for the scripts that the server was given."""
-        for sha in self.brought - self.loaded:
-            script = next(
-                request.script.name
-                for request in self.requests
-                if isinstance(request, Command) and request.script and request.script.sha == sha
-            )
-            emit(ScriptLoaded(str(self.shard), self.address, script))
+        for sha in self.brought.keys() - self.loaded:
+            emit(ScriptLoaded(str(self.shard), self.address, self.brought[sha]))
 
     def _names(self) -> set[str]:
         batch = self.batch
@@ -502,7 +485,11 @@ class Attempt:
         return {request.name for request in self.requests}
 
     def _commands(self) -> Iterator[Sequence[Argument]]:
-        return commands_in(self.requests)
+        for request in self.requests:
+            if isinstance(request, Transaction):
+                yield from (command.args for command in request.commands)
+            else:
+                yield request.args
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
         asking = _ASKING if self.asking else b""  # before each, as a node forgets it afterwards
@@ -513,16 +500,17 @@ class Attempt:
         script, args = request.script, request.args
         trusted = script and script.sha in self.loaded and script.sha not in self.texts
         if script and not trusted and script.sha not in self.brought:
-            self.brought.add(script.sha)
+            self.brought[script.sha] = script.name
             args = tuple(_with_text(request))
         return asking + pack(args), 1 + self.asking
 
-    def unpack(
-        self, replies: Sequence[Reply]
-    ) -> Iterator[tuple[int, Command | Transaction, Reply]]:
-        """Yield each request's position and reply; an error is an exception as a value."""
-        start = 0
-        requests = self.requests
+    def unpack(self) -> Iterator[tuple[int, Command | Transaction, Reply]]:
+        """Yield each request's position and reply; an error is an exception as a value.
+
+        If the replies are lost, that is each one's.
+        """
+        requests, start, lost = self.requests, 0, self.error
+        replies = self.values(self.replies) if lost is None else [lost] * len(requests)
         if len(replies) == len(requests):
             yield from zip(self.positions, requests, replies, strict=True)
             return
@@ -543,40 +531,35 @@ class Attempt:
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
         """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
         if_away = self.endpoints[0].policy.if_away
-        return failure(self.shard, self.address, request, error, sent, if_away)
+        return unreached(self.shard, self.address, error, if_away, sent=sent, **details_of(request))
 
-    def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
-        """Return the failure for a request to which the server answered with an error."""
+    def refusal(
+        self, request: Command | Transaction, error: Exception, ran: bool = False
+    ) -> ShardFailure:
+        """Return the failure for a request to which the server answered with an error.
+
+        ``ran`` if an earlier attempt may have been executed.
+        """
         text, remedy = meaning(error) or (str(error), "")
-        details = _details(request, shard=str(self.shard), address=self.address, error=error)
+        details = details_of(request)
+        details |= {"shard": str(self.shard), "address": self.address, "error": error}
         where = f"{self.shard} ({self.address})"
         if not isinstance(error, ResponseError):
             # The server is up but cannot serve this client (it loads, or wants authentication).
             return ShardUnavailable(
                 f"{where} refused {request.name}: {text}",
                 remedy or "see `shardkit status`",
+                maybe_executed=ran,
                 **details,
             )
-        if not remedy and not self.in_slots and isinstance(error, AskError | ClusterDownError):
+        if not remedy and not self.node and isinstance(error, AskError | ClusterDownError):
             remedy = "the server is a cluster node: give the component one entry with cluster: true"
         # A script may have written before it failed, but not before the server's own checks.
         partly = isinstance(request, Command) and request.script is not None
         partly = partly and not isinstance(error, _CHECKED_FIRST)
         partly = partly and getattr(error, "maybe_executed", True)  # SELECT's says no
         message = f"{where}: {request.name} was refused: {shortened(text)}"
-        return CommandRefused(message, remedy, maybe_executed=partly, **details)
-
-
-def failure(
-    shard: object,
-    address: str,
-    request: Command | Transaction,
-    error: Exception,
-    sent: bool,
-    if_away: str = "",
-) -> ShardFailure:
-    """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-    return unreached(shard, address, error, if_away, sent=sent, **_details(request))
+        return CommandRefused(message, remedy, maybe_executed=ran or partly, **details)
 
 
 def _picked(values: Sequence[Any], slices: Sequence[slice]) -> list[Any]:
@@ -598,8 +581,9 @@ def _keys_of(request: Command | Transaction) -> str | bytes:
 _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)
 
 
-def _details(request: Command | Transaction, **more: Any) -> dict[str, Any]:
-    return {"command": request.name, "key": _keys_of(request), **more}
+def details_of(request: Command | Transaction) -> dict[str, Any]:
+    """Return what a failure says of its request."""
+    return {"command": request.name, "key": _keys_of(request)}
 
 
 def _with_text(command: Command) -> Sequence[Argument]:
@@ -621,26 +605,6 @@ def patience_with(owner: Any) -> float:
     pool = getattr(owner, "connection_pool", owner)
     timeout = getattr(pool, "connection_kwargs", {}).get("socket_timeout")
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
-
-
-def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
-    """Yield the commands of requests as they are sent, including those of transactions."""
-    for request in requests:
-        if isinstance(request, Transaction):
-            yield from (command.args for command in request.commands)
-        else:
-            yield request.args
-
-
-def tell_short(policy: CallPolicy, batch: Batch) -> CommandsSent:
-    """Emit the event that a few commands are sent to one server."""
-    return sent(
-        policy.shard,
-        policy.address,
-        len(batch),
-        lambda: [each.name for each in batch],
-        lambda: commands_in(batch),
-    )
 
 
 def effects_of(request: Command | Transaction) -> int:

@@ -44,7 +44,7 @@ from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import effects, shared
+from shardkit.network.connections.effects import WATCHES, WRITES, effects, shared
 from shardkit.network.connections.policy import CallPolicy, policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
@@ -205,12 +205,33 @@ def raise_unusable(error: BaseException, policy: CallPolicy, name: Any) -> NoRet
 
 
 class reading(watched):  # noqa: N801 - a context manager
-    """Send the events of commands that redis-py's own code sends, and name its errors."""
+    """Send the events of commands that redis-py's own code sends, and name its errors.
 
-    __slots__ = ()
+    ``wrote`` is called at the end if some may have changed something.
+    """
+
+    __slots__ = ("_wrote",)
+
+    def __init__(
+        self,
+        policy: CallPolicy,
+        commands: Sequence[Sequence[Any]],
+        wrote: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(policy, commands)
+        self._wrote = wrote
+
+    def _writes(self) -> bool:
+        return any(effects(args) & (WRITES | WATCHES) == WRITES for args in self._commands)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
+            if isinstance(error, WatchError):
+                # redis-py raises it for what a signal handler raises and for lost connections, too.
+                # A caller would repeat what EXEC, or a write before MULTI, may have done.
+                reraise_handlers(error)
+                if getattr(error.__context__, "maybe_executed", False) and self._writes():
+                    raise error.__context__ from None  # type: ignore[misc]
             frames = walk_tb(error.__traceback__) if error and is_over_reply(error) else ()
             if error and any(frame.f_code.co_name in _READERS for frame, _ in frames):
                 names = [args[0] for args in self._commands] or ["EXEC"]
@@ -219,31 +240,7 @@ class reading(watched):  # noqa: N801 - a context manager
             error = behind
             raise
         finally:
-            super().__exit__(kind, error, traceback)
-
-
-class _piped(reading):  # noqa: N801 - a context manager
-    """Send the events of a pipeline's exchange, and name its errors."""
-
-    __slots__ = ("_executes", "_wrote")
-
-    def __init__(self, pipeline: Any, commands: Sequence[Sequence[Any]], executes: bool) -> None:
-        super().__init__(policy_of(pipeline), commands)
-        self._executes, self._wrote = executes, pipeline.wrote if executes else None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        try:
-            if isinstance(error, WatchError):
-                # redis-py raises it for what a signal handler raises and for lost connections, too.
-                # A caller would repeat what EXEC may have done.
-                reraise_handlers(error)
-                if self._executes and getattr(error.__context__, "maybe_executed", False):
-                    raise error.__context__ from None  # type: ignore[misc]
-        except BaseException as behind:
-            error = behind
-            raise
-        finally:
-            if self._wrote is not None:
+            if self._wrote is not None and self._writes():
                 self._wrote()
             super().__exit__(kind, error, traceback)
 
@@ -258,13 +255,13 @@ class _KitPipeline:
     def execute(self: Any, *args: Any, **kwargs: Any) -> Steps[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        with allowed(self.connection_pool, ()), _piped(self, commands, executes=True):
+        with allowed(self.connection_pool, ()), reading(policy_of(self), commands, self.wrote):
             return (yield partial(super().execute, *args, **kwargs))  # type: ignore[misc]
 
     @run_by_face
     def immediate_execute_command(self, *args: Any, **options: Any) -> Steps[Any]:
         """Execute a command that comes before MULTI."""
-        with _piped(self, (args,), executes=False):
+        with reading(policy_of(self), (args,), self.wrote):
             return (yield partial(super().immediate_execute_command, *args, **options))  # type: ignore[misc]
 
 

@@ -40,6 +40,7 @@ from shardkit.errors import ShardKitError
 from shardkit.network.connections.connection import extended_timeout
 from shardkit.network.connections.databases import Steps
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
+from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps
@@ -205,10 +206,11 @@ class Subscriptions:
     """The subscriptions of a blocking kit, one for each server. A forked child gets its own."""
 
     def __init__(self) -> None:
-        self._reset()
+        self.after_fork()
+        renewed_in_children(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """Forget the parent's."""
         self._lock = threading.Lock()
         self._by_client: weakref.WeakKeyDictionary[Any, dict[str, Subscription | None]] = (
             weakref.WeakKeyDictionary()
@@ -219,8 +221,6 @@ class Subscriptions:
 
         With ``connect``, make one if needed and possible.
         """
-        if self._pid != os.getpid():
-            self._reset()
         name = "" if node is None else node.name
         known = self._by_client.get(client, {}).get(name)
         if known is not None and not known.broken:
@@ -242,13 +242,6 @@ class AsyncSubscription(_ServerSubscription):
     run = staticmethod(partial(arun_steps, errors=BaseException))
     _reading: asyncio.Task[None] | None = None
 
-    async def begin(self, tags: Iterable[str]) -> AsyncSubscription | None:
-        """Start, and read from now on."""
-        started: AsyncSubscription | None = await self.start(tags)
-        if started is not None:
-            self._reading = asyncio.ensure_future(self._read())
-        return started
-
     async def _read(self) -> None:
         connection = self._connection
         try:
@@ -260,6 +253,8 @@ class AsyncSubscription(_ServerSubscription):
 
     async def wait(self, waiter: bytes, seconds: float) -> bytes | None:
         """Wait for a waiter's wake-up; see `Subscription.wait`."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
         if self.broken or waiter in self._early:
             return self._early.pop(waiter, None)
         waiting = self._waiters[waiter] = asyncio.get_running_loop().create_future()
@@ -287,7 +282,7 @@ class AsyncSubscriptions:
             if not connect:
                 return None
             subscription = AsyncSubscription(source, nullcontext())
-            starting = asyncio.ensure_future(subscription.begin(_tags_on(client, node)))
+            starting = asyncio.ensure_future(subscription.start(_tags_on(client, node)))
             found[name] = starting
         elif not connect and not starting.done():
             return None

@@ -262,7 +262,7 @@ def test_a_forked_child_subscribes_anew_and_leaves_its_parent_the_connection(kit
     link: Any = kit.driver.link
     channel = link.subscribe(Subscribe("one", "x"))
     parents = link._subscription("one", "x", False)
-    link._subscriptions._pid = 0  # as in a child: it is another process's
+    link._subscriptions.after_fork()  # as in a child
     assert link.subscribe(Subscribe("one", "x", connect=False)) == ""
     assert link.subscribe(Subscribe("one", "x")) not in ("", channel)
     assert not parents.broken

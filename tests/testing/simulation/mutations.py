@@ -109,12 +109,13 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "            outcome.failures |= dict.fromkeys(attempt.positions, refusing)\n",
     ),
     "pipelines-all-fail": (
-        "Dispatcher._settle_failed",
-        "is_sent = attempt.sent\n",
-        "is_sent = attempt.sent\n"
-        "    out.failed = True\n"
-        "    out[:] = [attempt.failure(each, error, True) for each in attempt.batch]\n"
-        "    return\n",
+        "Dispatcher._settle",
+        "raise lost\n",
+        "raise lost\n"
+        "    if lost is not None:\n"
+        "        out.failed = True\n"
+        "        out[:] = [attempt.failure(each, lost, True) for each in attempt.batch]\n"
+        "        return\n",
     ),
     "geo-same-generation": (
         "number = math.max(last + 1, math.floor((now - 1577836800) / 60))",
