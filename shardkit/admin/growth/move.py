@@ -75,11 +75,18 @@ class ServerMover(Mover):
             new = stack.enter_context(servers.connected_to(target, self._own))
             stack.callback(servers.ask_for_replicas, new, config, target)
 
-            # Otherwise a mover that was killed, or whose record was lost, has handed over.
-            def hands_over() -> bool:
-                return not servers.role_of(new).is_master or servers.role_of(old).is_master
+            # Otherwise a mover that was killed, or whose record was lost, has handed over; or a
+            # failover has had the target take over, perhaps from a source that is gone for good.
+            taken_over = bool(self._servers.entries_on(target))
 
-            if move.phase == "begun" and (hands_over() or not self._follows(source, target)):
+            def hands_over() -> bool:
+                return not taken_over and (
+                    not servers.role_of(new).is_master or servers.role_of(old).is_master
+                )
+
+            if move.phase == "begun" and (
+                hands_over() or not (taken_over or self._follows(source, target))
+            ):
                 self._begin(old, new)
             if move.phase in ("begun", "attached"):
                 self._progress(f"handing over to {target}")
@@ -302,10 +309,10 @@ class ServerMover(Mover):
         named = [
             server for server in (self._source, self._target) if self._servers.entries_on(server)
         ]
-        if not lost and len(named) == 1:
+        if not lost and named == [self._source]:
             with suppress(RedisError, OSError):
-                if self._role(named[0]).is_master == (named[0] == self._source):
-                    self._reached("done" if named[0] == self._target else "aborted")
+                if self._role(self._source).is_master:
+                    self._reached("aborted")
                     return ""
         takes_writes = False
         with suppress(RedisError, OSError):
@@ -444,14 +451,14 @@ def started(
 ) -> Move:
     """Carry out a plan, as a step of a change with some id, unless something prevents it."""
     limits = check_numbers(**options)[0], options.get("offline", False)
-    with (
-        explaining(lambda: "the move has not begun", lambda: "repeat the command"),
-        journal.lease(config) as lease,
-    ):
-        components = read_components(config)
-        move, plan = planned(components, *limits)
+    with ExitStack() as stack:
+        with explaining(lambda: "the move has not begun", lambda: "repeat the command"):
+            lease = stack.enter_context(journal.lease(config))
+            components = read_components(config)
+            move, plan = planned(components, *limits)
+            every = journal.read_all(config)
         move.within = within
-        for each in journal.read_all(config):
+        for each in every:
             is_other = each.name != move.name and not set(plan.shards) & set(each.shards)
             if not is_other and each.phase not in _MOVERS[each.copying].settled:
                 raise GrowthError(

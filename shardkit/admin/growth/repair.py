@@ -219,8 +219,8 @@ class _ClosedDatabases:
             )
         for place, move in self._unfenced:
             value = gate.fence_value(move.id, "", move.target, record=journal.essence(move))
-            with self.client(place) as client:
-                client.set(FENCE_KEY, value, nx=True)
+            with self.client(place) as client:  # unless another process has moved keys there
+                gate.take({place: client}, value, self._lease.check)
 
     def _named(self, place: Place) -> str:
         """Return the shard whose entry names a place; empty for none."""

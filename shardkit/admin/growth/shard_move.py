@@ -29,7 +29,7 @@ from functools import partial
 from itertools import islice, product
 from typing import Any, TypeAlias
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth import exchange, gate, journal, relocation
@@ -38,7 +38,7 @@ from shardkit.admin.growth.exchange import MOST_NAMED, OWN_KEYS, Clients
 from shardkit.admin.growth.gate import ClusterGate, CopyGate
 from shardkit.admin.growth.journal import LEAVE, Move, push_changed, wait_until_read
 from shardkit.admin.growth.mover import COPIED, Mover
-from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored, place_in
 from shardkit.admin.growth.rule import CopyRule, rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import (
@@ -50,7 +50,7 @@ from shardkit.admin.growth.shard_copy import (
     turn_on_notifications,
 )
 from shardkit.admin.pushes import attest
-from shardkit.config.component import entry_key
+from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError, counted
 
@@ -274,7 +274,7 @@ class ShardMover(Mover):
             proofs = [
                 client.get(gate.proof_key(client)) == move.encode() for client in new.values()
             ]
-            filled = any(exchange.strays(client, 1) for client in new.values())
+            filled = _have_keys(new)
             masters = all(role_of(client).is_master for client in new.values())
         except (RedisError, OSError) as error:
             return "", f"{target} cannot be asked: {error}"
@@ -284,8 +284,7 @@ class ShardMover(Mover):
             return phase, f"{target} has everything: it is {phase}"
         if any(closed):
             return "", f"{target} has lost what was copied: shardkit changes end --lost"
-        sources = () if self._old_gate.is_cluster else old.values()  # a cluster keeps its data
-        if masters and not any(exchange.strays(client, 1) for client in sources):
+        if masters and (self._old_gate.is_cluster or not _have_keys(old)):  # a cluster keeps all
             if filled:
                 return "done", f"it was left, and {target} has the keys"
             if all(map(gate.record_in, fences)):
@@ -369,6 +368,26 @@ class ShardMover(Mover):
         changed = partial(rule.changed, same=self._same)
         return push_changed(self._lease, changed, text, witnessed=witnessed)
 
+    def _require_planned(self, components: Mapping[str, Component]) -> Mapping[str, Component]:
+        """Check that nobody has pushed entries that lead to other places, and return them."""
+        move = self._move
+        entries = {
+            str(shard): entry
+            for component in components.values()
+            for shard, entry in component.entries()
+        }
+        known = *self._rule.sources, *self._rule.targets
+        for name in dict.fromkeys((*move.shards, *self._rule.names.values())):
+            entry = entries.get(name)
+            if entry and not entry.is_cluster and not place_in(entry, known, self._same):
+                raise GrowthError(
+                    f"{name}: somebody has pushed an entry that leads to {entry.address}, which is "
+                    f"neither {move.source} nor {move.target}: no key was deleted",
+                    "push the one from before (with --force where it is refused), and then "
+                    f"{self._command('resume')}",
+                )
+        return components
+
     def _admit_writers(self) -> None:
         """Have the targets take writes, which nobody has sent them yet, or some have."""
         self._new_gate.open(self._new)
@@ -385,6 +404,12 @@ class ShardMover(Mover):
         for server, client in exchange.one_of_each(self._new).items():
             if not role_of(client).is_master:
                 raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
+        for server, client in exchange.one_of_each(self._old).items():
+            problems = [] if self._old_gate.is_cluster else gate.losing_fence(server, client.info())
+            if problems:
+                raise GrowthError(
+                    problems[0], f"then resume it: {self._command('resume')}, or abort it"
+                )
         for place, client in self._new.items():
             fence = client.get(gate.fence_key(client))
             if self._new_gate.is_cluster and gate.is_closed(client):
@@ -406,10 +431,26 @@ class ShardMover(Mover):
                 for server, client in exchange.one_of_each(self._old).items()
             }
         self._lease.write(move)
+        if lost := self._lost_source():
+            raise GrowthError(
+                f"{lost} has come back without its keys, and {move.target} has what was copied",
+                f"restore a backup, or {self._command('abort')}, which leaves the copy",
+            )
         if self._take_over():
             empty(self._new, self._attempt)
         else:
             self._reached("fenced")
+
+    def _lost_source(self) -> str:
+        """Return a source that was restarted without its keys, of which the targets have copies."""
+        known = {each.rpartition("/")[0] for each in self._move.databases}
+        for server, own in exchange.by_server(self._old).items():
+            label = self._rule.label
+            had = any(self._move.keys.get(label(Place(server, number)), 0) for number in own)
+            restarted = next(iter(own.values())).info("server")["run_id"] not in known
+            if had and restarted and not _have_keys(own) and _have_keys(self._new):
+                return str(server)
+        return ""
 
     def _take_over(self) -> bool:
         """Keep other attempts from writing and deciding; return False if one has decided."""
@@ -431,7 +472,11 @@ class ShardMover(Mover):
         return push_changed(
             self._lease,
             lambda components: relocation.held(
-                components, places or self._rule.sources, by, self._same, cluster
+                self._require_planned(components) if by else components,
+                places or self._rule.sources,
+                by,
+                self._same,
+                cluster,
             ),
             f"{self._move.verb} of {self._move.name}",
             witnessed=False,
@@ -669,6 +714,7 @@ class ShardMover(Mover):
             self._lease.write(replace(undone, phase="done"))
         attempt = secrets.token_hex(8)
         self._new_gate.admit_readers(self._new, attempt)
+        self._require_planned(read_components(self._config))
         epoch = self._switch(self._rule, f" to {move.target}")
         self._old_gate.turn_away(self._old, attempt)
         waited = time.monotonic() - began if began and not self._offline else 0.0
@@ -753,15 +799,14 @@ class ShardMover(Mover):
             if client.get(gate.proof_key(client)) == move.id.encode():  # else it is a later move's
                 client.delete(gate.proof_key(client))
 
-        with suppress(ResponseError):  # the slot of one has moved
+        with suppress(RedisError, OSError):  # the slot of one has moved, or it has just died
             gate.each_of(forget, self._new)
 
     def _require_takeover(self) -> None:
         """Check that the targets have everything, and no entry names a source, before emptying."""
         lost = self._lost()
-        named = relocation.held(
-            read_components(self._config), self._rule.sources, self._move.id, self._same
-        )
+        components = self._require_planned(read_components(self._config))
+        named = relocation.held(components, self._rule.sources, self._move.id, self._same)
         self._lease.check()
         if lost:
             raise self._refused(lost)
@@ -902,10 +947,14 @@ class ShardMover(Mover):
             self._old, self._new = old, new
             if move.phase == "fenced" and self._lost():
                 self._go_home("begun")
-            # `shardkit changes repair` sees to the others when they are back. Without a source, the
-            # targets keep what may be the only copy.
+            # `shardkit changes repair` sees to the others when they are back. Without a source, or
+            # its keys, the targets keep what may be the only copy.
             self._old, self._new = _answering(old), _answering(new)
-            taken = len(self._old) == len(old) and self._has_fence(self._new)
+            taken = (
+                len(self._old) == len(old)
+                and self._has_fence(self._new)
+                and not self._lost_source()
+            )
             if (
                 move.phase != "begun"
                 or (self._old and self._has_decided())
@@ -962,6 +1011,10 @@ def _answering(clients: Clients) -> Clients:
             next(iter(own.values())).ping()
             found |= {Place(server, number): client for number, client in own.items()}
     return found
+
+
+def _have_keys(clients: Mapping[Any, Any]) -> bool:
+    return any(exchange.strays(client, 1) for client in clients.values())
 
 
 def reversed_move(move: Move) -> Move:
