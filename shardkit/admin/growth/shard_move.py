@@ -150,6 +150,17 @@ class ShardMover(Mover):
                     client.mark = exchange.mark_of(ranges)
             yield clients
 
+    def begin(self) -> None:
+        """See `Mover.begin`; what another move has closed is its own, even without its record."""
+        with self._clients([] if self._old_gate.is_cluster else self._rule.sources) as old:
+            for place, client in old.items():
+                if client.pttl(gate.fence_key(client)) == -1:
+                    raise GrowthError(
+                        f"{place} is closed by another move: nothing has changed",
+                        "see what becomes of that: shardkit changes repair --dry-run",
+                    )
+        super().begin()
+
     def run(self) -> None:
         """Copy, decide, push the entries, and empty the sources."""
         move = self._move

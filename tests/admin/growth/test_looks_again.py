@@ -103,6 +103,25 @@ def test_entries_that_somebody_has_led_elsewhere_stop_a_move(
     assert still_there(fleet)
 
 
+@faces
+@pytest.mark.parametrize("moment", ["_push", "_clear"])
+def test_what_a_forgotten_move_has_closed_is_not_moved(
+    fleet: Fleet, face: str, moment: str
+) -> None:
+    small(fleet)
+    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
+    with killed_at((MOVER, moment)):
+        fleet.move_shard()
+    fleet.config.flushall()
+    for key, value in older.items():
+        fleet.config.restore(key, 0, value or b"")
+    with pytest.raises(GrowthError, match=rf"{fleet.name(0)}/2 is closed by another move: noth"):
+        call(face, "start_move", fleet.config, ["users:1"], fleet.name(2))
+    call(face, "repair_changes", fleet.config)
+    assert [(each.phase, each.target) for each in moves(fleet.config)] == [("done", fleet.name(1))]
+    assert still_there(fleet)
+
+
 def restart_empty(fleet: Fleet) -> None:
     """Have the source lose its keys."""
     server = fleet.servers[0]
