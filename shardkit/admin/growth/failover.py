@@ -72,14 +72,11 @@ class Fence:
         source: the server.
         target: the one that took its place.
         applied: whether it is a replica now.
-        least: the ``min-replicas-to-write`` of the new master before it took over alone; restored
-            once this server follows.
     """
 
     source: ServerAddress
     target: ServerAddress
     applied: bool = False
-    least: int = 0
 
 
 def fail_over(
@@ -217,8 +214,8 @@ def fail_over(
             target = _best(source, offsets, None if force else MOST_DOWN)
             behind = max(each.offset for each in offsets.values()) - offsets[target].offset
             replica = connect(target)
-            least = servers.take_writes_alone(replica, config, target)
-            fence = {"format": _FORMAT, "master": str(target), "least": least}
+            servers.take_writes_alone(replica, config, target)
+            fence = {"format": _FORMAT, "master": str(target)}
             config.hset(_FENCES_KEY, str(source), json.dumps(fence))
             leased.order(replica, "REPLICAOF", "NO", "ONE")
             stack.enter_context(leased.marking(replica))
@@ -430,10 +427,8 @@ def pending_fences(config: Any) -> list[Fence]:
     for source, text in config.hgetall(_FENCES_KEY).items():
         name = str_if_bytes(source)
         try:
-            stored = json.loads(text)
-            target = ServerAddress.parse(stored["master"])
-            least = int(stored.get("least", 0))
-            found.append(Fence(ServerAddress.parse(name), target, least=least))
+            target = ServerAddress.parse(json.loads(text)["master"])
+            found.append(Fence(ServerAddress.parse(name), target))
         except (ValueError, TypeError, KeyError, InvalidArgumentError):
             raise ConfigError(
                 f"{_FENCES_KEY} {name} holds no fence", "check it, and delete it if all is well"
@@ -483,9 +478,8 @@ def _apply(config: Any, fence: Fence, login: Stored) -> bool:
                     if fence in pending_fences(config):
                         servers.replicate(client, fence.target, login, leased.order)
                 servers.persist_roles(client)
-        if fence.least:
-            with servers.connected_to(fence.target, login) as master:
-                servers.ask_for_replicas(master, config, fence.target)
+        with servers.connected_to(fence.target, login) as master:
+            servers.ask_for_replicas(master, config, fence.target)
     except (RedisError, OSError, GrowthError):
         return False
     return True

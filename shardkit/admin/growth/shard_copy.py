@@ -18,6 +18,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -645,33 +646,22 @@ class _Waiting:
         return len(self.keys) >= _KEYS or self.size >= _BYTES
 
 
-class Follower:
-    """Copies changed keys in a thread, while something else is done."""
+@contextmanager
+def following(copies: Sequence[DatabaseCopy]) -> Iterator[Callable[[], bool]]:
+    """Copy changed keys in threads during the block, and then until few are left.
 
-    def __init__(self, copy: DatabaseCopy) -> None:
-        self._end = threading.Event()
-        self._error: Exception | None = None
-        self._copy = copy
-        self._thread = threading.Thread(target=self._run, name="shardkit-copy", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_working(self) -> bool:
-        """Whether it still follows."""
-        return self._error is None
-
-    def stop(self) -> None:
-        """Stop when few changed keys are left."""
-        self._end.set()
-        self._thread.join()
-        if isinstance(self._error, GrowthError):
-            raise self._error
-        if self._error is not None:
-            server = server_in(self._error).replace(" ", ": ")
-            raise GrowthError(f"the copy was interrupted: {server}{self._error}", "resume it")
-
-    def _run(self) -> None:
+    Yield whether all still follow.
+    """
+    end = threading.Event()
+    with ThreadPoolExecutor(len(copies), "shardkit-copy") as threads:
+        works = [threads.submit(copy.follow, end.is_set) for copy in copies]
         try:
-            self._copy.follow(self._end.is_set)
-        except (GrowthError, RedisError, OSError) as error:
-            self._error = error
+            yield lambda: not any(work.done() for work in works)
+        finally:
+            end.set()
+    try:
+        for work in works:
+            work.result()
+    except (RedisError, OSError) as error:
+        server = server_in(error).replace(" ", ": ")
+        raise GrowthError(f"the copy was interrupted: {server}{error}", "resume it") from error

@@ -23,7 +23,7 @@ import re
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice, product
@@ -43,10 +43,10 @@ from shardkit.admin.growth.rule import CopyRule, rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import (
     DatabaseCopy,
-    Follower,
     KeyCapture,
     Standstill,
     copy_libraries,
+    following,
     turn_on_notifications,
 )
 from shardkit.admin.pushes import attest
@@ -542,9 +542,7 @@ class ShardMover(Mover):
     def _caught_up(self) -> ServerComparison:
         """Copy what changes while both sides are compared."""
         rule, captures = self._rule, {copy.server: copy.capture for copy in self._copies}
-        with ExitStack() as following:
-            for copy in self._copies:
-                following.callback(Follower(copy).stop)
+        with following(self._copies):
             compared = self._compare(
                 self._old.__getitem__,
                 self._new.__getitem__,
@@ -884,20 +882,19 @@ class ShardMover(Mover):
     def _follow(self, copies: Sequence[DatabaseCopy], captures: Captures) -> str:
         """Copy what changes until another process wants something; return what that is."""
         config, move = self._config, self._move
-        followers = [Follower(copy) for copy in copies]
         record = move
         try:
-            while all(follower.is_working for follower in followers):
-                for capture in captures.values():
-                    capture.require_complete()
-                record = journal.read(config, move.name)
-                if record.id != move.id or record.phase != "kept" or record.wanted:
-                    break
-                time.sleep(_KEEP)
-        finally:
-            with suppress(GrowthError) if record.phase != "kept" else nullcontext():
-                for follower in followers:
-                    follower.stop()
+            with following(copies) as is_working:
+                while is_working():
+                    for capture in captures.values():
+                        capture.require_complete()
+                    record = journal.read(config, move.name)
+                    if record.id != move.id or record.phase != "kept" or record.wanted:
+                        break
+                    time.sleep(_KEEP)
+        except GrowthError:
+            if record.phase == "kept":
+                raise
         if record.id == move.id:
             self._move = record
         return record.wanted
