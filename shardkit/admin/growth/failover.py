@@ -72,11 +72,14 @@ class Fence:
         source: the server.
         target: the one that took its place.
         applied: whether it is a replica now.
+        least: the ``min-replicas-to-write`` of the new master before it took over alone; restored
+            once this server follows.
     """
 
     source: ServerAddress
     target: ServerAddress
     applied: bool = False
+    least: int = 0
 
 
 def fail_over(
@@ -214,8 +217,8 @@ def fail_over(
             target = _best(source, offsets, None if force else MOST_DOWN)
             behind = max(each.offset for each in offsets.values()) - offsets[target].offset
             replica = connect(target)
-            servers.take_writes_alone(replica, config, target)
-            fence = {"format": _FORMAT, "master": str(target)}
+            least = servers.take_writes_alone(replica, config, target)
+            fence = {"format": _FORMAT, "master": str(target), "least": least}
             config.hset(_FENCES_KEY, str(source), json.dumps(fence))
             leased.order(replica, "REPLICAOF", "NO", "ONE")
             stack.enter_context(leased.marking(replica))
@@ -427,8 +430,10 @@ def pending_fences(config: Any) -> list[Fence]:
     for source, text in config.hgetall(_FENCES_KEY).items():
         name = str_if_bytes(source)
         try:
-            target = ServerAddress.parse(json.loads(text)["master"])
-            found.append(Fence(ServerAddress.parse(name), target))
+            stored = json.loads(text)
+            target = ServerAddress.parse(stored["master"])
+            least = int(stored.get("least", 0))
+            found.append(Fence(ServerAddress.parse(name), target, least=least))
         except (ValueError, TypeError, KeyError, InvalidArgumentError):
             raise ConfigError(
                 f"{_FENCES_KEY} {name} holds no fence", "check it, and delete it if all is well"
@@ -478,8 +483,9 @@ def _apply(config: Any, fence: Fence, login: Stored) -> bool:
                     if fence in pending_fences(config):
                         servers.replicate(client, fence.target, login, leased.order)
                 servers.persist_roles(client)
-        with servers.connected_to(fence.target, login) as master:
-            servers.ask_for_replicas(master, config, fence.target)
+        if fence.least:
+            with servers.connected_to(fence.target, login) as master:
+                servers.ask_for_replicas(master, config, fence.target)
     except (RedisError, OSError, GrowthError):
         return False
     return True

@@ -211,15 +211,11 @@ def held(
     The entries name the move, so that clients make new connections, which ask for the fence, and
     separate connections for reads. If the places are nodes, ``cluster`` is the component there.
     """
-    numbered: dict[int | None, list[Place]] = {}
-    for place in places:
-        numbered.setdefault(place.database, []).append(place)
 
     def concerned(entry: Entry, where: str) -> bool:
         if entry.is_cluster:
             return bool(cluster) and where == entry_key(cluster)
-        there = numbered.get(entry.database, ())
-        return not cluster and place_in(entry, there, same) is not None
+        return not cluster and place_in(entry, places, same) is not None
 
     def change(entry: Entry, where: str) -> Entry:
         fields = entry.fields

@@ -19,7 +19,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.admin.growth import exchange, gate
 from shardkit.admin.growth.exchange import Commands, Slices
-from shardkit.admin.growth.gate import GuardedWrites, WriteRefusedError, Writes
+from shardkit.admin.growth.gate import GuardedWrites, WriteRefusedError
 from shardkit.admin.growth.pieces import IN_PIECES, asking_for_large, large_values, pieces
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
@@ -340,8 +340,7 @@ class DatabaseCopy:
         self._slices = Slices()
         # What has been read, by target, until there is enough of it to be written.
         self._read: defaultdict[Place, _Waiting] = defaultdict(_Waiting)
-        self._writers: ExitStack | None = None  # closes those of `copy_all`
-        self._guarded: dict[Place, GuardedWrites] = {}
+        self._guarded: dict[Place, GuardedWrites] = {}  # whose replies may be due
         self.keys = self.bytes = 0
         self.tell: Callable[[], object] = lambda: None
 
@@ -354,14 +353,10 @@ class DatabaseCopy:
                 yield page
                 progress()
 
-        with ExitStack() as self._writers:
+        with self._writing():
             for number, source in self._sources.items():
                 self._copy(number, told(source), self._share)
-            for guarded in self._guarded.values():
-                with self._refusals():
-                    guarded.settle()
-        self._writers, self._guarded, self.tell = None, {}, lambda: None
-        self._write_rest()
+        self.tell = lambda: None
         for _ in range(_PASSES * len(self._late) // _PAGE + 1):
             self._copy_changed(self._take_late())
 
@@ -441,10 +436,9 @@ class DatabaseCopy:
         self._changed.update(
             dict.fromkeys(each for each in changed if not exchange.is_own(each[1]))
         )
-        self._read.clear()
-        for number in self._sources:
-            self._copy(number, [[key for at, key in self._changed if at == number]])
-        self._write_rest()
+        with self._writing():
+            for number in self._sources:
+                self._copy(number, [[key for at, key in self._changed if at == number]])
         copied, self._changed = self._changed, {}
         return list(copied)
 
@@ -496,15 +490,13 @@ class DatabaseCopy:
         [target] = self._rule.there(Place(self.server, number), [key])
         for waiting in self._read.values():  # it may have been small a moment ago
             waiting.keys.pop(key, None)
-        if target in self._guarded:
-            with self._refusals():
-                self._guarded[target].settle()
+        self._settle(target)
         if kind not in TOLD:
             self._untold.setdefault((number, key), _mark([]))  # as if without groups
         try:
             for batch in pieces(source, self._targets[target], key, kind, size):
-                with exchange.at_work(self._share), self._refusals():
-                    self._send({target: batch})
+                with exchange.at_work(self._share):
+                    self._send(target, batch)
                 self.bytes += sum(
                     len(part) for each in batch for part in each[2:] if isinstance(part, bytes)
                 )
@@ -512,8 +504,7 @@ class DatabaseCopy:
             ends: Arguments = ("PERSIST", key)
             if left > 0:
                 ends = ("PEXPIRE", key, max(1, left - round(1000 * (time.monotonic() - at))))
-            with self._refusals():
-                self._send({target: [ends]})
+            self._send(target, [ends])
         except ResponseError as error:
             if not str(error).upper().startswith(("WRONGTYPE", "ERR NO SUCH KEY", "NO SUCH KEY")):
                 raise  # else it has just changed its type, or is gone
@@ -537,20 +528,22 @@ class DatabaseCopy:
                 waiting.keys[key] = read[key]
                 waiting.size += read[key].size
             if waiting.is_enough:
-                self._write([target])
+                self._write(target)
 
-    def _write_rest(self) -> None:
-        for server, own in exchange.by_server(self._read).items():
-            targets: list[Place] = []
-            total = _Waiting()
-            for target in (Place(server, number) for number, each in own.items() if each.keys):
-                targets.append(target)
-                total.keys |= self._read[target].keys
-                total.size += self._read[target].size
-                if total.is_enough:
-                    self._write(targets)
-                    targets, total = [], _Waiting()
-            self._write(targets)
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Have all that the block reads be written."""
+        self._read.clear()
+        try:
+            yield
+            for target in list(self._read):
+                self._write(target)
+            for target in self._guarded:
+                self._settle(target)
+        finally:
+            for guarded in self._guarded.values():
+                guarded.close()
+            self._guarded = {}
 
     def _take_late(self) -> list[tuple[int, bytes]]:
         late = list(islice(self._late, _PAGE))
@@ -563,36 +556,26 @@ class DatabaseCopy:
         if time.monotonic() > since + _LATE:
             self._late |= {(each.number, key): None for key, each in read.items() if each.left >= 0}
 
-    def _write(self, targets: Sequence[Place]) -> None:
-        """Write what has been read for databases of one server."""
-        if not targets:
-            return
-        with self._refusals():
-            for target in self._guarded.keys() & set(targets):
-                self._guarded[target].settle()
-        reads = {target: self._read.pop(target) for target in targets}
-        now = time.monotonic()
-        writes: dict[Place, Commands] = {}
-        for place, waiting in reads.items():
-            commands: list[Arguments] = []
-            for key, (number, left, packed, at, _) in waiting.keys.items():
-                if packed is None or left == -2:
-                    commands.append(("UNLINK", key))
-                    self._untold.pop((number, key), None)
-                    continue
-                if packed[0] in _MODULES:
-                    self._untold[number, key] = _mark(packed)
-                elif packed[0] not in _TOLD:
-                    self._untold.setdefault((number, key), _mark([]))  # as if without groups
-                left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
-                commands.append(("RESTORE", key, left, packed, "REPLACE"))
-            writes[place] = commands
-        with self._refusals():
-            self._send(writes)
-        for each in reads.values():
-            self._note_expiring(each.keys, now)
-        self.keys += sum(len(each.keys) for each in reads.values())
-        self.bytes += sum(each.size for each in reads.values())
+    def _write(self, target: Place) -> None:
+        """Write what has been read for a target."""
+        self._settle(target)
+        waiting, now = self._read.pop(target), time.monotonic()
+        commands: list[Arguments] = []
+        for key, (number, left, packed, at, _) in waiting.keys.items():
+            if packed is None or left == -2:
+                commands.append(("UNLINK", key))
+                self._untold.pop((number, key), None)
+                continue
+            if packed[0] in _MODULES:
+                self._untold[number, key] = _mark(packed)
+            elif packed[0] not in _TOLD:
+                self._untold.setdefault((number, key), _mark([]))  # as if without groups
+            left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
+            commands.append(("RESTORE", key, left, packed, "REPLACE"))
+        self._send(target, commands)
+        self._note_expiring(waiting.keys, now)
+        self.keys += len(waiting.keys)
+        self.bytes += waiting.size
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -608,16 +591,16 @@ class DatabaseCopy:
                 else "check whether it is of an older version, or full",
             ) from None
 
-    def _send(self, writes: Writes) -> None:
-        [target, *others] = writes
-        if self._writers is None or others:
-            gate.write_under(self._targets, self.value, writes)
-            return
+    def _send(self, target: Place, commands: Commands) -> None:
         if target not in self._guarded:
-            client = self._targets[target]
-            guarded = self._guarded[target] = GuardedWrites(target, client, self.value)
-            self._writers.callback(guarded.close)
-        self._guarded[target].write(writes[target])
+            self._guarded[target] = GuardedWrites(target, self._targets[target], self.value)
+        with self._refusals():
+            self._guarded[target].write(commands)
+
+    def _settle(self, target: Place) -> None:
+        if target in self._guarded:
+            with self._refusals():
+                self._guarded[target].settle()
 
 
 def _mark(said: Any) -> bytes:
