@@ -18,7 +18,6 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -244,31 +243,6 @@ class KeyCapture:
                 self._answered.notify_all()
 
 
-class Standstill:
-    """Takes the place of a `KeyCapture` while no client can write: nothing changes."""
-
-    def __init__(self, databases: Mapping[int, Any]) -> None:
-        self._fences = {
-            (number, gate.fence_key(client).encode()): True for number, client in databases.items()
-        }
-
-    def require_complete(self) -> None:
-        """See `KeyCapture.require_complete`."""
-
-    def expect_setting(self) -> None:
-        """See `KeyCapture.expect_setting`."""
-
-    def note(self, number: int, keys: Iterable[bytes]) -> None:
-        """See `KeyCapture.note`."""
-
-    def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
-        """Return the fences alone, which the mover has set."""
-        return self._fences if most is None else {}
-
-    def wait_until_told(self) -> None:
-        """See `KeyCapture.wait_until_told`."""
-
-
 _PAGE = 200
 _KEYS = 96  # keys that are written at a time,
 _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's time
@@ -314,7 +288,8 @@ def copy_libraries(source: Any, target: Any) -> None:
 class DatabaseCopy:
     """The copy of some databases of one server at their targets.
 
-    It writes under ``value``, the fence of this attempt. It counts the ``keys`` that it has copied,
+    It writes under ``value``, the fence of this attempt. Without a ``capture`` no client can write,
+    so nothing changes. It counts the ``keys`` that it has copied,
     repetitions included, and their ``bytes``, as DUMP packs them.
     """
 
@@ -325,7 +300,7 @@ class DatabaseCopy:
         targets: Mapping[Place, Any],
         rule: CopyRule,
         value: bytes,
-        capture: KeyCapture | Standstill,
+        capture: KeyCapture | None,
         share: float = 1.0,
     ) -> None:
         self.server = server
@@ -363,7 +338,7 @@ class DatabaseCopy:
     def follow(self, until: Callable[[], bool]) -> None:
         """Copy changed keys until `until()` and few are left, or no fewer for some seconds."""
         end = 0.0
-        while True:
+        while self.capture is not None:
             is_last = until()
             changed = self.capture.take(_PAGE)
             late = [*self._take_late(), *(self._looked() if is_last else ())]
@@ -384,6 +359,8 @@ class DatabaseCopy:
             MissedChangesError: a change may have been missed. The mover has just set the fence of
                 each database, so these notifications must have arrived.
         """
+        if self.capture is None:
+            return []
         self.capture.wait_until_told()
         changed = self.capture.take()
         for number, source in self._sources.items():
@@ -636,15 +613,25 @@ def following(copies: Sequence[DatabaseCopy]) -> Iterator[Callable[[], bool]]:
     Yield whether all still follow.
     """
     end = threading.Event()
-    with ThreadPoolExecutor(len(copies), "shardkit-copy") as threads:
-        works = [threads.submit(copy.follow, end.is_set) for copy in copies]
+    errors: list[Exception] = []
+
+    def follow(copy: DatabaseCopy) -> None:
         try:
-            yield lambda: not any(work.done() for work in works)
-        finally:
-            end.set()
+            copy.follow(end.is_set)
+        except (GrowthError, RedisError, OSError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=follow, args=(copy,), daemon=True) for copy in copies]
+    for thread in threads:
+        thread.start()
     try:
-        for work in works:
-            work.result()
-    except (RedisError, OSError) as error:
+        yield lambda: not errors
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+    for error in errors:
+        if isinstance(error, GrowthError):
+            raise error
         server = server_in(error).replace(" ", ": ")
         raise GrowthError(f"the copy was interrupted: {server}{error}", "resume it") from error

@@ -44,7 +44,6 @@ from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import (
     DatabaseCopy,
     KeyCapture,
-    Standstill,
     copy_libraries,
     following,
     turn_on_notifications,
@@ -63,7 +62,8 @@ _KEEP = 0.5  # seconds between two checks whether to keep the sources up to date
 _CLOCK = 2  # seconds by which idle times are wrong at most
 
 
-Captures: TypeAlias = Mapping[ServerAddress, KeyCapture | Standstill]
+Captures: TypeAlias = Mapping[ServerAddress, KeyCapture]
+"""What changes on servers; empty while no client can write."""
 
 
 class ShardMover(Mover):
@@ -77,7 +77,7 @@ class ShardMover(Mover):
         self._before: list[tuple[bytes, ...]] = []  # of the targets, before the copy
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._held_until = 0.0  # when the sources open by themselves
-        self._watching: dict[ServerAddress, KeyCapture | Standstill] = {}  # all captures
+        self._watching: dict[ServerAddress, KeyCapture] = {}  # all captures
         before, after = self._move.clusters or ("", "")
         self._old_gate, self._new_gate = map(self._gate, (before, after))
         self._concerned = {
@@ -219,7 +219,7 @@ class ShardMover(Mover):
                 return None
             with ExitStack() as attempt:
                 try:
-                    captures = self._captures(self._old, attempt)
+                    captures = {} if self._offline else self._captures(self._old, attempt)
                     self._transfer(captures)
                 except MissedChangesError as error:
                     missed = error.message
@@ -240,12 +240,9 @@ class ShardMover(Mover):
 
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
         """Capture what changes from now on, on each server."""
-        captures: dict[ServerAddress, KeyCapture | Standstill] = {}
+        captures: dict[ServerAddress, KeyCapture] = {}
         for server, own in exchange.by_server(clients).items():
             first = next(iter(own.values()))
-            if self._offline:
-                captures[server] = Standstill(own)
-                continue
             turn_on_notifications(first)  # a restart resets the setting
             capture = captures[server] = KeyCapture(first, list(own))
             stack.callback(capture.close)
@@ -456,11 +453,11 @@ class ShardMover(Mover):
         """Return a source that was restarted without its keys, of which the targets have copies."""
         known = {each.rpartition("/")[0] for each in self._move.databases}
         for server, own in exchange.by_server(self._old).items():
-            label = self._rule.label
-            had = any(self._move.keys.get(label(Place(server, number)), 0) for number in own)
-            restarted = next(iter(own.values())).info("server")["run_id"] not in known
-            if had and restarted and not _have_keys(own) and _have_keys(self._new):
-                return str(server)
+            labels = [self._rule.label(Place(server, number)) for number in own]
+            if any(self._move.keys.get(label) for label in labels) and not _have_keys(own):
+                run_id = next(iter(own.values())).info("server").get("run_id")
+                if run_id and run_id not in known and _have_keys(self._new):
+                    return str(server)
         return ""
 
     def _take_over(self) -> bool:
@@ -507,10 +504,9 @@ class ShardMover(Mover):
     def _copies_of(
         self, captures: Captures, old: Clients, new: Clients, rule: CopyRule, value: bytes
     ) -> list[DatabaseCopy]:
-        own = exchange.by_server(old)
         return [
-            DatabaseCopy(server, own[server], new, rule, value, capture, self._share)
-            for server, capture in captures.items()
+            DatabaseCopy(server, own, new, rule, value, captures.get(server), self._share)
+            for server, own in exchange.by_server(old).items()
         ]
 
     def _copied(self) -> ServerComparison:
@@ -541,7 +537,13 @@ class ShardMover(Mover):
 
     def _caught_up(self) -> ServerComparison:
         """Copy what changes while both sides are compared."""
-        rule, captures = self._rule, {copy.server: copy.capture for copy in self._copies}
+        rule = self._rule
+        captures = {copy.server: copy.capture for copy in self._copies if copy.capture}
+
+        def untold(at: Place, keys: list[bytes]) -> None:
+            if at.server in captures:
+                captures[at.server].note(at.database, keys)
+
         with following(self._copies):
             compared = self._compare(
                 self._old.__getitem__,
@@ -559,10 +561,10 @@ class ShardMover(Mover):
                 there=rule.there,
                 back=rule.back,
                 label=rule.label,
-                untold=lambda at, keys: captures[at.server].note(at.database, keys),
+                untold=untold,
             )
-        for copy in self._copies:  # before what differs is anybody's fault, or writers are held
-            copy.capture.require_complete()
+        for capture in captures.values():  # before what differs is anybody's fault
+            capture.require_complete()
         if not compared.same:
             raise GrowthError(
                 f"both servers differ in {counted(compared.differing, 'key')}, such as "
@@ -703,7 +705,7 @@ class ShardMover(Mover):
         While the targets are closed they have what was decided. Return no captures if one is open.
         """
         with suppress(GrowthError):
-            captures = self._captures(self._old, self._stack)
+            captures = {} if self._offline else self._captures(self._old, self._stack)
             written = {
                 (place, key)
                 for place, client in self._old.items()

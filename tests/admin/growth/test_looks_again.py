@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faces import eventually
 from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
 from test_woken_commands import Case
 
+import shardkit
 from shardkit.admin import growth
 from shardkit.admin.growth import (
     awaiting,
@@ -217,6 +220,23 @@ def test_a_move_whose_target_dies_when_it_is_done_is_done(
 
     monkeypatch.setattr(MOVER, "_reached", kill)  # no step is told between these two exchanges
     assert fleet.move_shard().phase == "done"
+
+
+@faces
+def test_old_databases_are_kept_up_to_date_after_an_offline_copy(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    options = {"hold": PATIENT, "keep": True, "offline": True}
+    with ThreadPoolExecutor(1) as threads:
+        move = ["users:1"], fleet.name(1)
+        keeper = threads.submit(call, face, "start_move", fleet.config, *move, **options)
+        assert eventually(lambda: [each.phase for each in moves(fleet.config)] == ["kept"], 60)
+        with shardkit.connect(fleet.url) as kit:
+            users = kit.key_sharded("users")
+            users.mset({f"k{n}": n + 1 for n in range(50)})
+            back = call(face, "reverse_move", fleet.config, "users:1", hold=PATIENT)
+            assert (back.phase, keeper.result().id) == ("done", back.id)
+            assert users.mget([f"k{n}" for n in range(50)]) == [b"%d" % n for n in range(1, 51)]
+    assert fleet.masters() == [fleet.name(0)] * 2
 
 
 class TestLateRepair(Case):
