@@ -8,7 +8,7 @@ replication (`ServerMover`), shards key by key (`shard_move`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, replace
 from types import MappingProxyType
@@ -62,6 +62,11 @@ class ServerMover(Mover):
 
     def _login(self, server: ServerAddress) -> Stored:
         return self._own
+
+    def _expected(self) -> Iterable[tuple[str, ServerAddress, int | None]]:
+        move = self._move
+        server = move.target if move.phase in ("promoted", "pushed") else move.source
+        return [(shard, ServerAddress.parse(server), None) for shard in move.shards]
 
     def _touched(self) -> dict[ServerAddress, str]:
         return dict.fromkeys((self._source, self._target), "*")
@@ -341,9 +346,9 @@ class ServerMover(Mover):
 
     def _has_copy(self, role: ServerRole) -> bool:
         """Whether a server with this role follows the source, or did until an abort began."""
-        if role.master is not None:
-            return servers.same_server(role.master, self._source)
-        return bool(role.raw.get("master_replid2") == self._role(self._source).history)
+        if role.master is not None and servers.same_server(role.master, self._source):
+            return True
+        return servers.shares_history(role, self._role(self._source))
 
     def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
         found = self._role(replica).master

@@ -99,6 +99,12 @@ def place_of(entry: Entry) -> Place | None:
     return None if server is None or entry.database is None else Place(server, entry.database)
 
 
+def entries_in(components: Mapping[str, Component]) -> dict[str, Entry]:
+    """Return all entries by their shards, as ``timelines:3``."""
+    every = (pair for component in components.values() for pair in component.entries())
+    return {str(shard): entry for shard, entry in every}
+
+
 def entries_on(
     components: Iterable[Component], server: ServerAddress, same: Same
 ) -> list[tuple[Shard, Entry]]:

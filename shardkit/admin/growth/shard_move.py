@@ -110,24 +110,14 @@ class ShardMover(Mover):
                     return Stored(entry, entry_key(*shard))
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
-    def _successor(self, server: ServerAddress) -> ServerAddress | None:
-        """Return the server that entries name in the place of one that this move has."""
+    def _expected(self) -> Iterable[tuple[str, ServerAddress, int | None]]:
         move = self._move
-        entries = {
-            str(shard): entry
-            for component in self._components.values()
-            for shard, entry in component.entries()
-        }
         places, names = move.sources, move.shards
         if move.phase in ("pushed", "kept"):
             places = move.targets
             if move.placements:
                 names = shard_names(move.name, len(places) if move.placements[1] else 0)
-        for place, name in zip(map(Place.parse, places), names, strict=False):
-            entry = entries.get(name)
-            if entry and place.server == server and entry.database == place.database:
-                return None if entry.is_cluster else relocation.address_of(entry)
-        return None
+        return [(name, *Place.parse(at)) for at, name in zip(places, names, strict=False)]
 
     def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
         return exchange.by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
@@ -379,11 +369,7 @@ class ShardMover(Mover):
     def _require_planned(self, components: Mapping[str, Component]) -> Mapping[str, Component]:
         """Check that nobody has pushed entries that lead to other places, and return them."""
         move = self._move
-        entries = {
-            str(shard): entry
-            for component in components.values()
-            for shard, entry in component.entries()
-        }
+        entries = relocation.entries_in(components)
         known = *self._rule.sources, *self._rule.targets
         for name in dict.fromkeys((*move.shards, *self._rule.names.values())):
             entry = entries.get(name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
+from growth_helpers import PATIENT, Fleet, follow, killed_at, small, still_there
 from test_woken_commands import Case
 
 import shardkit
@@ -18,12 +18,13 @@ from shardkit.admin import growth
 from shardkit.admin.growth import (
     awaiting,
     fail_over,
+    move as server_move,
     moves,
     servers as growth_servers,
     shard_move,
     start_split,
 )
-from shardkit.errors import ConfigServerError, GrowthError
+from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
 
 MOVER = shard_move.ShardMover
 faces = pytest.mark.parametrize("face", ["blocking", "async"])
@@ -59,6 +60,62 @@ def test_a_move_whose_target_a_failover_promoted_is_done(
         with pytest.raises(GrowthError, match=said):  # they have different writes
             call(face, "resume_move", fleet.config, fleet.name(0))
         fleet.run("failover", "--guard", "1")
+    assert call(face, "resume_move", fleet.config, fleet.name(0)).phase == "done"
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("end", ["resume_move", "abort_move"])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
+    fleet: Fleet, face: str, end: str, crash: bool
+) -> None:
+    small(fleet)
+    fleet.replicated(2)
+    with killed_at((growth_servers, "take_writes_alone")):
+        fleet.move_server()
+    if crash:
+        fleet.servers[0].kill()
+    fail_over(fleet.config, fleet.name(0), to=fleet.name(2))
+    if crash:
+        fleet.servers[0].restart()
+        fleet.run("failover", "--guard", "20")
+    is_resumed = end == "resume_move"
+    phase = call(face, end, fleet.config, fleet.name(0)).phase
+    assert phase == ("done" if is_resumed else "aborted")
+    assert fleet.masters() == [fleet.name(1 if is_resumed else 2)] * 2
+    assert still_there(fleet)
+    with fleet.servers[1].client(db=1) as client:
+        assert bool(client.dbsize()) is is_resumed, "an abort empties the new server"
+
+
+@faces
+def test_a_move_of_a_server_follows_a_failover_of_the_new_one(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with killed_at((server_move.ServerMover, "_certify")):
+        fleet.move_server()
+    follow(fleet.servers[2], fleet.servers[1])
+    fail_over(fleet.config, fleet.name(1), to=fleet.name(2))
+    assert call(face, "resume_move", fleet.config, fleet.name(0)).phase == "done"
+    assert fleet.masters() == [fleet.name(2)] * 2
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("moment", ["_push", "_certify"])
+def test_a_server_that_entries_name_by_mistake_replaces_none(
+    fleet: Fleet, face: str, moment: str
+) -> None:
+    small(fleet)
+    with killed_at((server_move.ServerMover, moment)):
+        fleet.move_server()
+    old = [fleet.name(0), fleet.name(1)].index(fleet.masters()[0])
+    there, back = ({"users": {"shards": [fleet.at(n, db=db) for db in (1, 2)]}} for n in (2, old))
+    fleet.describe(there, force=True)
+    with pytest.raises((GrowthError, InvalidArgumentError), match="is not the master of any entry"):
+        call(face, "resume_move", fleet.config, fleet.name(0))
+    fleet.describe(back, force=True)
     assert call(face, "resume_move", fleet.config, fleet.name(0)).phase == "done"
     assert fleet.masters() == [fleet.name(1)] * 2
     assert still_there(fleet)
