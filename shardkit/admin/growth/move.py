@@ -345,10 +345,16 @@ class ServerMover(Mover):
         )
 
     def _has_copy(self, role: ServerRole) -> bool:
-        """Whether a server with this role follows the source, or did until an abort began."""
-        if role.master is not None and servers.same_server(role.master, self._source):
-            return True
-        return servers.shares_history(role, self._role(self._source))
+        """Whether a server with this role follows the source, or did until an abort began.
+
+        Between them may be the server that a failover has replaced by the source.
+        """
+        if role.master is None:
+            return bool(role.raw.get("master_replid2") == self._role(self._source).history)
+        with suppress(RedisError, OSError):
+            if self._follows(role.master, self._source):
+                return True
+        return servers.same_server(role.master, self._source)
 
     def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
         found = self._role(replica).master

@@ -19,7 +19,7 @@ from shardkit.admin.growth.exchange import check_share
 from shardkit.admin.growth.failover import HOLD, pending_fences
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, replace_server, servers_in
 from shardkit.admin.growth.relocation import ServerAddress, Stored, address_of, entries_in
-from shardkit.admin.growth.servers import KnownServers, role_at, shares_history, touched
+from shardkit.admin.growth.servers import KnownServers, role_at, touched
 from shardkit.config.component import Component
 from shardkit.errors import GrowthError
 from shardkit.operations.arguments import Seconds, check_seconds
@@ -115,7 +115,7 @@ class Mover(ABC):
             return True
         return (
             self._same(former.master, successor)
-            or shares_history(former, role)
+            or former.history in (role.history, role.raw.get("master_replid2"))
             or any(
                 (each.source, each.target) == (server, successor)
                 for each in pending_fences(self._config)

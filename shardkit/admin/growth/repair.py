@@ -226,15 +226,9 @@ class _ClosedDatabases:
         """Return the shard whose entry names a place; empty for none."""
         if place in self._nodes:
             return self._nodes[place][1]
-        return next(
-            (
-                str(shard)
-                for component in self._components.values()
-                for shard, entry in component.entries()
-                if relocation.place_in(entry, [place], self._same)
-            ),
-            "",
-        )
+        entries = relocation.entries_in(self._components)
+        names = (n for n, each in entries.items() if relocation.place_in(each, [place], self._same))
+        return next(names, "")
 
     def _repair(self, place: Place, client: Any, fence: bytes) -> Repair:
         change = gate.move_of(fence) or ""

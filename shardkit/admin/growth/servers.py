@@ -181,12 +181,6 @@ def role_at(server: ServerAddress, login: Stored) -> ServerRole:
         return role_of(client)
 
 
-def shares_history(one: ServerRole, other: ServerRole) -> bool:
-    """Whether one server has replicated the other, or both a third one, by their latest ids."""
-    ids = ({role.history, role.raw.get("master_replid2")} for role in (one, other))
-    return bool(set.intersection(*ids) - {"0" * 40, None})
-
-
 def errors_behind(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its causes."""
     while error is not None:

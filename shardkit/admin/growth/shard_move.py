@@ -83,8 +83,7 @@ class ShardMover(Mover):
         self._concerned = {
             name
             for name, component in self._components.items()
-            if name in self._move.shards
-            or any(str(shard) in self._move.shards for shard, _ in component.entries())
+            if any(str(shard) in self._move.shards for shard, _ in component.entries())
             or name == self._move.name
         }
         self._failed_over = self._follow_failovers()
@@ -210,7 +209,14 @@ class ShardMover(Mover):
             with ExitStack() as attempt:
                 try:
                     captures = {} if self._offline else self._captures(self._old, attempt)
-                    self._transfer(captures)
+                    self._before = self._run_of(self._new)
+                    sides = self._old, self._new
+                    own = self._rule, self._attempt
+                    self._copies = self._copies_of(captures, *sides, *own)
+                    compared = None if self._offline else self._copied()
+                    for each in product(*(exchange.one_of_each(side).values() for side in sides)):
+                        copy_libraries(*each)
+                    self._hold_and_decide(compared)
                 except MissedChangesError as error:
                     missed = error.message
                     self._progress(f"copying again: {missed}")
@@ -475,17 +481,6 @@ class ShardMover(Mover):
             f"{self._move.verb} of {self._move.name}",
             witnessed=False,
         )
-
-    def _transfer(self, captures: Captures) -> None:
-        """Copy, follow, compare, hold and decide."""
-        self._before = self._run_of(self._new)
-        self._copies = self._copies_of(captures, self._old, self._new, self._rule, self._attempt)
-        compared = None if self._offline else self._copied()
-        for each in product(
-            *(exchange.one_of_each(side).values() for side in (self._old, self._new))
-        ):
-            copy_libraries(*each)
-        self._hold_and_decide(compared)
 
     def _copies_of(
         self, captures: Captures, old: Clients, new: Clients, rule: CopyRule, value: bytes
