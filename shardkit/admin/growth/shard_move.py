@@ -408,7 +408,7 @@ class ShardMover(Mover):
             problems = [] if self._old_gate.is_cluster else gate.losing_fence(server, client.info())
             if problems:
                 raise GrowthError(
-                    problems[0], f"then resume it: {self._command('resume')}, or abort it"
+                    problems[0], f"correct that, and resume it: {self._command('resume')}"
                 )
         for place, client in self._new.items():
             fence = client.get(gate.fence_key(client))

@@ -129,7 +129,7 @@ def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) ->
     with fleet.servers[0].client() as client:
         client.config_set("maxmemory", 100_000_000)
         client.config_set("maxmemory-policy", "allkeys-lru")
-        with pytest.raises(GrowthError, match=r"so it could lose config:fence.*then resume it"):
+        with pytest.raises(GrowthError, match=r"so it could lose config:fence.*and resume it"):
             call(face, "resume_move", fleet.config, "users:1")
         client.config_set("maxmemory-policy", "noeviction")
     assert call(face, "resume_move", fleet.config, "users:1", hold=PATIENT).phase == "done"
