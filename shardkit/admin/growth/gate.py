@@ -600,6 +600,7 @@ class ClusterGate(CopyGate):
         """See `CopyGate.take_back`."""
         self._open_nodes(clients)
         self._note_settings(clients)
+        each_of(lambda client: client.execute_command("CLIENT", "UNPAUSE"), clients)
         for place, client in clients.items():  # nothing that another attempt does counts now
             client.set(fence_key(client), fence_value(self._move.id, "", str(place)))
         return True
