@@ -33,7 +33,7 @@ from shardkit.errors import ConfigServerError, GrowthError, ShardKitError
 from shardkit.kit.config_client import config_client
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.server_queries import ServerErrors
-from shardkit.network.survey import reason
+from shardkit.network.survey import reason, server_of
 from shardkit.operations.server_errors import behind_watch, meaning, server_in
 
 CHANGES_KEY = "config:changes"
@@ -299,11 +299,14 @@ def working_on(
     name: str,
     components: Iterable[Component],
     within: str = "",
+    *,
+    whole: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Record work on the databases of components, if there is a config server that answers.
 
-    ``within`` is the id of the change that it is a step of. Yield a function that checks before a
-    step that the record is still open; see `require_open`.
+    ``within`` is the id of the change that it is a step of. ``whole`` servers are touched by a
+    change of their settings. Yield a function that checks before a step that the record is still
+    open; see `require_open`.
 
     Raises:
         GrowthError: as `begin`.
@@ -315,9 +318,15 @@ def working_on(
         with suppress(RedisError, OSError):
             answers = config is not None and bool(config.ping())
         if config is not None and answers:
-            identities = identify_databases({each: each[1] for each in entries_of(components)})
+            entries = entries_of(components)
+            identities = identify_databases({each: each[1] for each in entries})
             found = {one for each in identities.values() if isinstance(each, set) for one in each}
-            places = numbered(sorted(found))
+            found |= {  # a server that does not answer now may answer soon
+                (server_of(entry.address), entry.database)
+                for _, entry in entries
+                if entry.database is not None and not entry.is_cluster
+            }
+            places = numbered(sorted({(at, "*" if whole else str(number)) for at, number in found}))
             change = Change(kind=kind, name=name, databases=places, within=within)
             stack.enter_context(taking_part(config, change))
             yield partial(require_open, config, change)

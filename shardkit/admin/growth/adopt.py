@@ -21,8 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redis.exceptions import NoPermissionError, ResponseError
-from redis.utils import str_if_bytes
+from redis.exceptions import ResponseError
 
 from shardkit.admin.changes import working_on
 from shardkit.admin.growth.exchange import at_once, at_work
@@ -327,11 +326,6 @@ def _sample(entry: Entry, size: int) -> list[bytes]:
                 pages += 1
                 if not int(cursor):
                     break
-    except NoPermissionError as error:
-        text = str_if_bytes(str(error))
-        raise GrowthError(
-            f"{where}: {text}", "grant +@connection +scan: see docs/rights.md"
-        ) from error
     except ServerErrors as error:
         known = meaning(error)
         remedy = known.remedy if known else "check its address, and that it runs"

@@ -105,7 +105,7 @@ def attach_replica(
         databases = servers.touched({target: "*", source: "*"}, lambda _: login)
         change = Change(kind="attach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
-        if problems := _obstacles(master, new, (source, target), login, same):
+        if problems := obstacles(components, replica, to):
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
         role = servers.role_of(new)
         if role.is_master:
@@ -139,36 +139,25 @@ def obstacles(components: Mapping[str, Component], replica: str, to: str) -> lis
     if known.entries_on(target):
         return [f"entries name {target} as a master"]
     source, login = _followed(components, to)
+    if known.same(source, target):
+        return [f"{source} and {target} are one server"]
     with (
         servers.connected_to(source, login) as master,
         servers.connected_to(target, login) as new,
     ):
-        return _obstacles(master, new, (source, target), login, known.same)
-
-
-def _obstacles(
-    master: Any,
-    new: Any,
-    pair: tuple[ServerAddress, ServerAddress],
-    login: Stored,
-    same: Same,
-) -> list[str]:
-    source, target = pair
-    if same(*pair):
-        return [f"{source} and {target} are one server"]
-    said: list[dict[str, Any]] = []
-    for server, client in ((source, master), (target, new)):
-        try:
-            said.append(client.info())
-        except (RedisError, OSError) as error:
-            return [f"{server} cannot be asked: {error}"]
-    info, there = said
-    problems = servers.unfit((source, master, info), (target, new, there))
-    if there["role"] == "master":
-        problems += servers.mismatched_tls(new, target, login)
-    if info.get("cluster_enabled"):
-        problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
-    return problems
+        said: list[dict[str, Any]] = []
+        for server, client in ((source, master), (target, new)):
+            try:
+                said.append(client.info())
+            except (RedisError, OSError) as error:
+                return [f"{server} cannot be asked: {error}"]
+        info, there = said
+        problems = servers.unfit((source, master, info), (target, new, there))
+        if there["role"] == "master":
+            problems += servers.mismatched_tls(new, target, login)
+        if info.get("cluster_enabled"):
+            problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
+        return problems
 
 
 def detach_replica(

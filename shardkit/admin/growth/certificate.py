@@ -389,7 +389,8 @@ def _digests(
         result = {}
         for n, (key, kind, left) in enumerate(zip(keys, own, answers[len(keys) :], strict=True)):
             value = replies[n]
-            if found and kind == kinds[0][n] == "string" and _is_whole(value, values[0][n]):
+            is_whole = isinstance(value, bytes) and len(value) < _BYTES
+            if found and kind == kinds[0][n] == "string" and is_whole and value == values[0][n]:
                 digest = found[0][key][1]
             else:
                 if kind in _PARSED and not isinstance(value, Exception):
@@ -399,11 +400,6 @@ def _digests(
             result[key] = kind, digest, left if left < 0 else now + left
         found.append(result)
     return found
-
-
-def _is_whole(value: Any, other: Any) -> bool:
-    """Whether two replies are the same string, and all of it."""
-    return isinstance(value, bytes) and len(value) < _BYTES and bool(value == other)
 
 
 def _size(value: Any) -> int:

@@ -358,6 +358,24 @@ def owners(slots: Mapping[str, Ranges], places: Sequence[Place]) -> list[int]:
     return numbers
 
 
+def losing_fence(server: ServerAddress, memory: Mapping[str, Any]) -> list[str]:
+    """Return the problem of a server that could evict fences, by what INFO reports."""
+    policy = evicting(memory)
+    if not policy.startswith("allkeys"):
+        return []
+    return [
+        f"{server} evicts keys ({policy}), so it could lose {FENCE_KEY}, which keeps clients with "
+        "old entries from its databases: CONFIG SET maxmemory-policy noeviction or a volatile one, "
+        "or move the whole server"
+    ]
+
+
+def evicting(memory: Mapping[str, Any]) -> str:
+    """Return the policy by which a server removes keys when its memory is full; empty for none."""
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    return policy if int(memory.get("maxmemory", 0)) and policy != "noeviction" else ""
+
+
 def is_closed(client: Any) -> bool:
     """Whether a node refuses writes since a move has left it."""
     return setting(client) == _CLOSED
@@ -582,6 +600,7 @@ class ClusterGate(CopyGate):
         """See `CopyGate.take_back`."""
         self._open_nodes(clients)
         self._note_settings(clients)
+        each_of(lambda client: client.execute_command("CLIENT", "UNPAUSE"), clients)
         for place, client in clients.items():  # nothing that another attempt does counts now
             client.set(fence_key(client), fence_value(self._move.id, "", str(place)))
         return True

@@ -8,7 +8,7 @@ replication (`ServerMover`), shards key by key (`shard_move`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, replace
 from types import MappingProxyType
@@ -63,6 +63,11 @@ class ServerMover(Mover):
     def _login(self, server: ServerAddress) -> Stored:
         return self._own
 
+    def _expected(self) -> Iterable[tuple[str, ServerAddress, int | None]]:
+        move = self._move
+        server = move.target if move.phase in ("promoted", "pushed") else move.source
+        return [(shard, ServerAddress.parse(server), None) for shard in move.shards]
+
     def _touched(self) -> dict[ServerAddress, str]:
         return dict.fromkeys((self._source, self._target), "*")
 
@@ -75,11 +80,18 @@ class ServerMover(Mover):
             new = stack.enter_context(servers.connected_to(target, self._own))
             stack.callback(servers.ask_for_replicas, new, config, target)
 
-            # Otherwise a mover that was killed, or whose record was lost, has handed over.
-            def hands_over() -> bool:
-                return not servers.role_of(new).is_master or servers.role_of(old).is_master
+            # Otherwise a mover that was killed, or whose record was lost, has handed over; or a
+            # failover has had the target take over, perhaps from a source that is gone for good.
+            taken_over = bool(self._servers.entries_on(target))
 
-            if move.phase == "begun" and (hands_over() or not self._follows(source, target)):
+            def hands_over() -> bool:
+                return not taken_over and (
+                    not servers.role_of(new).is_master or servers.role_of(old).is_master
+                )
+
+            if move.phase == "begun" and (
+                hands_over() or not (taken_over or self._follows(source, target))
+            ):
                 self._begin(old, new)
             if move.phase in ("begun", "attached"):
                 self._progress(f"handing over to {target}")
@@ -302,10 +314,10 @@ class ServerMover(Mover):
         named = [
             server for server in (self._source, self._target) if self._servers.entries_on(server)
         ]
-        if not lost and len(named) == 1:
+        if not lost and named == [self._source]:
             with suppress(RedisError, OSError):
-                if self._role(named[0]).is_master == (named[0] == self._source):
-                    self._reached("done" if named[0] == self._target else "aborted")
+                if self._role(self._source).is_master:
+                    self._reached("aborted")
                     return ""
         takes_writes = False
         with suppress(RedisError, OSError):
@@ -333,10 +345,16 @@ class ServerMover(Mover):
         )
 
     def _has_copy(self, role: ServerRole) -> bool:
-        """Whether a server with this role follows the source, or did until an abort began."""
-        if role.master is not None:
-            return servers.same_server(role.master, self._source)
-        return bool(role.raw.get("master_replid2") == self._role(self._source).history)
+        """Whether a server with this role follows the source, or did until an abort began.
+
+        Between them may be the server that a failover has replaced by the source.
+        """
+        if role.master is None:
+            return bool(role.raw.get("master_replid2") == self._role(self._source).history)
+        with suppress(RedisError, OSError):
+            if self._follows(role.master, self._source):
+                return True
+        return servers.same_server(role.master, self._source)
 
     def _follows(self, replica: ServerAddress, master: ServerAddress) -> bool:
         found = self._role(replica).master
@@ -444,14 +462,14 @@ def started(
 ) -> Move:
     """Carry out a plan, as a step of a change with some id, unless something prevents it."""
     limits = check_numbers(**options)[0], options.get("offline", False)
-    with (
-        explaining(lambda: "the move has not begun", lambda: "repeat the command"),
-        journal.lease(config) as lease,
-    ):
-        components = read_components(config)
-        move, plan = planned(components, *limits)
+    with ExitStack() as stack:
+        with explaining(lambda: "the move has not begun", lambda: "repeat the command"):
+            lease = stack.enter_context(journal.lease(config))
+            components = read_components(config)
+            move, plan = planned(components, *limits)
+            every = journal.read_all(config)
         move.within = within
-        for each in journal.read_all(config):
+        for each in every:
             is_other = each.name != move.name and not set(plan.shards) & set(each.shards)
             if not is_other and each.phase not in _MOVERS[each.copying].settled:
                 raise GrowthError(

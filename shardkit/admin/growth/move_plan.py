@@ -34,7 +34,14 @@ from shardkit.admin.growth.exchange import (
     strays,
 )
 from shardkit.admin.growth.failover import master_of, shard_named
-from shardkit.admin.growth.gate import CLOSING, Ranges, is_closed, masters_of
+from shardkit.admin.growth.gate import (
+    CLOSING,
+    Ranges,
+    evicting,
+    is_closed,
+    losing_fence,
+    masters_of,
+)
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.mover import Expected, duration
 from shardkit.admin.growth.pieces import IN_PIECES, large_values
@@ -342,12 +349,7 @@ def plan_copy(
                 except (RedisError, OSError) as error:
                     problems.append(f"{server} cannot be used ({error})")
                 problems += _is_replica(server, info)
-            if not in_cluster and _evicts(info).startswith("allkeys"):
-                problems.append(
-                    f"{server} evicts keys ({_evicts(info)}), so it could lose {FENCE_KEY}, which "
-                    "keeps clients with old entries from its databases: CONFIG SET "
-                    "maxmemory-policy noeviction or a volatile one, or move the whole server"
-                )
+            problems += [] if in_cluster else losing_fence(server, info)
         for target in new.values():
             server, client, there = target
             problems += _is_replica(server, there) if there else ()
@@ -480,12 +482,6 @@ def _room(
     return connections
 
 
-def _evicts(info: Mapping[str, Any]) -> str:
-    """Return the policy by which a server removes keys when its memory is full; empty for none."""
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    return policy if int(info.get("maxmemory", 0)) and policy != "noeviction" else ""
-
-
 def _is_replica(server: ServerAddress, info: Mapping[str, Any]) -> list[str]:
     return [f"{server} is a replica"] if info.get("role", "master") != "master" else []
 
@@ -582,7 +578,7 @@ def _compared(
     server, new, there = target
     if not (info and there):
         return notes
-    if policy := _evicts(there):
+    if policy := evicting(there):
         found = eviction(policy)
         notes.append(f"{server} {found.text}: {found.remedy}")
     notes += _forbidden(f"an abort will fail: {server}", new, _ABORTING[copying])

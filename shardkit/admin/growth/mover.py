@@ -18,8 +18,8 @@ from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.exchange import check_share
 from shardkit.admin.growth.failover import HOLD, pending_fences
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, replace_server, servers_in
-from shardkit.admin.growth.relocation import ServerAddress, Stored
-from shardkit.admin.growth.servers import KnownServers, touched
+from shardkit.admin.growth.relocation import ServerAddress, Stored, address_of, entries_in
+from shardkit.admin.growth.servers import KnownServers, role_at, touched
 from shardkit.config.component import Component
 from shardkit.errors import GrowthError
 from shardkit.operations.arguments import Seconds, check_seconds
@@ -101,15 +101,39 @@ class Mover(ABC):
         for server in servers if not move.is_over else ():
             successor = self._successor(server)
             known = any(self._same(successor, each) for each in servers)
-            if successor and not known and self._servers.entries_on(successor):
+            if successor and not known and self._has_replaced(successor, server):
                 replace_server(move, server, successor)
                 followed = True
         return followed
 
+    def _has_replaced(self, successor: ServerAddress, server: ServerAddress) -> bool:
+        """Whether a server that entries name was a replica, which a failover promoted."""
+        login = self._servers.login(successor)
+        try:
+            former, role = (role_at(each, login) for each in (server, successor))
+        except (RedisError, OSError):  # it is gone
+            return True
+        return (
+            self._same(former.master, successor)
+            or former.history in (role.history, role.raw.get("master_replid2"))
+            or any(
+                (each.source, each.target) == (server, successor)
+                for each in pending_fences(self._config)
+            )
+        )
+
     def _successor(self, server: ServerAddress) -> ServerAddress | None:
-        """Return the replica that a failover after a crash promoted in a server's place."""
-        fences = pending_fences(self._config)
-        return next((each.target for each in fences if self._same(each.source, server)), None)
+        """Return the server that entries name in the place of one that this move has."""
+        entries = entries_in(self._components)
+        for name, at, number in self._expected():
+            entry = entries.get(name)
+            if entry and at == server and number in (None, entry.database):
+                return None if entry.is_cluster else address_of(entry)
+        return None
+
+    @abstractmethod
+    def _expected(self) -> Iterable[tuple[str, ServerAddress, int | None]]:
+        """Return where the entries of shards lead by now: a server, and a number or None."""
 
     @abstractmethod
     def _login(self, server: ServerAddress) -> Stored:

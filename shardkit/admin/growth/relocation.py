@@ -99,6 +99,12 @@ def place_of(entry: Entry) -> Place | None:
     return None if server is None or entry.database is None else Place(server, entry.database)
 
 
+def entries_in(components: Mapping[str, Component]) -> dict[str, Entry]:
+    """Return all entries by their shards, as ``timelines:3``."""
+    every = (pair for component in components.values() for pair in component.entries())
+    return {str(shard): entry for shard, entry in every}
+
+
 def entries_on(
     components: Iterable[Component], server: ServerAddress, same: Same
 ) -> list[tuple[Shard, Entry]]:
@@ -211,15 +217,11 @@ def held(
     The entries name the move, so that clients make new connections, which ask for the fence, and
     separate connections for reads. If the places are nodes, ``cluster`` is the component there.
     """
-    numbered: dict[int | None, list[Place]] = {}
-    for place in places:
-        numbered.setdefault(place.database, []).append(place)
 
     def concerned(entry: Entry, where: str) -> bool:
         if entry.is_cluster:
             return bool(cluster) and where == entry_key(cluster)
-        there = numbered.get(entry.database, ())
-        return not cluster and place_in(entry, there, same) is not None
+        return not cluster and place_in(entry, places, same) is not None
 
     def change(entry: Entry, where: str) -> Entry:
         fields = entry.fields

@@ -219,22 +219,16 @@ class _ClosedDatabases:
             )
         for place, move in self._unfenced:
             value = gate.fence_value(move.id, "", move.target, record=journal.essence(move))
-            with self.client(place) as client:
-                client.set(FENCE_KEY, value, nx=True)
+            with self.client(place) as client:  # unless another process has moved keys there
+                gate.take({place: client}, value, self._lease.check)
 
     def _named(self, place: Place) -> str:
         """Return the shard whose entry names a place; empty for none."""
         if place in self._nodes:
             return self._nodes[place][1]
-        return next(
-            (
-                str(shard)
-                for component in self._components.values()
-                for shard, entry in component.entries()
-                if relocation.place_in(entry, [place], self._same)
-            ),
-            "",
-        )
+        entries = relocation.entries_in(self._components)
+        names = (n for n, each in entries.items() if relocation.place_in(each, [place], self._same))
+        return next(names, "")
 
     def _repair(self, place: Place, client: Any, fence: bytes) -> Repair:
         change = gate.move_of(fence) or ""

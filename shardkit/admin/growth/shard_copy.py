@@ -18,7 +18,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.admin.growth import exchange, gate
 from shardkit.admin.growth.exchange import Commands, Slices
-from shardkit.admin.growth.gate import GuardedWrites, WriteRefusedError, Writes
+from shardkit.admin.growth.gate import GuardedWrites, WriteRefusedError
 from shardkit.admin.growth.pieces import IN_PIECES, asking_for_large, large_values, pieces
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
@@ -243,31 +243,6 @@ class KeyCapture:
                 self._answered.notify_all()
 
 
-class Standstill:
-    """Takes the place of a `KeyCapture` while no client can write: nothing changes."""
-
-    def __init__(self, databases: Mapping[int, Any]) -> None:
-        self._fences = {
-            (number, gate.fence_key(client).encode()): True for number, client in databases.items()
-        }
-
-    def require_complete(self) -> None:
-        """See `KeyCapture.require_complete`."""
-
-    def expect_setting(self) -> None:
-        """See `KeyCapture.expect_setting`."""
-
-    def note(self, number: int, keys: Iterable[bytes]) -> None:
-        """See `KeyCapture.note`."""
-
-    def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
-        """Return the fences alone, which the mover has set."""
-        return self._fences if most is None else {}
-
-    def wait_until_told(self) -> None:
-        """See `KeyCapture.wait_until_told`."""
-
-
 _PAGE = 200
 _KEYS = 96  # keys that are written at a time,
 _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's time
@@ -313,7 +288,8 @@ def copy_libraries(source: Any, target: Any) -> None:
 class DatabaseCopy:
     """The copy of some databases of one server at their targets.
 
-    It writes under ``value``, the fence of this attempt. It counts the ``keys`` that it has copied,
+    It writes under ``value``, the fence of this attempt. Without a ``capture`` no client can write,
+    so nothing changes. It counts the ``keys`` that it has copied,
     repetitions included, and their ``bytes``, as DUMP packs them.
     """
 
@@ -324,7 +300,7 @@ class DatabaseCopy:
         targets: Mapping[Place, Any],
         rule: CopyRule,
         value: bytes,
-        capture: KeyCapture | Standstill,
+        capture: KeyCapture | None,
         share: float = 1.0,
     ) -> None:
         self.server = server
@@ -339,8 +315,7 @@ class DatabaseCopy:
         self._slices = Slices()
         # What has been read, by target, until there is enough of it to be written.
         self._read: defaultdict[Place, _Waiting] = defaultdict(_Waiting)
-        self._writers: ExitStack | None = None  # closes those of `copy_all`
-        self._guarded: dict[Place, GuardedWrites] = {}
+        self._guarded: dict[Place, GuardedWrites] = {}  # whose replies may be due
         self.keys = self.bytes = 0
         self.tell: Callable[[], object] = lambda: None
 
@@ -353,21 +328,17 @@ class DatabaseCopy:
                 yield page
                 progress()
 
-        with ExitStack() as self._writers:
+        with self._writing():
             for number, source in self._sources.items():
                 self._copy(number, told(source), self._share)
-            for guarded in self._guarded.values():
-                with self._refusals():
-                    guarded.settle()
-        self._writers, self._guarded, self.tell = None, {}, lambda: None
-        self._write_rest()
+        self.tell = lambda: None
         for _ in range(_PASSES * len(self._late) // _PAGE + 1):
             self._copy_changed(self._take_late())
 
     def follow(self, until: Callable[[], bool]) -> None:
         """Copy changed keys until `until()` and few are left, or no fewer for some seconds."""
         end = 0.0
-        while True:
+        while self.capture is not None:
             is_last = until()
             changed = self.capture.take(_PAGE)
             late = [*self._take_late(), *(self._looked() if is_last else ())]
@@ -388,6 +359,8 @@ class DatabaseCopy:
             MissedChangesError: a change may have been missed. The mover has just set the fence of
                 each database, so these notifications must have arrived.
         """
+        if self.capture is None:
+            return []
         self.capture.wait_until_told()
         changed = self.capture.take()
         for number, source in self._sources.items():
@@ -440,10 +413,9 @@ class DatabaseCopy:
         self._changed.update(
             dict.fromkeys(each for each in changed if not exchange.is_own(each[1]))
         )
-        self._read.clear()
-        for number in self._sources:
-            self._copy(number, [[key for at, key in self._changed if at == number]])
-        self._write_rest()
+        with self._writing():
+            for number in self._sources:
+                self._copy(number, [[key for at, key in self._changed if at == number]])
         copied, self._changed = self._changed, {}
         return list(copied)
 
@@ -495,15 +467,13 @@ class DatabaseCopy:
         [target] = self._rule.there(Place(self.server, number), [key])
         for waiting in self._read.values():  # it may have been small a moment ago
             waiting.keys.pop(key, None)
-        if target in self._guarded:
-            with self._refusals():
-                self._guarded[target].settle()
+        self._settle(target)
         if kind not in TOLD:
             self._untold.setdefault((number, key), _mark([]))  # as if without groups
         try:
             for batch in pieces(source, self._targets[target], key, kind, size):
-                with exchange.at_work(self._share), self._refusals():
-                    self._send({target: batch})
+                with exchange.at_work(self._share):
+                    self._send(target, batch)
                 self.bytes += sum(
                     len(part) for each in batch for part in each[2:] if isinstance(part, bytes)
                 )
@@ -511,8 +481,7 @@ class DatabaseCopy:
             ends: Arguments = ("PERSIST", key)
             if left > 0:
                 ends = ("PEXPIRE", key, max(1, left - round(1000 * (time.monotonic() - at))))
-            with self._refusals():
-                self._send({target: [ends]})
+            self._send(target, [ends])
         except ResponseError as error:
             if not str(error).upper().startswith(("WRONGTYPE", "ERR NO SUCH KEY", "NO SUCH KEY")):
                 raise  # else it has just changed its type, or is gone
@@ -536,20 +505,22 @@ class DatabaseCopy:
                 waiting.keys[key] = read[key]
                 waiting.size += read[key].size
             if waiting.is_enough:
-                self._write([target])
+                self._write(target)
 
-    def _write_rest(self) -> None:
-        for server, own in exchange.by_server(self._read).items():
-            targets: list[Place] = []
-            total = _Waiting()
-            for target in (Place(server, number) for number, each in own.items() if each.keys):
-                targets.append(target)
-                total.keys |= self._read[target].keys
-                total.size += self._read[target].size
-                if total.is_enough:
-                    self._write(targets)
-                    targets, total = [], _Waiting()
-            self._write(targets)
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Have all that the block reads be written."""
+        self._read.clear()
+        try:
+            yield
+            for target in list(self._read):
+                self._write(target)
+            for target in self._guarded:
+                self._settle(target)
+        finally:
+            for guarded in self._guarded.values():
+                guarded.close()
+            self._guarded = {}
 
     def _take_late(self) -> list[tuple[int, bytes]]:
         late = list(islice(self._late, _PAGE))
@@ -562,36 +533,26 @@ class DatabaseCopy:
         if time.monotonic() > since + _LATE:
             self._late |= {(each.number, key): None for key, each in read.items() if each.left >= 0}
 
-    def _write(self, targets: Sequence[Place]) -> None:
-        """Write what has been read for databases of one server."""
-        if not targets:
-            return
-        with self._refusals():
-            for target in self._guarded.keys() & set(targets):
-                self._guarded[target].settle()
-        reads = {target: self._read.pop(target) for target in targets}
-        now = time.monotonic()
-        writes: dict[Place, Commands] = {}
-        for place, waiting in reads.items():
-            commands: list[Arguments] = []
-            for key, (number, left, packed, at, _) in waiting.keys.items():
-                if packed is None or left == -2:
-                    commands.append(("UNLINK", key))
-                    self._untold.pop((number, key), None)
-                    continue
-                if packed[0] in _MODULES:
-                    self._untold[number, key] = _mark(packed)
-                elif packed[0] not in _TOLD:
-                    self._untold.setdefault((number, key), _mark([]))  # as if without groups
-                left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
-                commands.append(("RESTORE", key, left, packed, "REPLACE"))
-            writes[place] = commands
-        with self._refusals():
-            self._send(writes)
-        for each in reads.values():
-            self._note_expiring(each.keys, now)
-        self.keys += sum(len(each.keys) for each in reads.values())
-        self.bytes += sum(each.size for each in reads.values())
+    def _write(self, target: Place) -> None:
+        """Write what has been read for a target."""
+        self._settle(target)
+        waiting, now = self._read.pop(target), time.monotonic()
+        commands: list[Arguments] = []
+        for key, (number, left, packed, at, _) in waiting.keys.items():
+            if packed is None or left == -2:
+                commands.append(("UNLINK", key))
+                self._untold.pop((number, key), None)
+                continue
+            if packed[0] in _MODULES:
+                self._untold[number, key] = _mark(packed)
+            elif packed[0] not in _TOLD:
+                self._untold.setdefault((number, key), _mark([]))  # as if without groups
+            left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
+            commands.append(("RESTORE", key, left, packed, "REPLACE"))
+        self._send(target, commands)
+        self._note_expiring(waiting.keys, now)
+        self.keys += len(waiting.keys)
+        self.bytes += waiting.size
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -607,16 +568,16 @@ class DatabaseCopy:
                 else "check whether it is of an older version, or full",
             ) from None
 
-    def _send(self, writes: Writes) -> None:
-        [target, *others] = writes
-        if self._writers is None or others:
-            gate.write_under(self._targets, self.value, writes)
-            return
+    def _send(self, target: Place, commands: Commands) -> None:
         if target not in self._guarded:
-            client = self._targets[target]
-            guarded = self._guarded[target] = GuardedWrites(target, client, self.value)
-            self._writers.callback(guarded.close)
-        self._guarded[target].write(writes[target])
+            self._guarded[target] = GuardedWrites(target, self._targets[target], self.value)
+        with self._refusals():
+            self._guarded[target].write(commands)
+
+    def _settle(self, target: Place) -> None:
+        if target in self._guarded:
+            with self._refusals():
+                self._guarded[target].settle()
 
 
 def _mark(said: Any) -> bytes:
@@ -645,33 +606,32 @@ class _Waiting:
         return len(self.keys) >= _KEYS or self.size >= _BYTES
 
 
-class Follower:
-    """Copies changed keys in a thread, while something else is done."""
+@contextmanager
+def following(copies: Sequence[DatabaseCopy]) -> Iterator[Callable[[], bool]]:
+    """Copy changed keys in threads during the block, and then until few are left.
 
-    def __init__(self, copy: DatabaseCopy) -> None:
-        self._end = threading.Event()
-        self._error: Exception | None = None
-        self._copy = copy
-        self._thread = threading.Thread(target=self._run, name="shardkit-copy", daemon=True)
-        self._thread.start()
+    Yield whether all still follow.
+    """
+    end = threading.Event()
+    errors: list[Exception] = []
 
-    @property
-    def is_working(self) -> bool:
-        """Whether it still follows."""
-        return self._error is None
-
-    def stop(self) -> None:
-        """Stop when few changed keys are left."""
-        self._end.set()
-        self._thread.join()
-        if isinstance(self._error, GrowthError):
-            raise self._error
-        if self._error is not None:
-            server = server_in(self._error).replace(" ", ": ")
-            raise GrowthError(f"the copy was interrupted: {server}{self._error}", "resume it")
-
-    def _run(self) -> None:
+    def follow(copy: DatabaseCopy) -> None:
         try:
-            self._copy.follow(self._end.is_set)
+            copy.follow(end.is_set)
         except (GrowthError, RedisError, OSError) as error:
-            self._error = error
+            errors.append(error)
+
+    threads = [threading.Thread(target=follow, args=(copy,), daemon=True) for copy in copies]
+    for thread in threads:
+        thread.start()
+    try:
+        yield lambda: not errors
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+    for error in errors:
+        if isinstance(error, GrowthError):
+            raise error
+        server = server_in(error).replace(" ", ": ")
+        raise GrowthError(f"the copy was interrupted: {server}{error}", "resume it") from error

@@ -23,13 +23,13 @@ import re
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice, product
 from typing import Any, TypeAlias
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth import exchange, gate, journal, relocation
@@ -38,19 +38,18 @@ from shardkit.admin.growth.exchange import MOST_NAMED, OWN_KEYS, Clients
 from shardkit.admin.growth.gate import ClusterGate, CopyGate
 from shardkit.admin.growth.journal import LEAVE, Move, push_changed, wait_until_read
 from shardkit.admin.growth.mover import COPIED, Mover
-from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
+from shardkit.admin.growth.relocation import Place, ServerAddress, Stored, place_in
 from shardkit.admin.growth.rule import CopyRule, rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import (
     DatabaseCopy,
-    Follower,
     KeyCapture,
-    Standstill,
     copy_libraries,
+    following,
     turn_on_notifications,
 )
 from shardkit.admin.pushes import attest
-from shardkit.config.component import entry_key
+from shardkit.config.component import Component, entry_key
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError, counted
 
@@ -63,7 +62,8 @@ _KEEP = 0.5  # seconds between two checks whether to keep the sources up to date
 _CLOCK = 2  # seconds by which idle times are wrong at most
 
 
-Captures: TypeAlias = Mapping[ServerAddress, KeyCapture | Standstill]
+Captures: TypeAlias = Mapping[ServerAddress, KeyCapture]
+"""What changes on servers; empty while no client can write."""
 
 
 class ShardMover(Mover):
@@ -77,14 +77,13 @@ class ShardMover(Mover):
         self._before: list[tuple[bytes, ...]] = []  # of the targets, before the copy
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
         self._held_until = 0.0  # when the sources open by themselves
-        self._watching: dict[ServerAddress, KeyCapture | Standstill] = {}  # all captures
+        self._watching: dict[ServerAddress, KeyCapture] = {}  # all captures
         before, after = self._move.clusters or ("", "")
         self._old_gate, self._new_gate = map(self._gate, (before, after))
         self._concerned = {
             name
             for name, component in self._components.items()
-            if name in self._move.shards
-            or any(str(shard) in self._move.shards for shard, _ in component.entries())
+            if any(str(shard) in self._move.shards for shard, _ in component.entries())
             or name == self._move.name
         }
         self._failed_over = self._follow_failovers()
@@ -110,24 +109,14 @@ class ShardMover(Mover):
                     return Stored(entry, entry_key(*shard))
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
-    def _successor(self, server: ServerAddress) -> ServerAddress | None:
-        """Return the server that entries name in the place of one that this move has."""
+    def _expected(self) -> Iterable[tuple[str, ServerAddress, int | None]]:
         move = self._move
-        entries = {
-            str(shard): entry
-            for component in self._components.values()
-            for shard, entry in component.entries()
-        }
         places, names = move.sources, move.shards
         if move.phase in ("pushed", "kept"):
             places = move.targets
             if move.placements:
                 names = shard_names(move.name, len(places) if move.placements[1] else 0)
-        for place, name in zip(map(Place.parse, places), names, strict=False):
-            entry = entries.get(name)
-            if entry and place.server == server and entry.database == place.database:
-                return None if entry.is_cluster else relocation.address_of(entry)
-        return None
+        return [(name, *Place.parse(at)) for at, name in zip(places, names, strict=False)]
 
     def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
         return exchange.by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
@@ -149,6 +138,17 @@ class ShardMover(Mover):
                 if ranges := self._move.slots.get(str(at)):
                     client.mark = exchange.mark_of(ranges)
             yield clients
+
+    def begin(self) -> None:
+        """See `Mover.begin`; what another move has closed is its own, even without its record."""
+        with self._clients([] if self._old_gate.is_cluster else self._rule.sources) as old:
+            for place, client in old.items():
+                if client.pttl(gate.fence_key(client)) == -1:
+                    raise GrowthError(
+                        f"{place} is closed by another move: nothing has changed",
+                        "see what becomes of that: shardkit changes repair --dry-run",
+                    )
+        super().begin()
 
     def run(self) -> None:
         """Copy, decide, push the entries, and empty the sources."""
@@ -208,8 +208,15 @@ class ShardMover(Mover):
                 return None
             with ExitStack() as attempt:
                 try:
-                    captures = self._captures(self._old, attempt)
-                    self._transfer(captures)
+                    captures = {} if self._offline else self._captures(self._old, attempt)
+                    self._before = self._run_of(self._new)
+                    sides = self._old, self._new
+                    own = self._rule, self._attempt
+                    self._copies = self._copies_of(captures, *sides, *own)
+                    compared = None if self._offline else self._copied()
+                    for each in product(*(exchange.one_of_each(side).values() for side in sides)):
+                        copy_libraries(*each)
+                    self._hold_and_decide(compared)
                 except MissedChangesError as error:
                     missed = error.message
                     self._progress(f"copying again: {missed}")
@@ -229,12 +236,9 @@ class ShardMover(Mover):
 
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
         """Capture what changes from now on, on each server."""
-        captures: dict[ServerAddress, KeyCapture | Standstill] = {}
+        captures: dict[ServerAddress, KeyCapture] = {}
         for server, own in exchange.by_server(clients).items():
             first = next(iter(own.values()))
-            if self._offline:
-                captures[server] = Standstill(own)
-                continue
             turn_on_notifications(first)  # a restart resets the setting
             capture = captures[server] = KeyCapture(first, list(own))
             stack.callback(capture.close)
@@ -274,7 +278,7 @@ class ShardMover(Mover):
             proofs = [
                 client.get(gate.proof_key(client)) == move.encode() for client in new.values()
             ]
-            filled = any(exchange.strays(client, 1) for client in new.values())
+            filled = _have_keys(new)
             masters = all(role_of(client).is_master for client in new.values())
         except (RedisError, OSError) as error:
             return "", f"{target} cannot be asked: {error}"
@@ -284,8 +288,7 @@ class ShardMover(Mover):
             return phase, f"{target} has everything: it is {phase}"
         if any(closed):
             return "", f"{target} has lost what was copied: shardkit changes end --lost"
-        sources = () if self._old_gate.is_cluster else old.values()  # a cluster keeps its data
-        if masters and not any(exchange.strays(client, 1) for client in sources):
+        if masters and (self._old_gate.is_cluster or not _have_keys(old)):  # a cluster keeps all
             if filled:
                 return "done", f"it was left, and {target} has the keys"
             if all(map(gate.record_in, fences)):
@@ -369,6 +372,22 @@ class ShardMover(Mover):
         changed = partial(rule.changed, same=self._same)
         return push_changed(self._lease, changed, text, witnessed=witnessed)
 
+    def _require_planned(self, components: Mapping[str, Component]) -> Mapping[str, Component]:
+        """Check that nobody has pushed entries that lead to other places, and return them."""
+        move = self._move
+        entries = relocation.entries_in(components)
+        known = *self._rule.sources, *self._rule.targets
+        for name in dict.fromkeys((*move.shards, *self._rule.names.values())):
+            entry = entries.get(name)
+            if entry and not entry.is_cluster and not place_in(entry, known, self._same):
+                raise GrowthError(
+                    f"{name}: somebody has pushed an entry that leads to {entry.address}, which is "
+                    f"neither {move.source} nor {move.target}: no key was deleted",
+                    "push the one from before (with --force where it is refused), and then "
+                    f"{self._command('resume')}",
+                )
+        return components
+
     def _admit_writers(self) -> None:
         """Have the targets take writes, which nobody has sent them yet, or some have."""
         self._new_gate.open(self._new)
@@ -385,6 +404,12 @@ class ShardMover(Mover):
         for server, client in exchange.one_of_each(self._new).items():
             if not role_of(client).is_master:
                 raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
+        for server, client in exchange.one_of_each(self._old).items():
+            problems = [] if self._old_gate.is_cluster else gate.losing_fence(server, client.info())
+            if problems:
+                raise GrowthError(
+                    problems[0], f"correct that, and resume it: {self._command('resume')}"
+                )
         for place, client in self._new.items():
             fence = client.get(gate.fence_key(client))
             if self._new_gate.is_cluster and gate.is_closed(client):
@@ -406,10 +431,26 @@ class ShardMover(Mover):
                 for server, client in exchange.one_of_each(self._old).items()
             }
         self._lease.write(move)
+        if lost := self._lost_source():
+            raise GrowthError(
+                f"{lost} has come back without its keys, and {move.target} has what was copied",
+                f"restore a backup, or {self._command('abort')}, which leaves the copy",
+            )
         if self._take_over():
             empty(self._new, self._attempt)
         else:
             self._reached("fenced")
+
+    def _lost_source(self) -> str:
+        """Return a source that was restarted without its keys, of which the targets have copies."""
+        known = {each.rpartition("/")[0] for each in self._move.databases}
+        for server, own in exchange.by_server(self._old).items():
+            labels = [self._rule.label(Place(server, number)) for number in own]
+            if any(self._move.keys.get(label) for label in labels) and not _have_keys(own):
+                run_id = next(iter(own.values())).info("server").get("run_id")
+                if run_id and run_id not in known and _have_keys(self._new):
+                    return str(server)
+        return ""
 
     def _take_over(self) -> bool:
         """Keep other attempts from writing and deciding; return False if one has decided."""
@@ -431,30 +472,22 @@ class ShardMover(Mover):
         return push_changed(
             self._lease,
             lambda components: relocation.held(
-                components, places or self._rule.sources, by, self._same, cluster
+                self._require_planned(components) if by else components,
+                places or self._rule.sources,
+                by,
+                self._same,
+                cluster,
             ),
             f"{self._move.verb} of {self._move.name}",
             witnessed=False,
         )
 
-    def _transfer(self, captures: Captures) -> None:
-        """Copy, follow, compare, hold and decide."""
-        self._before = self._run_of(self._new)
-        self._copies = self._copies_of(captures, self._old, self._new, self._rule, self._attempt)
-        compared = None if self._offline else self._copied()
-        for each in product(
-            *(exchange.one_of_each(side).values() for side in (self._old, self._new))
-        ):
-            copy_libraries(*each)
-        self._hold_and_decide(compared)
-
     def _copies_of(
         self, captures: Captures, old: Clients, new: Clients, rule: CopyRule, value: bytes
     ) -> list[DatabaseCopy]:
-        own = exchange.by_server(old)
         return [
-            DatabaseCopy(server, own[server], new, rule, value, capture, self._share)
-            for server, capture in captures.items()
+            DatabaseCopy(server, own, new, rule, value, captures.get(server), self._share)
+            for server, own in exchange.by_server(old).items()
         ]
 
     def _copied(self) -> ServerComparison:
@@ -485,10 +518,14 @@ class ShardMover(Mover):
 
     def _caught_up(self) -> ServerComparison:
         """Copy what changes while both sides are compared."""
-        rule, captures = self._rule, {copy.server: copy.capture for copy in self._copies}
-        with ExitStack() as following:
-            for copy in self._copies:
-                following.callback(Follower(copy).stop)
+        rule = self._rule
+        captures = {copy.server: copy.capture for copy in self._copies if copy.capture}
+
+        def untold(at: Place, keys: list[bytes]) -> None:
+            if at.server in captures:
+                captures[at.server].note(at.database, keys)
+
+        with following(self._copies):
             compared = self._compare(
                 self._old.__getitem__,
                 self._new.__getitem__,
@@ -505,10 +542,10 @@ class ShardMover(Mover):
                 there=rule.there,
                 back=rule.back,
                 label=rule.label,
-                untold=lambda at, keys: captures[at.server].note(at.database, keys),
+                untold=untold,
             )
-        for copy in self._copies:  # before what differs is anybody's fault, or writers are held
-            copy.capture.require_complete()
+        for capture in captures.values():  # before what differs is anybody's fault
+            capture.require_complete()
         if not compared.same:
             raise GrowthError(
                 f"both servers differ in {counted(compared.differing, 'key')}, such as "
@@ -649,7 +686,7 @@ class ShardMover(Mover):
         While the targets are closed they have what was decided. Return no captures if one is open.
         """
         with suppress(GrowthError):
-            captures = self._captures(self._old, self._stack)
+            captures = {} if self._offline else self._captures(self._old, self._stack)
             written = {
                 (place, key)
                 for place, client in self._old.items()
@@ -669,6 +706,7 @@ class ShardMover(Mover):
             self._lease.write(replace(undone, phase="done"))
         attempt = secrets.token_hex(8)
         self._new_gate.admit_readers(self._new, attempt)
+        self._require_planned(read_components(self._config))
         epoch = self._switch(self._rule, f" to {move.target}")
         self._old_gate.turn_away(self._old, attempt)
         waited = time.monotonic() - began if began and not self._offline else 0.0
@@ -753,15 +791,14 @@ class ShardMover(Mover):
             if client.get(gate.proof_key(client)) == move.id.encode():  # else it is a later move's
                 client.delete(gate.proof_key(client))
 
-        with suppress(ResponseError):  # the slot of one has moved
+        with suppress(RedisError, OSError):  # the slot of one has moved, or it has just died
             gate.each_of(forget, self._new)
 
     def _require_takeover(self) -> None:
         """Check that the targets have everything, and no entry names a source, before emptying."""
         lost = self._lost()
-        named = relocation.held(
-            read_components(self._config), self._rule.sources, self._move.id, self._same
-        )
+        components = self._require_planned(read_components(self._config))
+        named = relocation.held(components, self._rule.sources, self._move.id, self._same)
         self._lease.check()
         if lost:
             raise self._refused(lost)
@@ -828,20 +865,19 @@ class ShardMover(Mover):
     def _follow(self, copies: Sequence[DatabaseCopy], captures: Captures) -> str:
         """Copy what changes until another process wants something; return what that is."""
         config, move = self._config, self._move
-        followers = [Follower(copy) for copy in copies]
         record = move
         try:
-            while all(follower.is_working for follower in followers):
-                for capture in captures.values():
-                    capture.require_complete()
-                record = journal.read(config, move.name)
-                if record.id != move.id or record.phase != "kept" or record.wanted:
-                    break
-                time.sleep(_KEEP)
-        finally:
-            with suppress(GrowthError) if record.phase != "kept" else nullcontext():
-                for follower in followers:
-                    follower.stop()
+            with following(copies) as is_working:
+                while is_working():
+                    for capture in captures.values():
+                        capture.require_complete()
+                    record = journal.read(config, move.name)
+                    if record.id != move.id or record.phase != "kept" or record.wanted:
+                        break
+                    time.sleep(_KEEP)
+        except GrowthError:
+            if record.phase == "kept":
+                raise
         if record.id == move.id:
             self._move = record
         return record.wanted
@@ -902,10 +938,14 @@ class ShardMover(Mover):
             self._old, self._new = old, new
             if move.phase == "fenced" and self._lost():
                 self._go_home("begun")
-            # `shardkit changes repair` sees to the others when they are back. Without a source, the
-            # targets keep what may be the only copy.
+            # `shardkit changes repair` sees to the others when they are back. Without a source, or
+            # its keys, the targets keep what may be the only copy.
             self._old, self._new = _answering(old), _answering(new)
-            taken = len(self._old) == len(old) and self._has_fence(self._new)
+            taken = (
+                len(self._old) == len(old)
+                and self._has_fence(self._new)
+                and not self._lost_source()
+            )
             if (
                 move.phase != "begun"
                 or (self._old and self._has_decided())
@@ -962,6 +1002,10 @@ def _answering(clients: Clients) -> Clients:
             next(iter(own.values())).ping()
             found |= {Place(server, number): client for number, client in own.items()}
     return found
+
+
+def _have_keys(clients: Mapping[Any, Any]) -> bool:
+    return any(exchange.strays(client, 1) for client in clients.values())
 
 
 def reversed_move(move: Move) -> Move:

@@ -91,7 +91,7 @@ def doctor(
 
         applied: list[diagnosis.LimitChange] = []
         rewritten: dict[str, Exception | None] = {}
-        with _changing(topology, chosen) if fix or repack else nullcontext():
+        with _changing(topology, chosen, whole=fix) if fix or repack else nullcontext():
             before = after = examine(repack=repack and not fix)
             if fix:
                 applied = diagnosis.apply_changes(diagnosis.limit_changes(before))
@@ -107,9 +107,10 @@ def doctor(
 
 
 def _changing(
-    topology: OpenTopology, chosen: Mapping[str, Component]
+    topology: OpenTopology, chosen: Mapping[str, Component], *, whole: bool = False
 ) -> AbstractContextManager[object]:
-    return working_on(topology.config_server, "doctor", ", ".join(chosen), chosen.values())
+    components = ", ".join(chosen), chosen.values()
+    return working_on(topology.config_server, "doctor", *components, whole=whole)
 
 
 def _check(

@@ -260,7 +260,8 @@ def apply_(
 
     with opened(where) as topology:
         chosen, _ = topology.components(names)
-        with working_on(topology.config_server, "persistence", profile, chosen.values()):
+        at = topology.config_server
+        with working_on(at, "persistence", profile, chosen.values(), whole=True):
             apply = partial(disks.apply_profile, profile=profile)
             return _on_all(output, apply, dict, lines, names=names, where=where)
 

@@ -405,7 +405,7 @@ MUTATIONS += [
     for of, known in ((ReadLate, 19), (SplitData, 458))
 ]
 MUTATIONS += [
-    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 2765),
+    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 185),
     Mutation(
         *("who has waited finds the shard of its key", SplitData, clients._Successors, "number"),
         *(lambda self, component, args: self._shard.number, 46),

@@ -17,8 +17,8 @@ from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.shard_copy import (
     NEAR,
     DatabaseCopy,
-    Follower,
     KeyCapture,
+    following,
     turn_on_notifications,
 )
 from shardkit.errors import GrowthError, MissedChangesError
@@ -99,8 +99,8 @@ def test_a_copy_reports_that_it_could_not_follow(error: Exception, said: str) ->
     nobody: Any = None
     copy = DatabaseCopy(nobody, {}, {}, nobody, b"", nobody)
     copy.follow = Mock(side_effect=error)  # type: ignore[method-assign]
-    with pytest.raises(GrowthError, match=said):
-        Follower(copy).stop()
+    with pytest.raises(GrowthError, match=said), following([copy]):
+        pass
 
 
 def test_a_value_that_the_target_refuses_stops_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
