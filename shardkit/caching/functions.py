@@ -46,7 +46,6 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.deadlines import within
-from shardkit.operations.drivers import shielded
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
@@ -194,17 +193,16 @@ class Caching:
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
-        values, _, near = self.values(self.opened(), None)
-        return _removal(near, _tag_keys(tags), values.remove_tags)
+        return self.values(self.opened(), None)[0].remove_tags(_tag_keys(tags))
 
-    def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any, NearCopies | None]:
-        """Return the values on a face of a kit, what renews leases, and the near copies."""
+    def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any]:
+        """Return the values on a face of a kit, and what renews leases."""
         driver, renewals = kit.face_of(awaits)
-        values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale)
         near = None
         if self.near:
             near = near_copies(kit, self.component, self.near, self.max_age, (VALUES, TAGS))
-        return values, renewals, near
+        values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale, near)
+        return values, renewals
 
 
 class _Function:
@@ -214,61 +212,54 @@ class _Function:
         called = function if inspect.isroutine(function) else type(function).__call__
         self.awaits = any(map(inspect.iscoroutinefunction, (function, called)))
         self.signature = inspect.signature(function)
-        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        first = [p for p in self.signature.parameters.values() if p.kind in kinds]
-        needed = sum(p.default is p.empty for p in self.signature.parameters.values())
-        self.counts = range(needed, len(first) + 1)  # of positional arguments that need no look
         self.owner = f"{options.owner} of {_name(function)}"
         self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
         self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
         self._by_name = {_path(kind): kind for kind in options.exceptions}
-        self._used: tuple[Any, Any] = (None, None)
+        self._kit: Any = None
+        self._values: Any = None
         self.copies: Mapping[str, NearCopy] = {}
 
-    def values(self) -> tuple[Any, Any, NearCopies | None]:
+    def values(self) -> tuple[Any, Any]:
         """Return what `Caching.values` does, of the kit as it is now."""
         kit = self.options.opened()
-        if self._used[0] is not kit:
-            self._used = kit, self.options.values(kit, self.awaits)
-            near = self._used[1][2]
-            self.copies = {} if near is None else near.copies  # empty once its kit is closed
-        used: tuple[Any, Any, NearCopies | None] = self._used[1]
-        return used
+        if self._kit is not kit:
+            self._kit, self._values = kit, self.options.values(kit, self.awaits)
+            near = self._values[0].near
+            self.copies = near.copies if near else {}  # empty once its kit is closed
+        return self._values  # type: ignore[no-any-return]
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
-        """Take the value or compute it; yields calls, and whether they end a lease."""
-        if kwargs or len(args) not in self.counts:
-            self.signature.bind(*args, **kwargs)  # raises even for a hit
-        values, renewals, near = self.values()
+        """Take the value or compute it; yields calls."""
+        self.signature.bind(*args, **kwargs)  # raises even for a hit
+        values, renewals = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
-        reading = near.note(key, tags, (key, *tags)) if near is not None and near.warm else None
+        near: NearCopies | None = values.near
+        note = near and near.note(key, map(str.encode, (key, *tags)))
+        compute = partial(self.function, *args, **kwargs)
         try:
-            stored, lease, fresh = yield partial(values.take, key, tags, anew), False
-        except BaseException as error:
-            if near is not None:
-                near.forget([key])
-            if not (self.options.fallback and isinstance(error, ShardErrors)):
+            stored, lease, fresh = yield partial(values.take, key, tags, anew)
+        except ShardErrors:
+            if not self.options.fallback:
                 raise
-            return (yield partial(self.function, *args, **kwargs), False)
+            return (yield compute)
         if lease is None:
             try:
                 value = self.load(stored)
-                if near is not None:
-                    near.warm = True
-                    if reading is not None:
-                        near.keep(reading, value, len(key) + len(stored), fresh)
-                return value
             except StructureError:  # damaged, or of another codec
-                _, lease, _ = yield partial(values.take, key, tags, True), False
+                _, lease, _ = yield partial(values.take, key, tags, True)
+            else:
+                if near and note:
+                    near.keep(note, value, len(key) + len(stored), fresh)
+                return value
         renewals.add(lease)
-        compute = partial(self.function, *args, **kwargs)
         try:
             ends = computation(values, lease, compute, self.dump, self.dump_error)
             value, data, _ = yield from ends
             return value if data is None else self.load(data)
         finally:
-            if near is not None:
-                near.forget([key])
+            if near:
+                near.forget([key.encode()])
 
     def dump(self, value: Any) -> bytes | None:
         """Return a value as it is stored; None if it is not."""
@@ -318,8 +309,8 @@ class _Function:
         return call
 
     def remove(self, keys: list[str], *, tags: bool = False) -> Any:
-        values, _, near = self.values()
-        return _removal(near, keys, values.remove_tags if tags else values.remove)
+        values, _ = self.values()
+        return values.remove_tags(keys) if tags else values.remove(keys)
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
         make_key, max_age, none = self.key, self.options.max_age, {}  # type: ignore[var-annotated]
@@ -329,14 +320,14 @@ class _Function:
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return run_steps(self.steps(key, args, kwargs, anew), provide, BaseException)
+            return run_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
             copy = (none if anew else self.copies).get(key)
             if copy is not None and copy.usable(max_age):
                 return copy.value
-            return await arun_steps(self.steps(key, args, kwargs, anew), _aprovide, BaseException)
+            return await arun_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         return acall if self.awaits else call
 
@@ -348,11 +339,11 @@ def computation(
     dump: Callable[[Any], bytes | None],
     dump_error: Callable[[Exception], bytes | None] = lambda error: None,
 ) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
-    """Return a computed value, as it is stored, and whether it was; yields what `steps` do."""
-    dumped, began = None, time.monotonic()
+    """Return a computed value, as it is stored, and whether it was; yields calls."""
+    dumped, stored, began = None, None, time.monotonic()
     try:
         with lease.computing():
-            value = yield compute, False
+            value = yield compute
     except Exception as error:
         dumped = dump_error(error)
         raise
@@ -365,35 +356,9 @@ def computation(
         if not lease.released:
             lease.released = True
             put = partial(values.put, lease, dumped, time.monotonic() - began)
-            stored = yield (partial(values.fail, lease) if dumped is None else put), True
+            with within(None), suppress(ShardKitError):
+                stored = yield partial(values.fail, lease) if dumped is None else put
     return value, dumped, stored
-
-
-def provide(step: tuple[Callable[[], Any], bool]) -> Any:
-    """Make a call of a function's steps; what ends a lease runs to its end."""
-    call, ends = step
-    if not ends:
-        return call()
-    with within(None), suppress(ShardKitError):
-        return call()
-
-
-def _aprovide(step: tuple[Callable[[], Any], bool]) -> Any:
-    call, ends = step
-    return shielded(call()) if ends else call()
-
-
-def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[str]], Any]) -> Any:
-    """Remove values or tags; afterwards, no call of this process gets a copy of before."""
-    removed = remove(keys)
-    if near is None:
-        return removed
-
-    async def awaited() -> None:
-        await removed
-        near.forget(keys)
-
-    return awaited() if inspect.iscoroutine(removed) else near.forget(keys)
 
 
 class _CachedMethod:
