@@ -14,8 +14,8 @@ process stands still:
    notes when the question of that answer was sent: `confirmed`.
 2. A call reads `confirmed` first, then that the copy is not dropped, and the clock last. So nobody
    had changed the value at `confirmed`, whatever happens between these steps.
-3. What is read is noted before the request is sent. It is kept only if the note was not dropped
-   meanwhile, and the entries are still those by which the announcing server was found.
+3. What is read is noted before the request is sent, and kept if the note was not dropped since. A
+   server of former entries confirms nothing that is sent after these have changed.
 
 The copies of a server are dropped when its connection is lost, it flushes a database, it is no
 master any more, or a fence closes one of its databases because they move: others write elsewhere
@@ -83,17 +83,16 @@ class NearCopy:
     Attributes:
         name: what reads it.
         keys: the server's keys of which it is read.
-        entries: the version of the component's entries by which its servers were found.
         feeds: of these servers, if they announce changes.
         since, latest: when its reading began, and until when it may be fresh.
         until: when it is no longer fresh; until it is kept and once it is dropped, -inf.
         value, size: what was read, and its bytes.
     """
 
-    __slots__ = ("entries", "feeds", "keys", "latest", "name", "since", "size", "until", "value")
+    __slots__ = ("feeds", "keys", "latest", "name", "since", "size", "until", "value")
 
-    def __init__(self, name: Any, keys: Iterable[bytes | None], entries: Any) -> None:
-        self.name, self.entries = name, entries
+    def __init__(self, name: Any, keys: Iterable[bytes | None]) -> None:
+        self.name = name
         self.keys: tuple[Any, ...] = tuple(keys)
         self.feeds: tuple[_Feed, ...] = ()
         self.since, self.latest, self.until = time.monotonic(), inf, -inf
@@ -236,10 +235,10 @@ class NearCopies:
         self, name: Any, keys: Iterable[bytes | None], to: To | None = None
     ) -> NearCopy | None:
         """Note that a value is read of keys from now on; None if it cannot be kept yet."""
-        note, feeds = NearCopy(name, keys, self.entries()), []
+        note, feeds = NearCopy(name, keys), []
         for key in note.keys:
             is_covered = key is not None and key.startswith(self._prefixes)
-            feed = self._feed(to or self._component, key, note.entries) if is_covered else None
+            feed = self._feed(to or self._component, key) if is_covered else None
             if feed is None:
                 return None
             if feed.announces:
@@ -260,7 +259,7 @@ class NearCopies:
         with self._lock:
             if self.copies.get(note.name) is not note:
                 return
-            if size + _OVERHEAD > self.most or fresh <= 0 or self.entries() is not note.entries:
+            if size + _OVERHEAD > self.most or fresh <= 0:
                 self._drop([note.name])
                 return
             note.value, note.size = value, size + _OVERHEAD
@@ -302,12 +301,12 @@ class NearCopies:
                         if not others:
                             del self._names[key]
 
-    def _feed(self, to: To, key: Any, entries: Any) -> _Feed | None:
+    def _feed(self, to: To, key: Any) -> _Feed | None:
         """Return what announces a key's changes; in a new thread if needed. None: not yet.
 
         Nothing is sent by the caller, who may be an event loop.
         """
-        if entries is None:
+        if (entries := self.entries()) is None:
             return None
         if entries.entry_of(place(to, key, {entries.name: entries})).is_cluster:
             return _SILENT
