@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -36,16 +34,14 @@ from shardkit.caching.near import (
     NearCopy,
     near_copies,
 )
-from shardkit.caching.values import CachedValues, ComputingLease
+from shardkit.caching.values import CachedValues
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
     ShardErrors,
-    ShardKitError,
     StructureError,
 )
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.deadlines import within
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
@@ -216,18 +212,17 @@ class _Function:
         self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
         self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
         self._by_name = {_path(kind): kind for kind in options.exceptions}
-        self._kit: Any = None
-        self._values: Any = None
+        self._used: tuple[Any, Any, Any] = (None, None, None)
         self.copies: Mapping[str, NearCopy] = {}
 
     def values(self) -> tuple[Any, Any]:
         """Return what `Caching.values` does, of the kit as it is now."""
         kit = self.options.opened()
-        if self._kit is not kit:
-            self._kit, self._values = kit, self.options.values(kit, self.awaits)
-            near = self._values[0].near
-            self.copies = near.copies if near else {}  # empty once its kit is closed
-        return self._values  # type: ignore[no-any-return]
+        used = self._used
+        if used[0] is not kit:
+            used = self._used = (kit, *self.options.values(kit, self.awaits))
+            self.copies = used[1].near.copies if used[1].near else {}
+        return used[1:]
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
@@ -254,8 +249,8 @@ class _Function:
                 return value
         renewals.add(lease)
         try:
-            ends = computation(values, lease, compute, self.dump, self.dump_error)
-            value, data, _ = yield from ends
+            computed = lease.computed(compute, self.dump, self.dump_error)
+            value, data, _ = yield from computed
             return value if data is None else self.load(data)
         finally:
             if near:
@@ -303,14 +298,12 @@ class _Function:
     def wrapped(self) -> Any:
         call: Any = functools.wraps(self.function)(self.caller())
         call.refresh = self.caller(anew=True)
-        call.invalidate = lambda *args, **kwargs: self.remove([self.key(args, kwargs)])
-        call.invalidate_tag = lambda *tags: self.remove(_tag_keys(tags), tags=True)
+        call.invalidate = lambda *args, **kwargs: self.values()[0].remove(
+            [call.key(*args, **kwargs)]
+        )
+        call.invalidate_tag = lambda *tags: self.values()[0].remove_tags(_tag_keys(tags))
         call.key = lambda *args, **kwargs: self.key(args, kwargs)
         return call
-
-    def remove(self, keys: list[str], *, tags: bool = False) -> Any:
-        values, _ = self.values()
-        return values.remove_tags(keys) if tags else values.remove(keys)
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
         make_key, max_age, none = self.key, self.options.max_age, {}  # type: ignore[var-annotated]
@@ -330,35 +323,6 @@ class _Function:
             return await arun_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         return acall if self.awaits else call
-
-
-def computation(
-    values: Any,
-    lease: ComputingLease,
-    compute: Callable[[], Any],
-    dump: Callable[[Any], bytes | None],
-    dump_error: Callable[[Exception], bytes | None] = lambda error: None,
-) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
-    """Return a computed value, as it is stored, and whether it was; yields calls."""
-    dumped, stored, began = None, None, time.monotonic()
-    try:
-        with lease.computing():
-            value = yield compute
-    except Exception as error:
-        dumped = dump_error(error)
-        raise
-    except GeneratorExit:  # the event loop has ended: the lease expires
-        lease.released = True
-        raise
-    else:
-        dumped = dump(value)
-    finally:
-        if not lease.released:
-            lease.released = True
-            put = partial(values.put, lease, dumped, time.monotonic() - began)
-            with within(None), suppress(ShardKitError):
-                stored = yield partial(values.fail, lease) if dumped is None else put
-    return value, dumped, stored
 
 
 class _CachedMethod:
@@ -416,7 +380,6 @@ class _KeyTemplate:
         self._separator = ":" if field == "key" else ""
         self.owner = f"{owner}: {field}={shown(text)}"
         parameters = inspect.signature(function).parameters
-        kinds = inspect.Parameter
         self._parts: list[Any] = []
         literal = prefix
         try:
@@ -430,12 +393,12 @@ class _KeyTemplate:
                 continue
             first, _, path = name.partition(".")
             param = parameters.get(first)
-            if param is None or param.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+            if param is None or param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD):
                 known = ", ".join(parameters) or "none"
                 raise self._refused(f"names {first!r}", f"name a parameter: {known}")
             if form or conversion:
                 raise self._refused("has a format", "write the plain name: {" + name + "}")
-            at = list(parameters).index(first) if param.kind is not kinds.KEYWORD_ONLY else 1 << 30
+            at = list(parameters).index(first) if param.kind is not param.KEYWORD_ONLY else 1 << 30
             self._parts.append((literal, at, first, param.default, path and attrgetter(path)))
             literal = ""
         if field == "key" and parameters and not self._parts:

@@ -28,9 +28,11 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.caching.near import NearCopies
@@ -45,6 +47,7 @@ from shardkit.errors import (
 )
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
+from shardkit.operations.deadlines import within
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.routing.keys import hash_tag
@@ -81,15 +84,40 @@ class ComputingLease:
             return self.ttl * RETRIED_AFTER
         return None
 
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Compute inside: calls that would wait for this value raise."""
-        before = _computing.get()
-        _computing.set((*before, self))
+    def computed(
+        self,
+        compute: Callable[[], Any],
+        dump: Callable[[Any], bytes | None],
+        dump_error: Callable[[Exception], bytes | None] = lambda error: None,
+    ) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
+        """Return the computed value, as it is stored, and whether it was; yields calls.
+
+        Calls inside that would wait for this value raise.
+        """
+        data, stored, began = None, None, time.monotonic()
+        outer = _computing.get()
+        _computing.set((*outer, self))
         try:
-            yield
+            try:
+                value = yield compute
+            finally:
+                _computing.set(outer)  # no reset: an event loop's end closes steps in any context
+        except Exception as error:
+            data = dump_error(error)
+            raise
+        except GeneratorExit:  # the event loop has ended: the lease expires
+            self.released = True
+            raise
+        else:
+            data = dump(value)
         finally:
-            _computing.set(before)  # no reset: an event loop's end closes steps in any context
+            if not self.released:
+                self.released = True
+                values: Any = self._values
+                put = partial(values.put, self, data, time.monotonic() - began)
+                with within(None), suppress(ShardKitError):
+                    stored = yield partial(values.fail, self) if data is None else put
+        return value, data, stored
 
     def computes(self, values: CachedValues[Any], key: str) -> bool:
         """Whether it is the lease of a value, and not released."""
