@@ -276,7 +276,7 @@ def test_near_reads_are_not_stale(
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_near_reads_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_near_reads_is_noticed(name: str) -> None:
     scenario, *change = MISTAKES[name]
-    with _python(*change), pytest.raises(AssertionError):
-        scenario(monkeypatch)
+    with _python(*change), pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
+        scenario(patch)

@@ -248,9 +248,7 @@ MISTAKES: dict[str, tuple[Any, Meanwhile, str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_each_mistake_in_near_copies_has_a_schedule(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_each_mistake_in_near_copies_has_a_schedule(name: str) -> None:
     check, meanwhile, *change = MISTAKES[name]
-    with _python(*change), pytest.raises(AssertionError):
-        check(monkeypatch, meanwhile)
+    with _python(*change), pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
+        check(patch, meanwhile)
