@@ -230,7 +230,7 @@ class _Function:
         values, renewals = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
         near: NearCopies | None = values.near
-        note = near and near.note(key, map(str.encode, (key, *tags)))
+        note = near and near.note(key, map(key_bytes, (key, *tags)))
         compute = partial(self.function, *args, **kwargs)
         try:
             stored, lease, fresh = yield partial(values.take, key, tags, anew)
@@ -296,13 +296,14 @@ class _Function:
         return self.options.codec.decode(content)
 
     def wrapped(self) -> Any:
+        def key(*args: Any, **kwargs: Any) -> str:
+            self.signature.bind_partial(*args, **kwargs)  # raises for too many
+            return self.key(args, kwargs)
+
         call: Any = functools.wraps(self.function)(self.caller())
-        call.refresh = self.caller(anew=True)
-        call.invalidate = lambda *args, **kwargs: self.values()[0].remove(
-            [call.key(*args, **kwargs)]
-        )
+        call.refresh, call.key = self.caller(anew=True), key
+        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(*args, **kwargs)])
         call.invalidate_tag = lambda *tags: self.values()[0].remove_tags(_tag_keys(tags))
-        call.key = lambda *args, **kwargs: self.key(args, kwargs)
         return call
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
@@ -363,6 +364,9 @@ def _path(kind: type) -> str:
 
 
 def _tag_keys(tags: Iterable[str]) -> list[str]:
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise InvalidArgumentError(f"invalidate_tag: tag {shown(tag)}", "give a text")
     return [f"{TAGS}{_quoted(tag)}}}" for tag in tags]  # as `_KeyTemplate` makes them
 
 
