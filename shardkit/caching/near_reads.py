@@ -23,7 +23,15 @@ from shardkit.errors import ShardFailure
 from shardkit.network.links.grouping import components_in
 from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import is_read
-from shardkit.operations.commands import Command, CommandList, Replies, Reply, To, coalesced
+from shardkit.operations.commands import (
+    Columns,
+    Command,
+    CommandList,
+    Replies,
+    Reply,
+    To,
+    coalesced,
+)
 from shardkit.routing.command_keys import command_name
 
 # They read, but what they return changes by itself, or is random.
@@ -59,13 +67,14 @@ class NearLink:
                         written.forget(keys_in(request))
         usable = {name: self._near[name] for name in names if self._near[name].reads_master()}
         out, misses = Replies([None] * len(batch)), []
-        for position, command in enumerate(batch):
-            near = usable.get(_component(command.to))
-            copy = near and near.copies.get(name_of(self._raw, command.args))
+        uniform = batch if isinstance(batch, Columns) else None  # makes each command when asked
+        for position, row in enumerate(uniform.rows if uniform else [each.args for each in batch]):
+            near = usable.get(_component((uniform or batch[position]).to))
+            copy = near and near.copies.get(name_of(self._raw, row))
             if near and copy and copy.usable(near.max_age):
                 out[position] = copy.value if type(copy.value) is bytes else own(copy.value)
             else:
-                misses.append((position, command, near))
+                misses.append((position, batch[position], near))
         if misses:
             replies = yield from self._read(misses, coalesced(batch), send)
             for (position, *_), reply in zip(misses, replies, strict=False):
