@@ -83,18 +83,18 @@ class NearCopy:
     Attributes:
         name: what reads it.
         keys: the server's keys of which it is read.
-        feeds: of these servers, if they announce changes.
+        servers: those of these keys that announce changes.
         since, latest: when its reading began, and until when it may be fresh.
         until: when it is no longer fresh; until it is kept and once it is dropped, -inf.
         value, size: what was read, and its bytes.
     """
 
-    __slots__ = ("feeds", "keys", "latest", "name", "since", "size", "until", "value")
+    __slots__ = ("keys", "latest", "name", "servers", "since", "size", "until", "value")
 
     def __init__(self, name: Any, keys: Iterable[bytes | None]) -> None:
         self.name = name
         self.keys: tuple[Any, ...] = tuple(keys)
-        self.feeds: tuple[_Feed, ...] = ()
+        self.servers: tuple[_TrackedServer, ...] = ()
         self.since, self.latest, self.until = time.monotonic(), inf, -inf
         self.value: Any = None
         self.size = _OVERHEAD
@@ -102,14 +102,14 @@ class NearCopy:
     def usable(self, max_age: float) -> bool:
         """Whether nobody has changed it until less than ``max_age`` seconds ago."""
         confirmed = inf
-        for feed in self.feeds:
-            if feed.confirmed < confirmed:
-                confirmed = feed.confirmed
+        for server in self.servers:
+            if server.confirmed < confirmed:
+                confirmed = server.confirmed
         # In this order: see the module's text.
         return self.until > (now := time.monotonic()) and now - confirmed <= max_age
 
 
-class _Feed:
+class _TrackedServer:
     """What a server announces, which a thread of its own reads."""
 
     def __init__(self, entries: Any, *, announces: bool = True) -> None:
@@ -185,7 +185,7 @@ class _Feed:
                 socket.socket.shutdown(self._connection.socket, socket.SHUT_RDWR)
 
 
-_SILENT = _Feed(None, announces=False)  # of clusters
+_SILENT = _TrackedServer(None, announces=False)  # of clusters
 
 
 class NearCopies:
@@ -207,7 +207,7 @@ class NearCopies:
         self.copies.clear()  # functions refer to it
         self._size = 0
         self._names: dict[bytes | None, set[Any]] = {}  # of copies, by key
-        self._feeds: dict[Hashable, _Feed] = {}  # by server
+        self._servers: dict[Hashable, _TrackedServer] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -235,17 +235,17 @@ class NearCopies:
         self, name: Any, keys: Iterable[bytes | None], to: To | None = None
     ) -> NearCopy | None:
         """Note that a value is read of keys from now on; None if it cannot be kept yet."""
-        note, feeds = NearCopy(name, keys), []
+        note, servers = NearCopy(name, keys), []
         for key in note.keys:
             is_covered = key is not None and key.startswith(self._prefixes)
-            feed = self._feed(to or self._component, key) if is_covered else None
-            if feed is None:
+            server = self._server(to or self._component, key) if is_covered else None
+            if server is None:
                 return None
-            if feed.announces:
-                feeds.append(feed)
+            if server.announces:
+                servers.append(server)
             else:
                 note.latest = note.since + self.max_age
-        note.feeds = tuple(dict.fromkeys(feeds))
+        note.servers = tuple(dict.fromkeys(servers))
         with self._lock:
             self._drop([name])
             self.copies[name] = note
@@ -285,10 +285,10 @@ class NearCopies:
         finally:
             self.forget(keys_in(Command(self._component, key, args)))
 
-    def forget_server(self, feed: _Feed) -> None:
+    def forget_server(self, server: _TrackedServer) -> None:
         """Drop the copies of a server's keys, also those being read."""
         with self._lock:
-            self._drop([copy.name for copy in self.copies.values() if feed in copy.feeds])
+            self._drop([copy.name for copy in self.copies.values() if server in copy.servers])
 
     def _drop(self, names: Iterable[Any]) -> None:
         for name in names:
@@ -301,8 +301,8 @@ class NearCopies:
                         if not others:
                             del self._names[key]
 
-    def _feed(self, to: To, key: Any) -> _Feed | None:
-        """Return what announces a key's changes; in a new thread if needed. None: not yet.
+    def _server(self, to: To, key: Any) -> _TrackedServer | None:
+        """Return what tracks a key's server, in a new thread if needed; None: not yet.
 
         Nothing is sent by the caller, who may be an event loop.
         """
@@ -310,29 +310,29 @@ class NearCopies:
             return None
         if entries.entry_of(place(to, key, {entries.name: entries})).is_cluster:
             return _SILENT
-        server = self._link.server_of(to, key)
-        feed = self._feeds.get(server)
-        if feed is None or feed.entries is not entries or feed.retry_at <= time.monotonic():
+        name = self._link.server_of(to, key)
+        server = self._servers.get(name)
+        if server is None or server.entries is not entries or server.retry_at <= time.monotonic():
             with self._lock:
-                if self._closed or self._feeds.get(server) is not feed:
+                if self._closed or self._servers.get(name) is not server:
                     return None
-                feed = self._feeds[server] = _Feed(entries)
+                server = self._servers[name] = _TrackedServer(entries)
             pool_of = partial(self._link.pool_of, to, key)  # it may have to ask somebody
             args = weakref.ref(self), pool_of, self._words
             thread = threading.Thread(
-                target=feed.follow, args=args, name="shardkit-near", daemon=True
+                target=server.follow, args=args, name="shardkit-near", daemon=True
             )
             start_thread(thread)
         # Changes before its first answer are not announced.
-        return feed if feed.confirmed > -inf or not feed.announces else None
+        return server if server.confirmed > -inf or not server.announces else None
 
     def close(self) -> None:
         """Close the connections, and drop all copies."""
         with self._lock:
             self._closed = True
             self._drop(list(self.copies))
-        for feed in list(self._feeds.values()):
-            feed.stop()
+        for server in list(self._servers.values()):
+            server.stop()
 
     def __del__(self) -> None:
         self.close()

@@ -35,9 +35,9 @@ def write_before_it_is_busy(server: LocalServer, client: redis.Redis) -> bool:
     ways = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
     with closing(ways[0]) as first, closing(ways[1]) as writer, closing(ways[2]) as last:
         first.sendall(spinning(100))  # the others arrive meanwhile, in this order
-        time.sleep(0.03)
+        time.sleep(0.03)  # until it executes that
         writer.sendall(b"SET k new\r\n")
-        time.sleep(0.03)
+        time.sleep(0.03)  # until that has come
         last.sendall(spinning(3_600_000))
         writer.settimeout(20 * PATIENCE)
         if writer.recv(100) == b"+OK\r\n":

@@ -37,8 +37,8 @@ class Server:
         self.entries: Any = entries
         self.copies = near_module.NearCopies(self.link, "many", ())
         self.copies.most, self.copies.max_age = 10**6, MAX_AGE
-        self.feed = near_module._Feed(entries)
-        self.copies._feed = lambda *_: self.feed  # type: ignore[method-assign]
+        self.feed = near_module._TrackedServer(entries)
+        self.copies._server = lambda *_: self.feed  # type: ignore[method-assign]
         self.feed._other_answers = 0  # those to HELLO 3 and CLIENT TRACKING have come
         self.take()
         self.take()
@@ -227,7 +227,7 @@ MISTAKES: dict[str, tuple[Any, Meanwhile, str, str, str]] = {
     "an answer confirms what is current when it arrives": (
         *(check_hits, changed_while_an_answer_was_late),
         *(
-            "_Feed.take",
+            "_TrackedServer.take",
             "self.confirmed, self._asked = self._asked",
             "self.confirmed, self._asked = time.monotonic()",
         ),
@@ -250,5 +250,9 @@ MISTAKES: dict[str, tuple[Any, Meanwhile, str, str, str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_each_mistake_in_near_copies_has_a_schedule(name: str) -> None:
     check, meanwhile, *change = MISTAKES[name]
-    with _python(*change), pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
+    with (
+        _python(*change),
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(AssertionError, match=r"assert"),
+    ):
         check(patch, meanwhile)
