@@ -33,7 +33,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from shardkit.caching.near import NearCopies
 from shardkit.coordination.hold import RENEWED_AFTER, RETRIED_AFTER
@@ -129,17 +129,8 @@ class ComputingLease:
         return self.ttl / 2
 
 
-class CacheRead(NamedTuple):
-    """A stored value, or the lease to compute it.
-
-    Attributes:
-        value, lease: one of them.
-        fresh: for how many seconds callers need not ask for the value.
-    """
-
-    value: bytes
-    lease: ComputingLease | None
-    fresh: float
+# A stored value or the lease to compute it, and for how many seconds nobody need ask for the value.
+CacheRead: TypeAlias = tuple[bytes, ComputingLease | None, float]
 
 
 class CachedValues(Structure[Face]):
@@ -182,7 +173,7 @@ class CachedValues(Structure[Face]):
                 (reply, *tag_versions) = yield [call, *map(self._version, tags)]
                 versions = b" ".join(tag_versions)
                 if reply[0] == b"yours":
-                    return CacheRead(b"", ComputingLease(self, key, caller, versions), 0)
+                    return b"", ComputingLease(self, key, caller, versions), 0
                 if reply[0] == b"hit":
                     if reply[2] == versions:
                         return _read(reply[1], reply[3])
@@ -293,7 +284,7 @@ class PlainValues(CachedValues[Face]):
 def _read(value: Any, milliseconds: int) -> CacheRead:
     if not isinstance(value, bytes):
         raise TypeError(f"a value is a {type(value).__name__}")
-    return CacheRead(value, None, max(0, milliseconds) / 1000)
+    return value, None, max(0, milliseconds) / 1000
 
 
 def lease_beside(key: str) -> str:
