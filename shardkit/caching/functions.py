@@ -212,17 +212,18 @@ class _Function:
         self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
         self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
         self._by_name = {_path(kind): kind for kind in options.exceptions}
-        self._used: tuple[Any, Any, Any] = (None, None, None)
-        self.copies: Mapping[str, NearCopy] = {}
+        # A kit, its near copies, and what `Caching.values` returns for it.
+        self._used: tuple[Any, Mapping[str, NearCopy], Any, Any] = (None, {}, None, None)
 
     def values(self) -> tuple[Any, Any]:
         """Return what `Caching.values` does, of the kit as it is now."""
         kit = self.options.opened()
         used = self._used
         if used[0] is not kit:
-            used = self._used = (kit, *self.options.values(kit, self.awaits))
-            self.copies = used[1].near.copies if used[1].near else {}
-        return used[1:]
+            values, renewals = self.options.values(kit, self.awaits)
+            copies = values.near.copies if values.near else {}
+            used = self._used = kit, copies, values, renewals
+        return used[2:]
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
@@ -307,19 +308,21 @@ class _Function:
         return call
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
-        make_key, max_age, none = self.key, self.options.max_age, {}  # type: ignore[var-annotated]
+        make_key, max_age, opened = self.key, self.options.max_age, self.options.opened
 
         def call(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
-            copy = (none if anew else self.copies).get(key)
-            if copy is not None and copy.usable(max_age):
+            used = self._used
+            copy = None if anew else used[1].get(key)
+            if copy is not None and copy.usable(max_age) and used[0] is opened():
                 return copy.value
             return run_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
-            copy = (none if anew else self.copies).get(key)
-            if copy is not None and copy.usable(max_age):
+            used = self._used
+            copy = None if anew else used[1].get(key)
+            if copy is not None and copy.usable(max_age) and used[0] is opened():
                 return copy.value
             return await arun_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
