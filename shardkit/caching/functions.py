@@ -297,13 +297,10 @@ class _Function:
         return self.options.codec.decode(content)
 
     def wrapped(self) -> Any:
-        def key(*args: Any, **kwargs: Any) -> str:
-            self.signature.bind_partial(*args, **kwargs)  # raises for too many
-            return self.key(args, kwargs)
-
+        key = self.key
         call: Any = functools.wraps(self.function)(self.caller())
-        call.refresh, call.key = self.caller(anew=True), key
-        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(*args, **kwargs)])
+        call.refresh, call.key = self.caller(anew=True), lambda *args, **kwargs: key(args, kwargs)
+        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(args, kwargs)])
         call.invalidate_tag = lambda *tags: self.values()[0].remove_tags(_tag_keys(tags))
         return call
 

@@ -1,4 +1,4 @@
-"""What a cached function, its key and its invalidations are called with, if that is wrong."""
+"""What a cached function and its invalidations are called with, if that is wrong."""
 
 from __future__ import annotations
 
@@ -21,16 +21,6 @@ def cached(face: Face, **options: Any) -> Any:
         return name
 
     return decorate(function)
-
-
-def test_an_invalidation_accepts_no_arguments_that_the_function_does_not(face: Face) -> None:
-    load = cached(face)
-    for args, kwargs in (((1, 2, 3), {}), ((1,), {"nme": 2}), ((1,), {"name": 2})):
-        for call in (load.key, load.invalidate):
-            with pytest.raises(TypeError, match="argument"):
-                face.run(call(*args, **kwargs))
-    assert load.key(1) == "cached:{k:1}"
-    assert face.run(load.invalidate(1)) is None
 
 
 def test_a_tag_that_is_no_text_is_refused_by_name(face: Face) -> None:
