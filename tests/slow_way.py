@@ -79,7 +79,7 @@ class Slow:
 @contextmanager
 def slow(server: LocalServer) -> Iterator[tuple[Slow, ShardMap]]:
     way = Slow(server.port)
-    entry = {"port": way.port, "socket_timeout": 1, "breaker": False}
+    entry = {"port": way.port, "socket_timeout": PATIENCE, "breaker": False}
     try:
         yield way, ShardMap.parse(json.dumps({"components": {"many": {"shards": [entry]}}}))
     finally:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -36,17 +34,14 @@ from shardkit.caching.near import (
     NearCopy,
     near_copies,
 )
-from shardkit.caching.values import CachedValues, ComputingLease
+from shardkit.caching.values import CachedValues
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
     ShardErrors,
-    ShardKitError,
     StructureError,
 )
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.deadlines import within
-from shardkit.operations.drivers import shielded
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
@@ -194,17 +189,16 @@ class Caching:
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
-        values, _, near = self.values(self.opened(), None)
-        return _removal(near, _tag_keys(tags), values.remove_tags)
+        return self.values(self.opened(), None)[0].remove_tags(_tag_keys(tags))
 
-    def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any, NearCopies | None]:
-        """Return the values on a face of a kit, what renews leases, and the near copies."""
+    def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any]:
+        """Return the values on a face of a kit, and what renews leases."""
         driver, renewals = kit.face_of(awaits)
-        values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale)
         near = None
         if self.near:
             near = near_copies(kit, self.component, self.near, self.max_age, (VALUES, TAGS))
-        return values, renewals, near
+        values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale, near)
+        return values, renewals
 
 
 class _Function:
@@ -214,61 +208,54 @@ class _Function:
         called = function if inspect.isroutine(function) else type(function).__call__
         self.awaits = any(map(inspect.iscoroutinefunction, (function, called)))
         self.signature = inspect.signature(function)
-        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        first = [p for p in self.signature.parameters.values() if p.kind in kinds]
-        needed = sum(p.default is p.empty for p in self.signature.parameters.values())
-        self.counts = range(needed, len(first) + 1)  # of positional arguments that need no look
         self.owner = f"{options.owner} of {_name(function)}"
         self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
         self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
         self._by_name = {_path(kind): kind for kind in options.exceptions}
-        self._used: tuple[Any, Any] = (None, None)
-        self.copies: Mapping[str, NearCopy] = {}
+        # A kit, its near copies, and what `Caching.values` returns for it.
+        self._used: tuple[Any, Mapping[str, NearCopy], Any, Any] = (None, {}, None, None)
 
-    def values(self) -> tuple[Any, Any, NearCopies | None]:
+    def values(self) -> tuple[Any, Any]:
         """Return what `Caching.values` does, of the kit as it is now."""
         kit = self.options.opened()
-        if self._used[0] is not kit:
-            self._used = kit, self.options.values(kit, self.awaits)
-            near = self._used[1][2]
-            self.copies = {} if near is None else near.copies  # empty once its kit is closed
-        used: tuple[Any, Any, NearCopies | None] = self._used[1]
-        return used
+        used = self._used
+        if used[0] is not kit:
+            values, renewals = self.options.values(kit, self.awaits)
+            copies = values.near.copies if values.near else {}
+            used = self._used = kit, copies, values, renewals
+        return used[2:]
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
-        """Take the value or compute it; yields calls, and whether they end a lease."""
-        if kwargs or len(args) not in self.counts:
-            self.signature.bind(*args, **kwargs)  # raises even for a hit
-        values, renewals, near = self.values()
+        """Take the value or compute it; yields calls."""
+        self.signature.bind(*args, **kwargs)  # raises even for a hit
+        values, renewals = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
-        reading = near.note(key, tags, (key, *tags)) if near is not None and near.warm else None
+        near: NearCopies | None = values.near
+        note = near and near.note(key, map(key_bytes, (key, *tags)))
+        compute = partial(self.function, *args, **kwargs)
         try:
-            stored, lease, fresh = yield partial(values.take, key, tags, anew), False
-        except BaseException as error:
-            if near is not None:
-                near.forget([key])
-            if not (self.options.fallback and isinstance(error, ShardErrors)):
+            stored, lease, fresh = yield partial(values.take, key, tags, anew)
+        except ShardErrors:
+            if not self.options.fallback:
                 raise
-            return (yield partial(self.function, *args, **kwargs), False)
+            return (yield compute)
         if lease is None:
             try:
                 value = self.load(stored)
-                if near is not None:
-                    near.warm = True
-                    if reading is not None:
-                        near.keep(reading, value, len(key) + len(stored), fresh)
-                return value
             except StructureError:  # damaged, or of another codec
-                _, lease, _ = yield partial(values.take, key, tags, True), False
+                _, lease, _ = yield partial(values.take, key, tags, True)
+            else:
+                if near and note:
+                    near.keep(note, value, len(key) + len(stored), fresh)
+                return value
         renewals.add(lease)
-        compute = partial(self.function, *args, **kwargs)
         try:
-            ends = computation(values, lease, compute, self.dump, self.dump_error)
-            value, data, _ = yield from ends
+            computed = lease.computed(compute, self.dump, self.dump_error)
+            value, data, _ = yield from computed
             return value if data is None else self.load(data)
         finally:
-            if near is not None:
-                near.forget([key])
+            if near:
+                near.forget([key.encode()])
 
     def dump(self, value: Any) -> bytes | None:
         """Return a value as it is stored; None if it is not."""
@@ -310,90 +297,33 @@ class _Function:
         return self.options.codec.decode(content)
 
     def wrapped(self) -> Any:
+        key = self.key
         call: Any = functools.wraps(self.function)(self.caller())
-        call.refresh = self.caller(anew=True)
-        call.invalidate = lambda *args, **kwargs: self.remove([self.key(args, kwargs)])
-        call.invalidate_tag = lambda *tags: self.remove(_tag_keys(tags), tags=True)
-        call.key = lambda *args, **kwargs: self.key(args, kwargs)
+        call.refresh, call.key = self.caller(anew=True), lambda *args, **kwargs: key(args, kwargs)
+        call.invalidate = lambda *args, **kwargs: self.values()[0].remove([key(args, kwargs)])
+        call.invalidate_tag = lambda *tags: self.values()[0].remove_tags(_tag_keys(tags))
         return call
 
-    def remove(self, keys: list[str], *, tags: bool = False) -> Any:
-        values, _, near = self.values()
-        return _removal(near, keys, values.remove_tags if tags else values.remove)
-
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
-        make_key, max_age, none = self.key, self.options.max_age, {}  # type: ignore[var-annotated]
+        make_key, max_age, opened = self.key, self.options.max_age, self.options.opened
 
         def call(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
-            copy = (none if anew else self.copies).get(key)
-            if copy is not None and copy.usable(max_age):
+            used = self._used
+            copy = None if anew else used[1].get(key)
+            if copy is not None and copy.usable(max_age) and used[0] is opened():
                 return copy.value
-            return run_steps(self.steps(key, args, kwargs, anew), provide, BaseException)
+            return run_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             key = make_key(args, kwargs)
-            copy = (none if anew else self.copies).get(key)
-            if copy is not None and copy.usable(max_age):
+            used = self._used
+            copy = None if anew else used[1].get(key)
+            if copy is not None and copy.usable(max_age) and used[0] is opened():
                 return copy.value
-            return await arun_steps(self.steps(key, args, kwargs, anew), _aprovide, BaseException)
+            return await arun_steps(self.steps(key, args, kwargs, anew), errors=BaseException)
 
         return acall if self.awaits else call
-
-
-def computation(
-    values: Any,
-    lease: ComputingLease,
-    compute: Callable[[], Any],
-    dump: Callable[[Any], bytes | None],
-    dump_error: Callable[[Exception], bytes | None] = lambda error: None,
-) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
-    """Return a computed value, as it is stored, and whether it was; yields what `steps` do."""
-    dumped, began = None, time.monotonic()
-    try:
-        with lease.computing():
-            value = yield compute, False
-    except Exception as error:
-        dumped = dump_error(error)
-        raise
-    except GeneratorExit:  # the event loop has ended: the lease expires
-        lease.released = True
-        raise
-    else:
-        dumped = dump(value)
-    finally:
-        if not lease.released:
-            lease.released = True
-            put = partial(values.put, lease, dumped, time.monotonic() - began)
-            stored = yield (partial(values.fail, lease) if dumped is None else put), True
-    return value, dumped, stored
-
-
-def provide(step: tuple[Callable[[], Any], bool]) -> Any:
-    """Make a call of a function's steps; what ends a lease runs to its end."""
-    call, ends = step
-    if not ends:
-        return call()
-    with within(None), suppress(ShardKitError):
-        return call()
-
-
-def _aprovide(step: tuple[Callable[[], Any], bool]) -> Any:
-    call, ends = step
-    return shielded(call()) if ends else call()
-
-
-def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[str]], Any]) -> Any:
-    """Remove values or tags; afterwards, no call of this process gets a copy of before."""
-    removed = remove(keys)
-    if near is None:
-        return removed
-
-    async def awaited() -> None:
-        await removed
-        near.forget(keys)
-
-    return awaited() if inspect.iscoroutine(removed) else near.forget(keys)
 
 
 class _CachedMethod:
@@ -434,6 +364,9 @@ def _path(kind: type) -> str:
 
 
 def _tag_keys(tags: Iterable[str]) -> list[str]:
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise InvalidArgumentError(f"invalidate_tag: tag {shown(tag)}", "give a text")
     return [f"{TAGS}{_quoted(tag)}}}" for tag in tags]  # as `_KeyTemplate` makes them
 
 
@@ -451,7 +384,6 @@ class _KeyTemplate:
         self._separator = ":" if field == "key" else ""
         self.owner = f"{owner}: {field}={shown(text)}"
         parameters = inspect.signature(function).parameters
-        kinds = inspect.Parameter
         self._parts: list[Any] = []
         literal = prefix
         try:
@@ -465,12 +397,12 @@ class _KeyTemplate:
                 continue
             first, _, path = name.partition(".")
             param = parameters.get(first)
-            if param is None or param.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+            if param is None or param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD):
                 known = ", ".join(parameters) or "none"
                 raise self._refused(f"names {first!r}", f"name a parameter: {known}")
             if form or conversion:
                 raise self._refused("has a format", "write the plain name: {" + name + "}")
-            at = list(parameters).index(first) if param.kind is not kinds.KEYWORD_ONLY else 1 << 30
+            at = list(parameters).index(first) if param.kind is not param.KEYWORD_ONLY else 1 << 30
             self._parts.append((literal, at, first, param.default, path and attrgetter(path)))
             literal = ""
         if field == "key" and parameters and not self._parts:

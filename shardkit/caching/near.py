@@ -4,35 +4,41 @@
 
     HELLO 3, CLIENT TRACKING ON BCAST PREFIX cached:{ PREFIX cached:tag:{ PREFIX config:fence
     ◄── invalidate [cached:{user:7}]     as soon as anybody changes it: the copy is dropped
-    HELLO ──► role: master               three times in ``max_age``: what was changed before it was
-                                         answered has been told
+    PING, HELLO ──► PONG, role: master   three times in ``max_age``: what was changed before they
+                                         were sent has been announced before they are answered
 
-A copy is used as long as its server has answered on that connection to something that was sent at
-most ``max_age`` seconds ago. So however slow or cut off the connection is, a copy is never older,
-and a process that was stopped uses none when it wakes. All copies of a server are dropped when its
-connection is lost, it flushes a database, it is no master any more, or a fence closes one of its
-databases because they move: others write elsewhere only after that. Slots of clusters move without
-a fence, and a server may refuse or lack tracking: there a copy is used for ``max_age`` after its
-reading began.
+**No copy is older than** ``max_age``, however slow or cut off its connection is, and whenever the
+process stands still:
 
-A value that changes while it is being read is not kept: its key is noted before the read is sent,
-and an invalidation removes the note. One connection for each server and one thread for each kit and
-component do all that. After the caching clients of RESP3, which trust a connection until it breaks.
+1. A server's thread drops what is announced before it takes the answer that follows, and only then
+   notes when the question of that answer was sent: `confirmed`.
+2. A call reads `confirmed` first, then that the copy is not dropped, and the clock last. So nobody
+   had changed the value at `confirmed`, whatever happens between these steps.
+3. What is read is noted before the request is sent, and kept if the note was not dropped since. A
+   server of former entries confirms nothing that is sent after these have changed.
+
+The copies of a server are dropped when its connection is lost, it flushes a database, it is no
+master any more, or a fence closes one of its databases because they move: others write elsewhere
+only after that. Slots of clusters move without a fence, and a server may refuse or lack tracking:
+there a copy is used for ``max_age`` after its reading began. A busy server answers HELLO, but
+announces nothing: so it is sent PING, too, which it refuses. After the caching clients of RESP3,
+which trust a connection until it breaks.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from math import inf
 from multiprocessing.connection import wait
-from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import hiredis
 
@@ -50,14 +56,9 @@ from shardkit.structures.base.arguments import check_integer, check_seconds
 
 VALUES, TAGS = "cached:{", "cached:tag:{"
 SHORTEST_AGE, LONGEST_AGE = 0.01, 60.0  # seconds
-_BEATS = 3  # in the longest age
+_QUESTIONS = 3  # in the longest age
 _OVERHEAD = 400  # bytes of a copy beside its value
 _PAUSE = 1.0  # seconds before a server is connected to again
-
-
-def text_of(key: Any) -> str:
-    """Return a key's bytes as text."""
-    return str(key, "utf-8", "surrogateescape")
 
 
 def name_of(raw: bool, row: tuple[Any, ...]) -> Any:
@@ -76,133 +77,151 @@ def own(value: Any) -> Any:
     return {key: own(each) for key, each in value.items()} if type(value) is dict else value
 
 
-class NearCopy(NamedTuple):
-    """A value in the process."""
+class NearCopy:
+    """A value in the process, or a note that it is being read.
 
-    key: Any  # what reads it
-    value: Any
-    until: float  # when it is no longer fresh
-    feeds: tuple[_Tracker, ...]  # of the servers of its key and its tags
-    tags: tuple[str, ...]
-    size: int
+    Attributes:
+        name: what reads it.
+        keys: the server's keys of which it is read.
+        servers: those of these keys that announce changes.
+        since, latest: when its reading began, and until when it may be fresh.
+        until: when it is no longer fresh; until it is kept and once it is dropped, -inf.
+        value, size: what was read, and its bytes.
+    """
+
+    __slots__ = ("keys", "latest", "name", "servers", "since", "size", "until", "value")
+
+    def __init__(self, name: Any, keys: Iterable[bytes | None]) -> None:
+        self.name = name
+        self.keys: tuple[Any, ...] = tuple(keys)
+        self.servers: tuple[_TrackedServer, ...] = ()
+        self.since, self.latest, self.until = time.monotonic(), inf, -inf
+        self.value: Any = None
+        self.size = _OVERHEAD
 
     def usable(self, max_age: float) -> bool:
         """Whether nobody has changed it until less than ``max_age`` seconds ago."""
-        now = monotonic()
-        if self.until <= now:
-            return False
-        for feed in self.feeds:  # noqa: SIM110 - a generator takes longer than the rest
-            if feed.confirmed < now - max_age:
-                return False
-        return True
+        confirmed = inf
+        for server in self.servers:
+            if server.confirmed < confirmed:
+                confirmed = server.confirmed
+        # In this order: see the module's text.
+        return self.until > (now := time.monotonic()) and now - confirmed <= max_age
 
 
-class PendingRead(NamedTuple):
-    """A value that is being read."""
+class _TrackedServer:
+    """What a server announces, which a thread of its own reads."""
 
-    key: Any
-    tags: tuple[str, ...]
-    feeds: tuple[_Tracker, ...]
-    since: float
-    until: float  # it may be used
-
-
-class _Refused(OSError):
-    """The server does not tell of changes."""
-
-
-class _Tracker(ListeningConnection):
-    fields_expire = False  # by themselves, which it does not tell at once
-
-    def __init__(self, pool: Any, prefixes: Sequence[str]) -> None:
-        super().__init__(pool)
-        self.confirmed = float("-inf")  # when what it has answered was sent
+    def __init__(self, entries: Any, *, announces: bool = True) -> None:
+        self.entries = entries  # by which the server was found
+        self.announces = announces  # else copies are used for their age
+        self.confirmed = -inf  # when the latest question that it has answered was sent
+        self.retry_at = inf
+        self._connection: ListeningConnection | None = None
         self._asked: float | None = None
-        words = [word for prefix in (*prefixes, FENCE_KEY) for word in ("PREFIX", prefix)]
-        self._answers = 2  # before those to its questions
+        self._other_answers = 2  # that come before that to HELLO
+
+    def follow(self, near: weakref.ref[NearCopies], pool_of: Any, words: Sequence[str]) -> None:
+        """Connect, and take what comes until that fails; the thread keeps no copies alive."""
         try:
-            self.send("HELLO", "3")
-            self.send("CLIENT", "TRACKING", "ON", "BCAST", *(words if prefixes else ()))
-            self.ask(monotonic(), 0)
-        except BaseException:
-            self.close()
-            raise
+            self._connection = connection = ListeningConnection(pool_of())
+            connection.send("HELLO", "3")
+            connection.send("CLIENT", "TRACKING", "ON", "BCAST", *words)
+            while (copies := near()) is not None and copies.entries() is self.entries:
+                self.take(copies, connection)
+                pause = copies.max_age / _QUESTIONS
+                del copies
+                wait([connection.socket], pause)
+        except InvalidArgumentError:  # in memory
+            self.announces = False
+        except FAILURES:
+            pass
+        finally:
+            self.confirmed = -inf
+            if (copies := near()) is not None:
+                copies.forget_server(self)
+            if self.announces:
+                self.retry_at = time.monotonic() + _PAUSE
+            if self._connection is not None:
+                self._connection.close()
 
-    def ask(self, now: float, patience: float) -> None:
-        """Ask for its role, unless that has not been answered; raise when that takes too long."""
-        if self._asked is None:
-            self._asked = now
-            self.send("HELLO")
-        elif now - self._asked > patience:
-            raise OSError("no answer")
-
-    def read(self) -> tuple[list[bytes] | None, float]:
-        """Return the changed keys, None if all may have changed; and what they are `confirmed` by.
-
-        Copies must be dropped before that is noted, or another thread would use an old one.
-        """
-        changed: list[bytes] | None = []
-        confirmed = self.confirmed
-        for reply in self.replies():
+    def take(self, copies: NearCopies, connection: ListeningConnection) -> None:
+        """Drop what has been announced, confirm the rest, and ask again in time."""
+        connection.require_master()
+        for reply in connection.replies():
             if isinstance(reply, hiredis.PushNotification):
                 if reply[0] == b"invalidate":
-                    changed = None if reply[1] is None or changed is None else changed + reply[1]
-            elif isinstance(reply, Exception):
-                refused = str(reply).startswith(("NOPERM", "ERR"))  # others pass, such as LOADING
-                raise (_Refused if refused else OSError)(str(reply))
-            elif self._answers:
-                self._answers -= 1
+                    self._drop(copies, reply[1])
+            elif isinstance(reply, Exception):  # NOPERM and ERR stay; LOADING and BUSY pass
+                self.announces = not str(reply).startswith(("NOPERM", "ERR"))
+                raise OSError(str(reply))
+            elif self._other_answers:
+                self._other_answers -= 1
             elif reply[b"role"] != b"master":
                 raise OSError("no master")
             elif self._asked is not None:
-                confirmed, self._asked = self._asked, None
-                since = (9, 0) if reply[b"server"] == b"valkey" else (7, 4)
-                version = reply[b"version"].split(b".")
-                self.fields_expire = tuple(map(int, version[:2])) >= since
-        return changed, confirmed
+                self.confirmed, self._asked = self._asked, None
+        now = time.monotonic()
+        if self._asked is None:
+            if now - self.confirmed >= copies.max_age / _QUESTIONS:
+                self._asked, self._other_answers = now, self._other_answers + 1
+                connection.send("PING")
+                connection.send("HELLO")
+        elif now - self._asked > max(1.0, 2 * copies.max_age):
+            raise OSError("no answer")
 
-    def close(self) -> None:
-        self.confirmed = float("-inf")
-        super().close()
+    def _drop(self, copies: NearCopies, changed: list[bytes] | None) -> None:
+        if changed is None:  # a database was flushed
+            copies.forget_server(self)
+        elif FENCE_KEY.encode() in changed:
+            raise OSError("a database is closed: its shards move")
+        else:
+            copies.forget(changed)
+
+    def stop(self) -> None:
+        """Have the thread end."""
+        if self._connection is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(self._connection.socket, socket.SHUT_RDWR)
+
+
+_SILENT = _TrackedServer(None, announces=False)  # of clusters
 
 
 class NearCopies:
     """The near copies of a component's values in this process; for threads and for tasks."""
 
     def __init__(self, link: Any, component: str, prefixes: Sequence[str]) -> None:
-        self._link, self._component, self._prefixes = link, component, prefixes
+        self._link, self._component = link, component
+        self._prefixes = tuple(prefix.encode() for prefix in prefixes) or (b"",)
+        tracked = (*prefixes, FENCE_KEY) if prefixes else ()
+        self._words = [word for prefix in tracked for word in ("PREFIX", prefix)]
         self.most = 0  # bytes
         self.max_age = LONGEST_AGE
-        self.warm = False  # whether the component's entries were read
-        self.copies: OrderedDict[Any, NearCopy] = OrderedDict()
-        self._reset()
+        self.copies: OrderedDict[Any, NearCopy] = OrderedDict()  # and notes
+        self.after_fork()
         renewed_in_children(self)
-
-    def _reset(self) -> None:
-        self.copies.clear()  # functions refer to it
-        self._size = 0
-        self._notes: dict[Any, PendingRead] = {}
-        self._by_tag: dict[str, set[Any]] = {}
-        # Or when it may be connected to again: never, where changes are not told.
-        self._feeds: dict[Hashable, _Tracker | float] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._wake: tuple[socket.socket, socket.socket] | None = None
-        self._version: Any = None
-        self._closed = False
 
     def after_fork(self) -> None:
         """Begin anew: the connections are the parent's."""
-        self._reset()
+        self.copies.clear()  # functions refer to it
+        self._size = 0
+        self._names: dict[bytes | None, set[Any]] = {}  # of copies, by key
+        self._servers: dict[Hashable, _TrackedServer] = {}
+        self._lock = threading.Lock()
+        self._closed = False
 
-    def configure(self, most: int, max_age: float) -> None:
-        """Take the larger size and the shorter age of all functions."""
-        self.most, self.max_age = max(self.most, most), min(self.max_age, max_age)
+    def entries(self) -> Any:
+        """Return the current version of the component's entries; None if it was not read yet."""
+        try:
+            return None if self._closed else self._link.version_of(self._component)
+        except ShardKitError:
+            return None
 
     def reads_master(self) -> bool:
         """Whether the component was read, and replicas, which lag, answer none of its reads."""
-        component: Any = self._link.version_of(self._component) if self.warm else None
-        return component is not None and not component.splits_reads
+        entries = self.entries()
+        return entries is not None and not entries.splits_reads
 
     def value(self, client: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Return the copy of a client's read as its callbacks convert it; None for none."""
@@ -212,64 +231,51 @@ class NearCopies:
         callback = reply_callbacks(client).get(args[0])
         return own(copy.value) if callback is None else callback(own(copy.value))
 
-    def covers(self, keys: Set[bytes | None]) -> bool:
-        """Whether changes of these keys are told."""
-        prefixes = tuple(prefix.encode() for prefix in self._prefixes) or (b"",)
-        return all(key is not None and key.startswith(prefixes) for key in keys)
-
     def note(
-        self, key: Any, tags: Sequence[str], keys: Iterable[Key], to: To | None = None
-    ) -> PendingRead | None:
-        """Note that a value is read from now on, of keys; None if it cannot be kept yet."""
-        since, until = monotonic(), inf
-        trackers = []
-        for place_key in keys:
-            feed = self._feed(to or self._component, place_key)
-            if isinstance(feed, _Tracker):
-                trackers.append(feed)
-            elif feed == inf:
-                until = since + self.max_age
-            else:
+        self, name: Any, keys: Iterable[bytes | None], to: To | None = None
+    ) -> NearCopy | None:
+        """Note that a value is read of keys from now on; None if it cannot be kept yet."""
+        note, servers = NearCopy(name, keys), []
+        for key in note.keys:
+            is_covered = key is not None and key.startswith(self._prefixes)
+            server = self._server(to or self._component, key) if is_covered else None
+            if server is None:
                 return None
-        note = PendingRead(key, tuple(tags), tuple(dict.fromkeys(trackers)), since, until)
+            if server.announces:
+                servers.append(server)
+            else:
+                note.latest = note.since + self.max_age
+        note.servers = tuple(dict.fromkeys(servers))
         with self._lock:
-            self._notes[key] = note
-            for tag in tags:
-                self._by_tag.setdefault(tag, set()).add(key)
+            self._drop([name])
+            self.copies[name] = note
+            for key in note.keys:
+                self._names.setdefault(key, set()).add(name)
+            self._add_size(note.size)
         return note
 
-    def keep(self, note: PendingRead, value: Any, size: int, fresh: float) -> None:
+    def keep(self, note: NearCopy, value: Any, size: int, fresh: float) -> None:
         """Keep a value of ``size`` bytes for ``fresh`` seconds, unless it has changed since."""
-        size += _OVERHEAD
         with self._lock:
-            if self._notes.get(note.key) is not note:
+            if self.copies.get(note.name) is not note:
                 return
-            self._drop(note.key)
-            if size > self.most or fresh <= 0:
+            if size + _OVERHEAD > self.most or fresh <= 0:
+                self._drop([note.name])
                 return
-            for tag in note.tags:
-                self._by_tag.setdefault(tag, set()).add(note.key)
-            until = min(note.since + fresh, note.until)
-            self.copies[note.key] = NearCopy(note.key, value, until, note.feeds, note.tags, size)
-            self._size += size
-            while self._size > self.most:
-                self._drop(next(iter(self.copies)))
+            note.value, note.size = value, size + _OVERHEAD
+            note.until = min(note.since + fresh, note.latest)
+            self._add_size(size)
 
-    def forget(self, keys: Sequence[str]) -> None:
-        """Drop the copies of keys, or of what has one of them as a tag; also those being read."""
+    def _add_size(self, size: int) -> None:
+        self._size += size
+        while self._size > self.most:
+            self._drop([next(iter(self.copies))])
+
+    def forget(self, keys: Iterable[bytes | None]) -> None:
+        """Drop the copies of keys, also those being read; None among the keys stands for all."""
         with self._lock:
             for key in keys:
-                for name in (key, *self._by_tag.pop(key, ())):
-                    self._drop(name)
-
-    def forget_keys(self, keys: Set[bytes | None]) -> None:
-        """Drop the copies of what was read of keys; None among them stands for all."""
-        if None in keys:
-            with self._lock:
-                for key in [*self.copies, *self._notes]:
-                    self._drop(key)
-        else:
-            self.forget(list(map(text_of, keys)))
+                self._drop(list(self.copies) if key is None else self._names.pop(key, ()))
 
     @contextmanager
     def writing(self, key: Key, args: tuple[Any, ...]) -> Iterator[None]:
@@ -277,126 +283,56 @@ class NearCopies:
         try:
             yield
         finally:
-            self.forget_keys(keys_in(Command(self._component, key, args)))
+            self.forget(keys_in(Command(self._component, key, args)))
 
-    def _drop(self, key: Any) -> None:
-        for dropped in (self._notes.pop(key, None), self.copies.pop(key, None)):
-            for tag in dropped.tags if dropped else ():
-                if tagged := self._by_tag.get(tag):
-                    tagged.discard(key)
-                    if not tagged:
-                        del self._by_tag[tag]
-            if isinstance(dropped, NearCopy):
-                self._size -= dropped.size
-
-    def _forget_server(self, feed: _Tracker) -> None:
+    def forget_server(self, server: _TrackedServer) -> None:
+        """Drop the copies of a server's keys, also those being read."""
         with self._lock:
-            read: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
-            for key in [copy.key for copy in read if feed in copy.feeds]:
-                self._drop(key)
+            self._drop([copy.name for copy in self.copies.values() if server in copy.servers])
 
-    # ---- connections
+    def _drop(self, names: Iterable[Any]) -> None:
+        for name in names:
+            if (copy := self.copies.pop(name, None)) is not None:
+                copy.until = -inf
+                self._size -= copy.size
+                for key in copy.keys:
+                    if others := self._names.get(key):
+                        others.discard(name)
+                        if not others:
+                            del self._names[key]
 
-    def _feed(self, to: To, key: Key) -> _Tracker | float:
-        """Return the connection of a key's server, or what `_feeds` has; connect to it if needed.
+    def _server(self, to: To, key: Any) -> _TrackedServer | None:
+        """Return what tracks a key's server, in a new thread if needed; None: not yet.
 
         Nothing is sent by the caller, who may be an event loop.
         """
-        component: Any = self._link.version_of(self._component)
-        if component.entry_of(place(to, key, {component.name: component})).is_cluster:
-            return inf
-        server = self._link.server_of(to, key)
-        feed = self._feeds.get(server)
-        if isinstance(feed, _Tracker):  # changes before its first answer are not told
-            return feed if feed.confirmed > 0 else 0.0
-        now = monotonic()
-        with self._lock:
-            if self._closed or (feed is not None and now < feed):
-                return 0.0 if feed is None else feed
-            self._feeds[server] = now + _PAUSE
-            if self._thread is None:
-                self._version = self._link.version_of(self._component)
-                self._wake = socket.socketpair()
-                args = (weakref.ref(self), self._wake[1])
-                self._thread = threading.Thread(
-                    target=_watch, args=args, name="shardkit-near", daemon=True
-                )
-                start_thread(self._thread)
-        start_thread(threading.Thread(target=self._connect, args=(server, to, key), daemon=True))
-        return 0.0  # a later value is kept
-
-    def _connect(self, server: Hashable, to: To, key: Key) -> None:
-        """Connect to the server of a key, in a thread, as it may hang."""
-        try:
-            made = _Tracker(self._link.pool_of(to, key), self._prefixes)
-        except InvalidArgumentError:  # in memory
-            self._feeds[server] = inf
-        except FAILURES:
-            pass
-        else:
+        if (entries := self.entries()) is None:
+            return None
+        if entries.entry_of(place(to, key, {entries.name: entries})).is_cluster:
+            return _SILENT
+        name = self._link.server_of(to, key)
+        server = self._servers.get(name)
+        if server is None or server.entries is not entries or server.retry_at <= time.monotonic():
             with self._lock:
-                if self._wake is not None:
-                    self._feeds[server] = made
-                    self._wake[0].send(b"x")
-                    return
-            made.close()
-
-    def sockets(self) -> list[socket.socket]:
-        """Return the sockets to wait for."""
-        with self._lock:
-            return [each.socket for each in self._feeds.values() if isinstance(each, _Tracker)]
-
-    def turn(self, readable: set[socket.socket]) -> None:
-        """Read what servers have sent, and ask those that have answered."""
-        now, version = monotonic(), None
-        with suppress(ShardKitError):  # the kit is closed, or the entries are gone
-            version = self._link.version_of(self._component)
-        if version is not self._version:  # entries have changed, and with them servers
-            self._version = version
-            for server in list(self._feeds):
-                self._leave(server, now)
-            self._feeds.clear()
-        for server, feed in list(self._feeds.items()):
-            if not isinstance(feed, _Tracker):
-                continue
-            try:
-                feed.require_master()
-                if feed.socket in readable:
-                    changed, confirmed = feed.read()
-                    if changed is None:
-                        self._forget_server(feed)
-                    elif FENCE_KEY.encode() in changed:
-                        raise OSError("a database is closed: its shards move")  # leave, too
-                    else:
-                        self.forget(list(map(text_of, changed)))
-                    feed.confirmed = confirmed
-                if now - feed.confirmed >= self.max_age / _BEATS:
-                    feed.ask(now, max(1.0, 2 * self.max_age))
-            except FAILURES as error:
-                self._leave(server, inf if isinstance(error, _Refused) else now + _PAUSE)
-
-    def _leave(self, server: Hashable, until: float) -> None:
-        """Close the connection to a server, and drop its copies; connect to it later, if needed."""
-        with self._lock:
-            feed = self._feeds.pop(server, None)
-            if not self._closed:
-                self._feeds[server] = until
-        if isinstance(feed, _Tracker):
-            feed.close()
-            self._forget_server(feed)
+                if self._closed or self._servers.get(name) is not server:
+                    return None
+                server = self._servers[name] = _TrackedServer(entries)
+            pool_of = partial(self._link.pool_of, to, key)  # it may have to ask somebody
+            args = weakref.ref(self), pool_of, self._words
+            thread = threading.Thread(
+                target=server.follow, args=args, name="shardkit-near", daemon=True
+            )
+            start_thread(thread)
+        # Changes before its first answer are not announced.
+        return server if server.confirmed > -inf or not server.announces else None
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
+        """Close the connections, and drop all copies."""
         with self._lock:
             self._closed = True
-            wake, self._wake = self._wake, None
-            feeds = [each for each in self._feeds.values() if isinstance(each, _Tracker)]
-            self._feeds.clear()
-            self.copies.clear()
-        for feed in feeds:
-            feed.close()
-        if wake is not None:
-            wake[0].close()  # ends the thread
+            self._drop(list(self.copies))
+        for server in list(self._servers.values()):
+            server.stop()
 
     def __del__(self) -> None:
         self.close()
@@ -405,7 +341,10 @@ class NearCopies:
 def near_copies(
     kit: Any, component: str, size: int, max_age: Any, prefixes: Iterable[str] = ()
 ) -> NearCopies:
-    """Return a kit's near copies of a component's keys with certain beginnings."""
+    """Return a kit's near copies of a component's keys with certain beginnings.
+
+    Calls for the same keys share them: of the sizes the larger counts, of the ages the shorter.
+    """
     owner = f"near copies of {shown(component)}"
     check_integer(owner, "size", size, 1, 2**40)
     max_age = check_seconds(owner, "max_age", max_age, SHORTEST_AGE, LONGEST_AGE)
@@ -421,27 +360,5 @@ def near_copies(
     if near is None:
         made = NearCopies(kit.plane.link(), component, wanted)
         near = kit.near_copies.setdefault((component, wanted), made)
-    near.configure(size, max_age)
+    near.most, near.max_age = max(near.most, size), min(near.max_age, max_age)
     return near
-
-
-def _watch(near: weakref.ref[NearCopies], woken: socket.socket) -> None:
-    """The thread; it does not keep what it serves alive."""
-    with woken:
-        while True:
-            found = near()
-            if found is None:
-                return
-            waiting, pause = found.sockets(), found.max_age / _BEATS
-            del found
-            try:
-                readable: set[Any] = set(wait([woken, *waiting], pause))
-                if woken in readable and not woken.recv(1024):
-                    return
-            except (OSError, ValueError):  # one of them was closed
-                readable = set(waiting)
-            found = near()
-            if found is None:
-                return
-            found.turn(readable)
-            del found

@@ -13,12 +13,12 @@ and also when its answer is lost. Blocks of MULTI, and what differs each time, a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from functools import partial
 from math import inf
 from typing import Any
 
-from shardkit.caching.near import NearCopies, PendingRead, name_of, own, text_of
+from shardkit.caching.near import NearCopies, NearCopy, name_of, own
 from shardkit.errors import ShardFailure
 from shardkit.network.links.grouping import components_in
 from shardkit.network.links.order import keys_in
@@ -56,77 +56,55 @@ class NearLink:
         return self._link.run(self._steps(batch, partial(self._link.send, topology=topology)))
 
     def _steps(self, batch: Any, send: Any) -> Generator[Any, Any, Replies]:
-        names = components_in(batch, range(len(batch)))
-        replies: Replies
-        if names.isdisjoint(self._near):
-            replies = yield partial(send, batch)
-            return replies
-        if not is_read(batch):
+        names = components_in(batch, range(len(batch))) & self._near.keys()
+        if not names or not is_read(batch):
             try:
-                replies = yield partial(send, batch)
+                replies: Replies = yield partial(send, batch)
                 return replies
             finally:
-                for request in batch:
-                    if (near := self._near.get(_component(request.to))) is not None:
-                        near.forget_keys(keys_in(request))
-        found = {name: self._near[name] for name in names & self._near.keys()}
-        usable = {name: near for name, near in found.items() if near.reads_master()}
-        uniform = usable.get(_component(batch.to)) if isinstance(batch, Columns) else None
-        rows = batch.rows if uniform else [command.args for command in batch]
-        out, misses, raw = Replies([None] * len(rows)), [], self._raw
-        for position, row in enumerate(rows):
-            near = uniform or usable.get(_component(batch[position].to))
-            copy = None if near is None else near.copies.get(name_of(raw, row))
-            if copy is None or not copy.usable(near.max_age):  # type: ignore[union-attr]
-                misses.append(position)
-            else:
+                for request in batch if names else ():
+                    if (written := self._near.get(_component(request.to))) is not None:
+                        written.forget(keys_in(request))
+        usable = {name: self._near[name] for name in names if self._near[name].reads_master()}
+        out, misses = Replies([None] * len(batch)), []
+        uniform = batch if isinstance(batch, Columns) else None  # makes each command when asked
+        for position, row in enumerate(uniform.rows if uniform else [each.args for each in batch]):
+            near = usable.get(_component((uniform or batch[position]).to))
+            copy = near and near.copies.get(name_of(self._raw, row))
+            if near and copy and copy.usable(near.max_age):
                 out[position] = copy.value if type(copy.value) is bytes else own(copy.value)
+            else:
+                misses.append((position, batch[position], near))
         if misses:
-            read = yield from self._read(batch, misses, usable, send)
-            for near in found.values():
-                near.warm = True
-            for position, reply in zip(misses, read, strict=True):
+            replies = yield from self._read(misses, coalesced(batch), send)
+            for (position, *_), reply in zip(misses, replies, strict=False):
                 out[position] = reply
-            out.failed = any(isinstance(reply, ShardFailure) for reply in read)
+                out.failed = out.failed or isinstance(reply, ShardFailure)
         return out
 
     def _read(
-        self, batch: Any, misses: Sequence[int], usable: Mapping[str, NearCopies], send: Any
-    ) -> Generator[Any, Any, list[Reply]]:
-        """Read what there are no copies of, and keep what can be kept."""
-        commands = [batch[position] for position in misses]
-        notes: list[tuple[int, NearCopies, PendingRead]] = []
-        expiries: list[Command] = []
-        for number, command in enumerate(commands):
-            near = usable.get(_component(command.to))
-            if near is None or not near.covers(named := keys_in(command)):
+        self, misses: list[tuple[int, Command, NearCopies | None]], joins: bool, send: Any
+    ) -> Generator[Any, Any, Replies]:
+        """Read what there are no copies of, and keep what can be kept; return also what is left."""
+        notes: list[NearCopy | None] = []
+        for _, command, near in misses:
+            note = None
+            if near is not None and _is_stable(command):
+                note = near.note(name_of(self._raw, command.args), keys_in(command), command.to)
+            notes.append(note)
+        commands = [command for _, command, _ in misses]
+        for command, note in zip(tuple(commands), notes, strict=True):
+            commands += [Command(command.to, k, ("PTTL", k)) for k in (note.keys if note else ())]
+        replies: Replies = yield partial(send, CommandList(commands, coalesced=joins))
+        lives = iter(replies[len(misses) :])
+        for (_, command, near), note, reply in zip(misses, notes, replies, strict=False):
+            fresh = min((_seconds(next(lives)) for _ in (note.keys if note else ())), default=0.0)
+            if near is None or note is None or isinstance(reply, ShardFailure):
                 continue
-            if _is_stable(command):
-                keys = [key for key in named if key is not None]
-                name = name_of(self._raw, command.args)
-                note = near.note(name, list(map(text_of, keys)), keys, command.to)
-                if note is not None:
-                    notes.append((number, near, note))
-                    if note.until == inf:  # others are used for a short time anyway
-                        expiries += [Command(command.to, key, ("PTTL", key)) for key in keys]
-        sent = (
-            CommandList(commands + expiries, coalesced=coalesced(batch))
-            if len(misses) < len(batch) or expiries
-            else batch
-        )
-        replies: Replies = yield partial(send, sent)
-        lives = iter(replies[len(commands) :])
-        for number, near, note in notes:
-            command, reply = commands[number], replies[number]
-            fresh = inf
-            if note.until == inf:
-                fresh = min(_seconds(next(lives)) for _ in note.tags)
-            is_hash = command.script is not None or command_name(command.args)[0] == "H"
-            if is_hash and any(feed.fields_expire for feed in note.feeds):  # and are not told of
-                fresh = min(fresh, near.max_age)
-            if not isinstance(reply, ShardFailure):
-                near.keep(note, own(reply), _size(reply) + _size(list(command.args)), fresh)
-        return replies[: len(commands)]
+            if command.script is not None or command_name(command.args)[0] == "H":
+                fresh = min(fresh, near.max_age)  # servers do not announce which fields expire
+            near.keep(note, own(reply), _size(reply) + _size(list(command.args)), fresh)
+        return replies
 
 
 def _component(to: To) -> str:

@@ -28,11 +28,15 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, TypeAlias
 
+from shardkit.caching.near import NearCopies
+from shardkit.coordination.hold import RENEWED_AFTER, RETRIED_AFTER
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
 from shardkit.errors import (
     ClosedError,
@@ -43,14 +47,12 @@ from shardkit.errors import (
 )
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
+from shardkit.operations.deadlines import within
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.routing.keys import hash_tag
 
-# Seconds after which a lease is lost if its process was killed, and the part of it that is renewed.
-LEASE = 10.0
-_RENEWED_AFTER, _RETRIED_AFTER, _PATIENCE = 1 / 3, 1 / 10, 1 / 2
-
+LEASE = 10.0  # seconds after which a lease is lost if its process was killed
 
 # What the caller computes now: to wait for one of these would be to wait for itself.
 _computing: ContextVar[tuple[ComputingLease, ...]] = ContextVar("shardkit_computing", default=())
@@ -75,22 +77,47 @@ class ComputingLease:
             if not self.released:
                 milliseconds = round(1000 * self.ttl)
                 [extended] = yield [self._values.update(self.key, self.id, "extend", milliseconds)]
-                return self.ttl * _RENEWED_AFTER if extended else None
+                return self.ttl * RENEWED_AFTER if extended else None
         except ClosedError:
             pass
         except ShardKitError:
-            return self.ttl * _RETRIED_AFTER
+            return self.ttl * RETRIED_AFTER
         return None
 
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Compute inside: calls that would wait for this value raise."""
-        before = _computing.get()
-        _computing.set((*before, self))
+    def computed(
+        self,
+        compute: Callable[[], Any],
+        dump: Callable[[Any], bytes | None],
+        dump_error: Callable[[Exception], bytes | None] = lambda error: None,
+    ) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
+        """Return the computed value, as it is stored, and whether it was; yields calls.
+
+        Calls inside that would wait for this value raise.
+        """
+        data, stored, began = None, None, time.monotonic()
+        outer = _computing.get()
+        _computing.set((*outer, self))
         try:
-            yield
+            try:
+                value = yield compute
+            finally:
+                _computing.set(outer)  # no reset: an event loop's end closes steps in any context
+        except Exception as error:
+            data = dump_error(error)
+            raise
+        except GeneratorExit:  # the event loop has ended: the lease expires
+            self.released = True
+            raise
+        else:
+            data = dump(value)
         finally:
-            _computing.set(before)  # no reset: an event loop's end closes steps in any context
+            if not self.released:
+                self.released = True
+                values: Any = self._values
+                put = partial(values.put, self, data, time.monotonic() - began)
+                with within(None), suppress(ShardKitError):
+                    stored = yield partial(values.fail, self) if data is None else put
+        return value, data, stored
 
     def computes(self, values: CachedValues[Any], key: str) -> bool:
         """Whether it is the lease of a value, and not released."""
@@ -99,20 +126,11 @@ class ComputingLease:
 
     def patience(self) -> float:
         """Return the seconds that a renewal may take."""
-        return self.ttl * _PATIENCE
+        return self.ttl / 2
 
 
-class CacheRead(NamedTuple):
-    """A stored value, or the lease to compute it.
-
-    Attributes:
-        value, lease: one of them.
-        fresh: for how many seconds callers need not ask for the value.
-    """
-
-    value: bytes
-    lease: ComputingLease | None
-    fresh: float
+# A stored value or the lease to compute it, and for how many seconds nobody need ask for the value.
+CacheRead: TypeAlias = tuple[bytes, ComputingLease | None, float]
 
 
 class CachedValues(Structure[Face]):
@@ -125,8 +143,10 @@ class CachedValues(Structure[Face]):
         name: str,
         ttl: float,
         stale: float,
+        near: NearCopies | None = None,
     ) -> None:
         super().__init__(driver, component, name)
+        self.near = near  # of the values in the process
         self._fresh = max(1, round(1000 * ttl))
         self._lifetime = self._fresh + round(1000 * stale)
 
@@ -143,7 +163,7 @@ class CachedValues(Structure[Face]):
             reads = (self._at(tag, "GET", tag, idempotent=True) for tag in tags)
             hit = self._hit((yield [*self._reads(key), *reads]), early)
             if hit is not None:
-                return _with_value(hit)
+                return hit
         caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
         use: tuple[Argument, ...] = ("anew",) if anew else ("any",)
         try:
@@ -153,10 +173,10 @@ class CachedValues(Structure[Face]):
                 (reply, *tag_versions) = yield [call, *map(self._version, tags)]
                 versions = b" ".join(tag_versions)
                 if reply[0] == b"yours":
-                    return CacheRead(b"", ComputingLease(self, key, caller, versions), 0)
+                    return b"", ComputingLease(self, key, caller, versions), 0
                 if reply[0] == b"hit":
                     if reply[2] == versions:
-                        return _with_value(CacheRead(reply[1], None, reply[3] / 1000))
+                        return _read(reply[1], reply[3])
                     use = ("of", versions)
                     continue
                 if any(lease.computes(self, key) for lease in _computing.get()):
@@ -192,12 +212,20 @@ class CachedValues(Structure[Face]):
     @operation
     def remove(self, keys: Sequence[str]) -> Operation[None]:
         """Remove values, and keep what is being computed from being stored. Cost: one exchange."""
-        yield from surely([self.update(key, "", "remove") for key in keys])
+        yield from self._remove(keys, [self.update(key, "", "remove") for key in keys])
 
     @operation
     def remove_tags(self, tags: Sequence[str]) -> Operation[None]:
         """Invalidate all values that have one of some tags. Cost: one exchange."""
-        yield from surely([self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags])
+        unlink = [self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags]
+        yield from self._remove(tags, unlink)
+
+    def _remove(self, keys: Sequence[str], batch: list[Command]) -> Operation[None]:
+        try:
+            yield from surely(batch)
+        finally:  # no later call of this process gets a copy of before
+            if self.near is not None:
+                self.near.forget(map(str.encode, keys))
 
     def update(self, key: str, lease: str, *args: Argument) -> Command:
         """Return the command that ends or extends a lease."""
@@ -219,7 +247,7 @@ class CachedValues(Structure[Face]):
             return None
         if tags != b" ".join(versions) or left <= took * early:
             return None
-        return CacheRead(value, None, max(0, left - 5 * took) / 1000)
+        return _read(value, left - 5 * took)
 
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         keys = (key, f"{key}:waiters")
@@ -245,7 +273,7 @@ class PlainValues(CachedValues[Face]):
         return [self._at(key, "GET", key, idempotent=True)]
 
     def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
-        return None if replies[0] is None else CacheRead(replies[0], None, 0)
+        return None if replies[0] is None else _read(replies[0], 0)
 
     def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         lease = lease_beside(key)
@@ -253,10 +281,10 @@ class PlainValues(CachedValues[Face]):
         return call._replace(key=key, idempotent=True)
 
 
-def _with_value(hit: CacheRead) -> CacheRead:
-    if not isinstance(hit.value, bytes):
-        raise TypeError(f"a value is a {type(hit.value).__name__}")
-    return hit
+def _read(value: Any, milliseconds: int) -> CacheRead:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a value is a {type(value).__name__}")
+    return value, None, max(0, milliseconds) / 1000
 
 
 def lease_beside(key: str) -> str:

@@ -447,6 +447,35 @@ def test_what_is_no_message_becomes_a_dead_letter(connection: Connection) -> Non
     assert dead.reason == "not a message of kombu"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"properties": {}}'),
+        '{"properties": {"body_encoding": "base64", "delivery_info": {}}, "body": "a"}',
+        '{"properties": {"body_encoding": "rot13", "delivery_info": {}}, "body": "a"}',
+    ],
+)
+def test_a_damaged_message_ends_no_consumer(site: Site, content: str) -> None:
+    kit = shardkit.default_kit()
+    options = {"lease": 30, "attempts": 1}
+    with Connection("shardkit://jobs", transport_options=options) as connection:
+        channel = connection.channel()
+        tasks = kit.queues("kombu", component="jobs")
+        tasks.enqueue("odd", "kombu", [content])
+        taken = channel.basic_get("odd")
+        if taken is None:
+            assert not channel.qos.held
+            [dead] = tasks.dead("odd")
+            assert dead.reason == "not a message of kombu"
+        with connection.SimpleQueue("odd") as queue:
+            tasks.enqueue("odd", "kombu", [content])
+            queue.put({"n": 1})
+            while (message := queue.get(timeout=5 * PATIENCE)).body is None:
+                message.ack()  # it has no body, but can be read
+            assert message.payload == {"n": 1}
+            message.ack()
+
+
 # ---- the URL, and results
 
 

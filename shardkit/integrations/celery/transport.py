@@ -92,13 +92,6 @@ class QoS(virtual.QoS):
     def can_consume(self) -> bool:
         return not self.prefetch_count or len(self.held) + self.taking < self.prefetch_count
 
-    def hold(self, task: Task) -> bool:
-        """Hold a message unless the channel holds as many as it may."""
-        with self.changed:
-            if room := self.can_consume():
-                self.held[task.claim] = task
-            return room
-
     def append(self, message: Any, delivery_tag: str) -> None:
         """Do nothing: the message is held since it was taken."""
 
@@ -221,13 +214,12 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         task = self.tasks.take(self._queues(queue), lease=self.lease, timeout=0)
-        if task is None:
+        if task is None or (message := self._message_of(task, no_ack)) is None:
             return None
-        self.qos.held[task.claim] = task
         self._transport.start_renewal()
-        if no_ack:
-            self.qos.ack(task.claim)
-        return self.Message(_message_of(task), channel=self)
+        if not no_ack:
+            self.qos.held[task.claim] = task
+        return self.Message(message, channel=self)
 
     def close(self) -> None:
         if self._pid == os.getpid() and not self.closed:  # else a forked child ends
@@ -264,8 +256,10 @@ class Channel(virtual.Channel):
                 finally:
                     with qos.changed:
                         qos.taking -= reserved
-                        holds = task and not stop.is_set() and (no_ack or qos.hold(task))
-                        if not holds:
+                        is_used = task and not stop.is_set() and (no_ack or qos.can_consume())
+                        if task and is_used and not no_ack:
+                            qos.held[task.claim] = task
+                        elif not is_used:
                             qos.changed.notify_all()
                 failures = 0
                 if task is None:
@@ -273,14 +267,9 @@ class Channel(virtual.Channel):
                     continue
                 # After one of the first priority another is likely, and asked for more cheaply.
                 names, timeout = [first] if task.queue == first else queues, 0.0
-                if not holds:
+                if not is_used:
                     self.tasks.release(task)
-                elif (message := _message_of(task)) is None:
-                    qos.held.pop(task.claim, None)
-                    self.tasks.fail(task, "not a message of kombu")
-                else:
-                    if no_ack:
-                        self.tasks.acknowledge(task)
+                elif (message := self._message_of(task, no_ack)) is not None:
                     transport.wake((self, consumer, queue, message))
             except (ClosedError, InvalidArgumentError) as error:
                 transport.wake(error)
@@ -289,6 +278,24 @@ class Channel(virtual.Channel):
                 _warn(queue, "cannot be read", error)
                 stop.wait(min(FIRST_PAUSE * 2.0**failures, LONGEST_PAUSE))
                 failures = min(failures + 1, 10)
+
+    def _message_of(self, task: Task, no_ack: bool) -> dict[str, Any] | None:
+        """Return a message as kombu reads it; what is none becomes a dead letter."""
+        try:
+            message: dict[str, Any] = loads(task.args[0])
+            properties = message["properties"]
+            properties["delivery_tag"] = task.claim
+            if task.attempts > 1:
+                delivery_info = properties["delivery_info"]
+                message["headers"]["redelivered"] = delivery_info["redelivered"] = True
+            self.Message(message, channel=self)  # raises for a body that cannot be decoded
+        except (AttributeError, LookupError, TypeError, ValueError):
+            self.qos.held.pop(task.claim, None)
+            self.tasks.fail(task, "not a message of kombu")
+            return None
+        if no_ack:
+            self.tasks.acknowledge(task)
+        return message
 
     # ---- exchanges
 
@@ -502,16 +509,3 @@ def _named(queue: str, step: int) -> str:
 
 def _queue_of(task: Task) -> str:
     return task.queue.partition(SEPARATOR)[0]
-
-
-def _message_of(task: Task) -> dict[str, Any] | None:
-    """Return a message as kombu's `Message` reads it; None if it is none."""
-    try:
-        message: dict[str, Any] = loads(task.args[0])
-        properties = message["properties"]
-        properties["delivery_tag"] = task.claim
-        if task.attempts > 1:
-            message["headers"]["redelivered"] = properties["delivery_info"]["redelivered"] = True
-    except (LookupError, TypeError, ValueError):
-        return None
-    return message

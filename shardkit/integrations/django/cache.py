@@ -26,7 +26,6 @@ from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
 from shardkit import log_records
-from shardkit.caching.functions import computation, provide
 from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.integrations.kits import kit_of
@@ -178,8 +177,7 @@ class ShardKitCache(BaseCache):
             data = self._dump(value)
             return data if isinstance(data, bytes) else str(data).encode()
 
-        steps = computation(values, lease, default, dump)
-        value, _, done = run_steps(steps, provide, BaseException)
+        value, _, done = run_steps(lease.computed(default, dump), errors=BaseException)
         return self.get(key, value, version) if done is False else value  # somebody has set it
 
     def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:

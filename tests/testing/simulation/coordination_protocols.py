@@ -359,6 +359,33 @@ class CachedAges(Protocol):
                 assert called - computed <= self.longest_put + self.ttl + self.stale
 
 
+class NearReads(Protocol):
+    """No read is older than a near copy may be, and a client reads at least what it wrote.
+
+    Servers in memory announce nothing, so a copy is used for its age.
+    """
+
+    clients = 3
+    faults = (*NETWORK, *CLIENTS)
+    shards = 1
+    max_age = 1.0
+
+    def setup(self, kit: ShardKit) -> None:
+        self.counts = [(0, float("-inf"))]  # and when they were answered
+
+    async def client(self, client: Client) -> None:
+        near = client.kit.near("data", 10**6, max_age=self.max_age).key_sharded("data")
+        for _ in range(6):
+            await asyncio.sleep(client.choose((0.3, 0.0, 1.0)))
+            called = client.time
+            least = max(count for count, at in self.counts if at + self.max_age <= called)
+            if client.choose((False, True)):
+                least, *_ = await asyncio.gather(near.incr("n"), near.get("n"), near.mget(["n"]))
+                self.counts.append((least, client.time))
+            assert int(await near.get("n") or 0) >= least
+            assert int((await near.mget(["n", "m"]))[0] or 0) >= least
+
+
 class Barriers(Protocol):
     """A round opens for three arrivals; one that was withdrawn, or sent again, is not one more."""
 
@@ -550,6 +577,7 @@ COORDINATION: dict[str, type[Protocol]] = {
     "latches": Latches,
     "cached functions": CachedFunctions,
     "cached ages": CachedAges,
+    "near reads": NearReads,
     "barriers": Barriers,
     "rate limits": RateLimits,
     "transfers": Transferring,

@@ -191,6 +191,26 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', till))",
         "",
     ),
+    "near-copy-outlives-its-age": (
+        "NearCopies.note",
+        "note.latest = note.since + self.max_age",
+        "pass",
+    ),
+    "near-age-begins-with-the-answer": (
+        "NearCopies.keep",
+        "min(note.since + fresh, note.latest)",
+        "time.monotonic() + self.max_age",
+    ),
+    "near-copy-of-a-written-key-stays": (
+        "NearCopies.writing",
+        "self.forget(keys_in(Command(self._component, key, args)))",
+        "pass",
+    ),
+    "near-copy-of-before-a-write-is-kept": (
+        "NearCopies.keep",
+        "if self.copies.get(note.name) is not note:",
+        "if self.copies.setdefault(note.name, note) is not note:",
+    ),
     "cached-value-keeps-its-lease": (
         "elseif what == 'remove' or not stored[3] then\n  redis.call('DEL', KEYS[1])",
         "elseif what == 'remove' then\n  redis.call('HDEL', KEYS[1], 'value')",
