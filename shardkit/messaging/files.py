@@ -45,6 +45,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardkit.callbacks import run
 from shardkit.config.entry import open_regular
 from shardkit.errors import (
     ChannelError,
@@ -717,7 +718,7 @@ class Files(Tagged[Face]):
                 yield Columns(self.component, "SET", keys, data, idempotent=True)
             upload.stored, upload.stored_bytes = len(data), sum(map(len, data))
             if progress is not None:
-                progress(upload.size + upload.stored_bytes)
+                run(progress, upload.size + upload.stored_bytes)
             if not upload.ended:
                 upload.read += yield Call(
                     _read_chunks, (file, chunk_size, _at_once(chunk_size) - len(upload.read))

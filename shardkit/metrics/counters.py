@@ -24,6 +24,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from shardkit.callbacks import run
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import Seconds, in_seconds, shown
@@ -341,12 +342,12 @@ class TimeSliceCounters(RecordingStructure[Face]):
         """
         interval = check_seconds(self.name, "interval", interval, 1, math.inf)
         removed = Cleaned(0, 0)
-        while not stopped():
+        while not run(stopped):
             started = self._clock.monotonic()
             chunks, counters = yield from TimeSliceCounters.clean.steps(self)
             removed = Cleaned(removed.chunks + chunks, removed.counters + counters)
             paused = 0
-            while not stopped() and (not paused or self._clock.monotonic() - started < interval):
+            while not run(stopped) and (not paused or self._clock.monotonic() - started < interval):
                 yield Pause(1.0)
                 paused += 1
         return removed

@@ -22,6 +22,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
+from shardkit.callbacks import run
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardFailure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
@@ -582,7 +583,7 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
                     yield [with_command(part, write_command(part, arguments, rebuild), then)]
                 done, left = done + len(page), left[len(page) :]
                 if progress is not None:
-                    progress(done, max(total, done))
+                    run(progress, done, max(total, done))
         yield [part.call("search/end_rebuild", (), key=rebuild, write=True)]
     return done
 
