@@ -228,13 +228,13 @@ class ListScripts:
     @property
     def _ends_query(self) -> Command:
         key = self.keys[1]
-        return Command(self.component, key, ("HMGET", key, *FIELDS, "values"))
+        return Command(self.component, key, ("HMGET", key, *FIELDS, "values", "format"))
 
     def _update_ends(self, reply: Sequence[bytes | None]) -> Ends | None:
         """Store the ends; None if the list has other parameters, or is being changed."""
-        *numbers, values = reply
-        if numbers[-1] == UNFINISHED:
-            return None
+        *numbers, values, format_ = reply
+        if numbers[-1] == UNFINISHED or format_ not in (None, b"1"):
+            return None  # the scripts refuse another format
         ends = Ends.parse(numbers)
         other = values is not None and values.decode(errors="replace") != self.head[2]
         if ends is None or other or ends.part_size not in (0, self.part_size):
