@@ -415,9 +415,7 @@ def test_a_list_of_a_later_format_is_refused_by_every_call(face: Face, kit: Shar
     face.run(jobs.rpush(*range(5)))
     holder(kit, "many", "jobs").hset("{jobs}:ends", "format", 2)
     for call in CALLS.values():
-        with pytest.raises(
-            NewerFormatError, match=r"jobs}:ends has format 2, this release"
-        ):
+        with pytest.raises(NewerFormatError, match=r"jobs}:ends has format 2, this release"):
             face.run(call(jobs))
 
 
