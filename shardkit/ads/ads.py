@@ -202,11 +202,6 @@ def check_locations(where: str, given: object) -> list[str]:
     return places
 
 
-def location_word(place: str) -> bytes:
-    """Return the word that stands for a location in the index."""
-    return value_term(list(ATTRIBUTES).index("location") + 1, place.encode())
-
-
 def utf8(text: str) -> bytes:
     """Return a text's UTF-8; empty if it cannot be encoded."""
     try:
@@ -486,7 +481,8 @@ class Ads(DocumentStructure[Face]):
                 f"{self.name}: target: a text of {counted(len(words), 'different word')}",
                 f"give at most {MAX_TERMS:,}: the page's main topics",
             )
-        wanted = [location_word(place) for place in places]
+        number = list(ATTRIBUTES).index("location") + 1
+        wanted = [value_term(number, place.encode()) for place in places]
         arguments: list[Argument] = [len(wanted), *wanted, *words]
         parts = self._parts.primary
         target = ""

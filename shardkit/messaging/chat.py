@@ -457,9 +457,10 @@ class Chats(Tagged[Face]):
             replies = yield batch
             stale = []
             for (chat, entry), reply in zip(page, replies, strict=True):
+                written = entry.partition(b" ")[2]
                 if reply[0] != _NO_MEMBER:
                     rows.append((chat, reply[1], reply[2]))
-                elif _age(now, entry) > STALE:
+                elif not written.isdigit() or now - int(written) / 1e6 > STALE:
                     stale.append((chat, entry))
             if stale:
                 yield from self._forget(user, stale)
@@ -525,9 +526,3 @@ class Chats(Tagged[Face]):
             )
             for user in (yield from self._lacking(chat, names))
         ]
-
-
-def _age(now: float, entry: bytes) -> float:
-    """Return the seconds since a list entry was written; infinity if it is malformed."""
-    _, _, at = entry.partition(b" ")
-    return now - int(at) / 1e6 if at.isdigit() else float("inf")

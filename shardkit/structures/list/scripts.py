@@ -214,14 +214,12 @@ class ListScripts:
             ]
             queries = (self._ends_query, value_query, *sizes)
             [[reply, value, *end_lengths]] = yield [Transaction(self.component, key, queries)]
-            before, ends = ends, self._update_ends(reply)
+            ends = self._update_ends(reply)
             if ends is None:
                 break
-            if ends.find(index) == expected and value is not None:
-                moved = before[:2] != ends[:2]
-                if moved or end_lengths == [ends.left, ends.right]:
-                    return value  # type: ignore[no-any-return]
-                break
+            agree = end_lengths == [ends.left, ends.right] and ends.find(index) == expected
+            if agree and value is not None:
+                return value  # type: ignore[no-any-return]
         _, *values = yield from self.read("at", index)
         return values[0] if values else None
 
