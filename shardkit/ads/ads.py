@@ -621,7 +621,8 @@ def _check_bonuses(part: IndexPart, chunk: int, words: Sequence[int]) -> Operati
             finite = False
             with suppress(ValueError):
                 finite = math.isfinite(float(text))
-            if not place.isdigit() or int(place) >= part.chunk or not finite:
+            wrong = not place.isdigit() or len(place) > 9 or int(place) >= part.chunk
+            if wrong or not finite:
                 error = damage(part.to, key, f"{shown(place)}={shown(text)}", "a bonus")
                 notes.append(Suspicion(error, "delete the key", "bonuses"))
                 break

@@ -55,7 +55,13 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, distinct, wait_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, script_damage
-from shardkit.structures.base.damage import MOST_STORED, damage, stored_score, stored_text
+from shardkit.structures.base.damage import (
+    MOST_STORED,
+    damage,
+    stored_score,
+    stored_text,
+    whole_or_0,
+)
 
 MOST_HISTORY = 1_000_000
 STALE = 60.0  # seconds after which an unfinished join is refused
@@ -457,10 +463,9 @@ class Chats(Tagged[Face]):
             replies = yield batch
             stale = []
             for (chat, entry), reply in zip(page, replies, strict=True):
-                written = entry.partition(b" ")[2]
                 if reply[0] != _NO_MEMBER:
                     rows.append((chat, reply[1], reply[2]))
-                elif not written.isdigit() or now - int(written) / 1e6 > STALE:
+                elif now - whole_or_0(entry.partition(b" ")[2]) / 1e6 > STALE:
                     stale.append((chat, entry))
             if stale:
                 yield from self._forget(user, stale)

@@ -86,7 +86,7 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
             (128 * bucket + int(index), id_)
             for bucket, entries in zip(buckets, all_entries, strict=True)
             for index, id_ in entries
-            if index.isdigit()
+            if index.isdigit() and len(index) < 4
         ]
         for page in pages(documents, KEYS_CHECKED):
             yield from confirmed(check, page)

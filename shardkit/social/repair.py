@@ -20,7 +20,7 @@ from shardkit.operations.commands import Argument, Command, Partial, Replies, To
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.delivery import DELETE, DONE, POST, Delivery
-from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
+from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind, is_id
 from shardkit.social.models import MICRO, ReconcileResult, stored_ids
 from shardkit.social.relations import READERS_FETCH, Relations, counters_of, remove_note
 from shardkit.structures.base.arguments import LONGEST_WAIT, check_seconds
@@ -87,7 +87,7 @@ class PendingRepair:
         """Repeat a note's change; return False if only a later release knows its kind."""
         action, *numbers = note.text.split(":")
         wanted = _IDS_OF_NOTES.get(action, 0)
-        ids = [int(number) for number in numbers[:wanted] if number.isdigit()]
+        ids = [int(number) for number in numbers[:wanted] if is_id(number.encode())]
         if not wanted or len(ids) < wanted:
             logger.warning(
                 "%s: note %s in %s is left to a later release",
