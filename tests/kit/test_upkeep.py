@@ -7,16 +7,16 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, faced
+from faces import PATIENCE, Exchanges, Face, Time, clocked, faced
 
 from shardkit import ShardErrors, ShardMap
 from shardkit.coordination import Leg
 from shardkit.local import LocalServers
 
-MAP = """
-defaults: {socket_timeout: 0.5}
+MAP = f"""
+defaults: {{socket_timeout: {0.5 * PATIENCE}}}
 components:
-  c: {shards: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}], placement: slot}
+  c: {{shards: [{{port: 7001}}, {{port: 7002}}, {{port: 7003}}, {{port: 7004}}], placement: slot}}
 """
 NAMES = [f"n{number}" for number in range(40)]
 
