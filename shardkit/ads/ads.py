@@ -34,7 +34,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.search.check import Documents, attributes_in, check_parts, chunks_with_documents
+from shardkit.search.check import Documents, attributes_in, check_parts, state_of
 from shardkit.search.documents import (
     PreparedDocument,
     check_id,
@@ -50,13 +50,12 @@ from shardkit.search.parts import (
     DocumentStructure,
     IndexPart,
     IndexParts,
-    next_word_of,
 )
 from shardkit.search.schema import CHUNK, Schema
 from shardkit.search.text import Analyzer
 from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
-from shardkit.structures.base.damage import damage, stored_text
+from shardkit.structures.base.damage import damage, stored_integer, stored_text
 from shardkit.structures.base.server_clock import ServerClock
 
 TYPES: Final = ("cpm", "cpc", "cpa")
@@ -201,11 +200,6 @@ def check_locations(where: str, given: object) -> list[str]:
             f"{where}: {counted(len(places), 'location')}", f"give at most {MAX_LOCATIONS:,}"
         )
     return places
-
-
-def location_word(place: str) -> bytes:
-    """Return the word that stands for a location in the index."""
-    return value_term(list(ATTRIBUTES).index("location") + 1, place.encode())
 
 
 def utf8(text: str) -> bytes:
@@ -439,10 +433,12 @@ class Ads(DocumentStructure[Face]):
         )
         for part in self._parts.primary:
             yield from confirmed(_check_types, part)
-            [state] = yield [part.read_state("words")]
-            most = next_word_of(state)  # an invalid one was reported before
-            for chunk in (yield from chunks_with_documents(part)):
-                for page in pages(range(1, most), _WORDS_AT_ONCE):
+            try:
+                words, _, chunks = yield from state_of(part)
+            except DamagedDataError:  # reported before
+                continue
+            for chunk in chunks:
+                for page in pages(range(1, words), _WORDS_AT_ONCE):
                     yield from confirmed(_check_bonuses, part, chunk, page)
 
     # ---- serving
@@ -485,7 +481,8 @@ class Ads(DocumentStructure[Face]):
                 f"{self.name}: target: a text of {counted(len(words), 'different word')}",
                 f"give at most {MAX_TERMS:,}: the page's main topics",
             )
-        wanted = [location_word(place) for place in places]
+        number = list(ATTRIBUTES).index("location") + 1
+        wanted = [value_term(number, place.encode()) for place in places]
         arguments: list[Argument] = [len(wanted), *wanted, *words]
         parts = self._parts.primary
         target = ""
@@ -607,10 +604,11 @@ def _check_types(part: IndexPart) -> Operation[Suspicions]:
 def _check_numbers(
     part: IndexPart, key: str | bytes, entries: Sequence[tuple[bytes, Any]], repair: str, loses: str
 ) -> Suspicions:
-    for name, text in entries:
-        if not text.isdigit() or len(text) > 16:
-            error = damage(part.to, key, f"{shown(name)}={shown(text)}", "counts")
-            return [Suspicion(error, repair, loses)]
+    try:
+        for name, text in entries:
+            stored_integer(part.to, key, shown(name), text)
+    except DamagedDataError as error:
+        return [Suspicion(error, repair, loses)]
     return []
 
 
@@ -623,7 +621,8 @@ def _check_bonuses(part: IndexPart, chunk: int, words: Sequence[int]) -> Operati
             finite = False
             with suppress(ValueError):
                 finite = math.isfinite(float(text))
-            if not place.isdigit() or int(place) >= part.chunk or not finite:
+            wrong = not place.isdigit() or len(place) > 9 or int(place) >= part.chunk
+            if wrong or not finite:
                 error = damage(part.to, key, f"{shown(place)}={shown(text)}", "a bonus")
                 notes.append(Suspicion(error, "delete the key", "bonuses"))
                 break

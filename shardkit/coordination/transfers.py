@@ -46,7 +46,7 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import Argument, Command, Locate, Pause
+from shardkit.operations.commands import Argument, Command, Locate, Partial, Pause, raise_failures
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
@@ -59,7 +59,13 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.structures.base.arguments import check_name, check_seconds, check_tag, distinct
+from shardkit.structures.base.arguments import (
+    check_integer,
+    check_name,
+    check_seconds,
+    check_tag,
+    distinct,
+)
 from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
@@ -276,7 +282,9 @@ class Transfers(Structure[Face]):
         failed: ShardKitError | None = None
         more = True
         while more and failed is None:
-            old = yield [self._log_call(n, "old", least, "") for n in range(LOGS)]
+            replies = yield Partial(self._log_call(n, "old", least, "") for n in range(LOGS))
+            old = [page for page in replies if type(page) is list]
+            more = any(len(page) == 100 for page in old) and len(old) == LOGS
             for id_ in [id_.decode(errors="replace") for page in old for id_ in page]:
                 try:
                     outcome = yield from self._recover(id_)
@@ -285,9 +293,9 @@ class Transfers(Structure[Face]):
                     continue
                 finished += outcome is True
                 undone += outcome is False
-            more = any(len(page) == 100 for page in old)
         if failed is not None:
             raise failed
+        raise_failures(replies)
         if accounts:
             read = yield from Transfers.read.steps(self, *accounts)
             for name, account in zip(accounts, read, strict=True):
@@ -404,12 +412,7 @@ class Transfers(Structure[Face]):
                     f"{self.name}: {leg.account} has a field {shown(name)}", "give text"
                 )
         for asset, change in leg.changes.items():
-            number = isinstance(change, int) and not isinstance(change, bool)
-            if not number or abs(change) > HIGHEST:
-                raise InvalidArgumentError(
-                    f"{self.name}: {leg.account} {asset}={shown(change)}",
-                    f"give an integer, at most {HIGHEST:,} in magnitude",
-                )
+            check_integer(self.name, f"{leg.account} {asset}", change, -HIGHEST, HIGHEST)
         for texts in (leg.require, leg.set):
             for field, text in texts.items():
                 if not isinstance(text, str | None):

@@ -18,6 +18,7 @@ from socket import AF_INET, inet_pton
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardkit import log_records
+from shardkit.callbacks import run
 from shardkit.errors import DamagedDataError, NewerFormatError, StructureError, counted
 from shardkit.geo.blocks import ENTRIES_A_PAGE, LEVELS, NO_CITY, WHOLE, Block, blocks, entries
 from shardkit.geo.readers import IPV4, IPV6, Address, City, ImportInput, address_number
@@ -351,7 +352,7 @@ class BlockStore:
         table = self.table(number)
         for page in pages(source.cities(), CITIES_AT_ONCE):
             yield from table.write(page)
-            progress("cities", source.numbered)
+            run(progress, "cities", source.numbered)
         if not source.read:
             first = "".join(f" ({skipped})" for skipped in source.first_skipped[:1])
             raise StructureError(
@@ -365,7 +366,7 @@ class BlockStore:
             yield from self._write_blocks(number, turn, portion)
             levels |= {block.level for block in portion}
             count += len(portion)
-            progress("blocks", count)
+            run(progress, "blocks", count)
         return Generation(
             number, source.read, source.numbered, count, tuple(sorted(levels)), int(now)
         )

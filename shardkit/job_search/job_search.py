@@ -151,13 +151,6 @@ def requirements_in(stored: bytes, key: str) -> dict[str, int]:
     return requirements
 
 
-def recovered_job(
-    job_id: str, stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool
-) -> PreparedJob:
-    """Return a job as it was indexed, from its key's value; see `rebuild_parts`."""
-    return PreparedJob(job_id, requirements_in(stored, key))
-
-
 def write_arguments(jobs: Sequence[PreparedJob | str]) -> list[Argument]:
     """Return the arguments of the script ``search/write``, from the columns on, for one part.
 
@@ -223,7 +216,11 @@ class JobSearch(DocumentStructure[Face]):
             )
         schema = Schema(name, parts, {"skills": 1.0}, {"required": "number"}, chunk=chunk)
         parameters = {"kind": "jobs", "shards": parts, "measure": measure, "chunk": chunk}
-        form = DocumentForm(write_arguments, recovered_job, names_words=lambda _: False)
+        form = DocumentForm(
+            write_arguments,
+            lambda job_id, stored, key, *_: PreparedJob(job_id, requirements_in(stored, key)),
+            names_words=lambda _: False,
+        )
         super().__init__(driver, IndexParts(component, schema, parameters, form))
         self.measure = measure
 

@@ -55,7 +55,13 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, distinct, wait_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, script_damage
-from shardkit.structures.base.damage import MOST_STORED, damage, stored_score, stored_text
+from shardkit.structures.base.damage import (
+    MOST_STORED,
+    damage,
+    stored_score,
+    stored_text,
+    whole_or_0,
+)
 
 MOST_HISTORY = 1_000_000
 STALE = 60.0  # seconds after which an unfinished join is refused
@@ -459,7 +465,7 @@ class Chats(Tagged[Face]):
             for (chat, entry), reply in zip(page, replies, strict=True):
                 if reply[0] != _NO_MEMBER:
                     rows.append((chat, reply[1], reply[2]))
-                elif _age(now, entry) > STALE:
+                elif now - whole_or_0(entry.partition(b" ")[2]) / 1e6 > STALE:
                     stale.append((chat, entry))
             if stale:
                 yield from self._forget(user, stale)
@@ -525,9 +531,3 @@ class Chats(Tagged[Face]):
             )
             for user in (yield from self._lacking(chat, names))
         ]
-
-
-def _age(now: float, entry: bytes) -> float:
-    """Return the seconds since a list entry was written; infinity if it is malformed."""
-    _, _, at = entry.partition(b" ")
-    return now - int(at) / 1e6 if at.isdigit() else float("inf")

@@ -45,6 +45,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardkit.callbacks import run
 from shardkit.config.entry import open_regular
 from shardkit.errors import (
     ChannelError,
@@ -259,7 +260,7 @@ class Files(Tagged[Face]):
         stored = [part.decode() for part in reply[1:]]
         if stored != [text, str(byte_limit), str(chunk_size)]:
             raise ParameterMismatchError(
-                f"{self.name}: channel {channel!r} has readers={stored[0]}, "
+                f"{self.name}: channel {shown(channel)} has readers={stored[0]}, "
                 f"byte_limit={stored[1]}, chunk_size={stored[2]}",
                 "use the same parameters, or delete the channel",
             )
@@ -675,7 +676,7 @@ class Files(Tagged[Face]):
 
     def _require(self, channel: str, reply: int) -> None:
         if reply == -1:
-            raise ChannelError(f"{self.name}: there is no channel {channel!r}", "create it")
+            raise ChannelError(f"{self.name}: there is no channel {shown(channel)}", "create it")
 
     def _publish(
         self,
@@ -692,7 +693,8 @@ class Files(Tagged[Face]):
             [reply] = yield [self._call("begin", channel, *begin, idempotent=True)]
             self._require(channel, reply[0])
             if reply[0] == -2:
-                raise ChannelError(f"{self.name}: channel {channel!r} is closed", "create another")
+                closed = f"{self.name}: channel {shown(channel)} is closed"
+                raise ChannelError(closed, "create another")
             if reply[0] == 0:
                 return PublishedFile(name, reply[1], 0, False)
             if reply[0] > 0:
@@ -717,7 +719,7 @@ class Files(Tagged[Face]):
                 yield Columns(self.component, "SET", keys, data, idempotent=True)
             upload.stored, upload.stored_bytes = len(data), sum(map(len, data))
             if progress is not None:
-                progress(upload.size + upload.stored_bytes)
+                run(progress, upload.size + upload.stored_bytes)
             if not upload.ended:
                 upload.read += yield Call(
                     _read_chunks, (file, chunk_size, _at_once(chunk_size) - len(upload.read))
@@ -741,7 +743,7 @@ class Files(Tagged[Face]):
         reserved = yield from self._wait_for(keys[0], keys[10], attempt, timeout)
         if not reserved:
             raise FileStalledError(
-                f"{self.name}: channel {upload.channel!r} has had no space for "
+                f"{self.name}: channel {shown(upload.channel)} has had no space for "
                 f"{shown(upload.name)} for {timeout:g} seconds",
                 "see in status() which reader lags behind, and let readers of a file that is "
                 "larger than the limit call checkpoint()",
@@ -825,7 +827,7 @@ class Files(Tagged[Face]):
         self._require(channel, reply[0])
         if reply[0] == -2:
             raise ChannelError(
-                f"{self.name}: channel {channel!r} has no reader {shown(reader)}",
+                f"{self.name}: channel {shown(channel)} has no reader {shown(reader)}",
                 "use a reader that status() lists, as create() defined it",
             )
         if reply[0] == 0:
@@ -895,8 +897,9 @@ class Files(Tagged[Face]):
             full_since = min(full_since, now) if reply[5] else math.inf
             if now - full_since > file._lease / 4e6:
                 raise FileStalledError(
-                    f"{self.name}: channel {file.channel!r} is full of file {shown(file.name)}, as "
-                    f"reader {shown(file.reader)} has not reported what it has read",
+                    f"{self.name}: channel {shown(file.channel)} is full of file "
+                    f"{shown(file.name)}, as reader {shown(file.reader)} has not reported what it "
+                    f"has read",
                     "call checkpoint() more often, or create a channel with a larger byte_limit",
                 )
             return False, min(left, file._lease / 3e6)

@@ -24,10 +24,19 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from shardkit.callbacks import run
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import Seconds, in_seconds, shown
-from shardkit.operations.commands import Argument, Command, Pause, Transaction
+from shardkit.operations.commands import (
+    Argument,
+    Command,
+    Partial,
+    Pause,
+    Replies,
+    Transaction,
+    raise_failures,
+)
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
@@ -299,17 +308,23 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
         Any number of processes may call it, and stop at any time. Cost: one exchange if nothing is
         due, otherwise two more for each 100 counters of a group.
+
+        Raises:
+            ShardErrors: servers failed; the counters of the others are clean.
         """
         chunks = counters = 0
+        replies = Replies()
         groups = list(range(GROUPS))
         while groups:
             now, name = self._clock.script_seconds(), "metrics/due_counts"
-            due = yield [
+            due = yield Partial(
                 lua_call(self.component, name, [key], (now, CLEANED_AT_ONCE), idempotent=True)
                 for key in map(self._known, groups)
-            ]
-            due_names = [(group, names) for group, names in zip(groups, due, strict=True) if names]
-            batch = []
+            )
+            replies += due
+            pages = zip(groups, due, strict=True)
+            due_names = [(group, names) for group, names in pages if names and type(names) is list]
+            batch = Partial()
             for group, names in due_names:
                 keys = [
                     self._known(group),
@@ -319,11 +334,15 @@ class TimeSliceCounters(RecordingStructure[Face]):
                 batch.append(
                     lua_call(self.component, "metrics/clean_counts", keys, args, idempotent=True)
                 )
-            if batch:
-                for reply in (yield batch):
+            cleaned = (yield batch) if batch else []
+            replies += cleaned
+            groups = []
+            for (group, names), reply in zip(due_names, cleaned, strict=True):
+                if type(reply) is list:
                     chunks += sum(reply[::2])
                     counters += sum(reply[1::2])
-            groups = [group for group, names in due_names if len(names) == CLEANED_AT_ONCE]
+                    groups += [group] if len(names) == CLEANED_AT_ONCE else []
+        raise_failures(replies)
         return Cleaned(chunks, counters)
 
     @operation
@@ -337,16 +356,16 @@ class TimeSliceCounters(RecordingStructure[Face]):
             interval: the seconds between two starts, at least 1; a pause is at least 1 second.
 
         Raises:
-            ShardErrors: a server failed; call it again later.
+            ShardErrors: as `clean`; call it again later.
         """
         interval = check_seconds(self.name, "interval", interval, 1, math.inf)
         removed = Cleaned(0, 0)
-        while not stopped():
+        while not run(stopped):
             started = self._clock.monotonic()
             chunks, counters = yield from TimeSliceCounters.clean.steps(self)
             removed = Cleaned(removed.chunks + chunks, removed.counters + counters)
             paused = 0
-            while not stopped() and (not paused or self._clock.monotonic() - started < interval):
+            while not run(stopped) and (not paused or self._clock.monotonic() - started < interval):
                 yield Pause(1.0)
                 paused += 1
         return removed

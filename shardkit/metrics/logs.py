@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit import log_records
+from shardkit.callbacks import run
 from shardkit.errors import InvalidArgumentError
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.metrics.statistics import check_period
@@ -297,7 +298,7 @@ class Logs(RecordingStructure[Face]):
                 entries.sort(key=lambda entry: entry.time or datetime.min.replace(tzinfo=UTC))
             seen = added
             yield entries
-            if stopped():
+            if run(stopped):
                 return
             yield Pause(POLL)
 

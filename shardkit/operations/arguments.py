@@ -98,8 +98,9 @@ class Kind:
     integers: bool = False  # whether integers of 64 bits need none either
 
 
-def _is_text(value: object) -> bool:
-    if not isinstance(value, str):
+def is_text(value: object) -> TypeGuard[str]:
+    """Return whether a value is text that UTF-8 can hold; a member of an Enum may print another."""
+    if not isinstance(value, str) or (value.__class__ is not str and f"{value}" != value):
         return False
     if value.isascii():
         return True
@@ -111,8 +112,10 @@ def _is_text(value: object) -> bool:
 
 
 def _is_integer(value: object) -> bool:
+    if value.__class__ is int:
+        return value.bit_length() <= _MOST_BITS
     return (
-        isinstance(value, int) and value.__class__ is not bool and value.bit_length() <= _MOST_BITS
+        isinstance(value, int) and value.__class__ is not bool and f"{value}" == int.__repr__(value)
     )
 
 
@@ -125,7 +128,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def check_integer(owner: str, field: str, value: int, lowest: int, highest: int) -> None:
     """Check that an argument is an integer within bounds."""
-    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+    if not _is_integer(value) or not lowest <= value <= highest:
         raise InvalidArgumentError(
             f"{owner}: {field}={shown(value)}", f"give an integer, {lowest:,} to {highest:,}"
         )
@@ -151,11 +154,11 @@ def check_number(
 
 
 _SIMPLE: dict[Any, Kind] = {
-    str: Kind(_is_text, "text"),
+    str: Kind(is_text, "text"),
     bytes: Kind(lambda v: isinstance(v, SINGLE[1:]), "bytes"),
     int: Kind(_is_integer, "an integer", integers=True),
     float: Kind(is_number, "a number", integers=True),
-    bool: Kind(lambda v: v in (True, False), "True or False", frozenset({bool})),
+    bool: Kind(lambda v: isinstance(v, int) and v in (0, 1), "True or False", frozenset({bool})),
     None: Kind(lambda v: v is None, "None", frozenset({types.NoneType})),
     types.NoneType: Kind(lambda v: v is None, "None", frozenset({types.NoneType})),
     dates.date: Kind(lambda v: isinstance(v, dates.date), "a date"),
@@ -165,6 +168,8 @@ _SIMPLE: dict[Any, Kind] = {
 
 _PATH = Kind(lambda v: isinstance(v, str) and bool(os.fsencode(v)), "text")
 _KEYS = {int, str, bytes}
+# A member of an enumeration is encoded as its value.
+_ENCODED = Kind(lambda v: isinstance(v, str) or (isinstance(v, int) and is_number(v)), "an integer")
 
 
 @cache
@@ -213,6 +218,7 @@ def _any_of(annotations: tuple[Any, ...]) -> Kind | None:
     if set(annotations) >= _KEYS:  # what encodes keys refuses lone surrogates
         classes |= set(annotations) & {str, bytes, float}
         known.sort(key=lambda kind: kind.wanted != _SIMPLE[int].wanted)
+        known.append(_ENCODED)
     wanted = list(dict.fromkeys(kind.wanted for kind in known))
     if "a number" in wanted and "an integer" in wanted:
         wanted.remove("an integer")

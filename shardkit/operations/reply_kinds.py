@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 from redis.exceptions import RedisError
 
+from shardkit import callbacks
 from shardkit.errors import ShardFailure, ShardKitError, UnexpectedReply
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Transaction
 
@@ -164,12 +165,13 @@ def is_over_reply(error: BaseException) -> TypeGuard[Exception]:
         isinstance(error, READING_ERRORS) or is_time
     ):
         return False
-    packages = (
-        str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    modules = (
+        str(frame.f_globals.get("__name__", ""))
         for frame, _ in traceback.walk_tb(error.__traceback__)
     )
-    others = [each for each in packages if each not in sys.stdlib_module_names]
-    return others[-1:] in (["redis"], ["shardkit"])
+    others = [name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names]
+    last = others[-1] if others else ""
+    return last.partition(".")[0] in ("redis", "shardkit") and last != callbacks.__name__
 
 
 def _shape(reply: Any) -> object:

@@ -65,7 +65,7 @@ from shardkit.queues.commands import (
 from shardkit.queues.task_codec import DeadTask, NewTask, Task, decode_task, encode_task, queued_at
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_seconds
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.damage import stored_integer
+from shardkit.structures.base.damage import stored_integer, whole_or_0
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
@@ -414,8 +414,8 @@ class TaskQueues(Structure[Face]):
         totals = dict.fromkeys((b"enqueued", b"finished", b"failed"), 0)
         for field, value in zip(counted[::2], counted[1::2], strict=True):
             kind, _, minute = field.partition(b":")
-            if kind in totals and minute.isdigit() and value.isdigit() and int(minute) >= first:
-                totals[kind] += int(value)
+            if kind in totals and whole_or_0(minute) >= first:
+                totals[kind] += whole_or_0(value)
         return QueueRates(*(total / (now - 60 * first) for total in totals.values()))
 
     @operation

@@ -7,7 +7,6 @@ cause no false reports.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -36,6 +35,7 @@ Documents = Sequence[tuple[int, bytes]]
 ReadDocument = Callable[[str, bytes, str], object]
 Checked = Operation[Suspicions]
 
+
 AGAIN: Final = f"{REBUILD} indexes all documents again"
 _LOST: Final = "the document"
 _WORDS_PER_CALL: Final = 1_000  # of documents, with their postings
@@ -55,8 +55,7 @@ def check_parts(
     parts.parameters.data_ruled_out = False
     yield from check_parameters(parts.parameters)
     for part in parts.primary:
-        state = part.call("search/words", ())
-        if (yield from raised_twice(_sent, state, repair=AGAIN)):
+        if (yield from raised_twice(state_of, part, repair=AGAIN)):
             continue
         yield from confirmed(_check_lexicon, part)
         number = 0
@@ -77,9 +76,7 @@ def check_parts(
 
 def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> Stream[Damage]:
     """Check the documents of a part, 64 at a time. Cost: as `check`, and one exchange."""
-    [[text]] = yield [part.read_state("next")]
-    last = stored_integer(part.to, part.state, "next", text, missing=0)
-    chunks = yield from chunks_with_documents(part)
+    _, last, chunks = yield from state_of(part)
     ends = ((chunk * part.chunk, min((chunk + 1) * part.chunk, last)) for chunk in chunks)
     numbers = (bucket for low, high in ends for bucket in range(low // 128, -(-high // 128)))
     for buckets in pages(dict.fromkeys(numbers), KEYS_CHECKED):
@@ -89,17 +86,19 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
             (128 * bucket + int(index), id_)
             for bucket, entries in zip(buckets, all_entries, strict=True)
             for index, id_ in entries
-            if index.isdigit()
+            if index.isdigit() and len(index) < 4
         ]
         for page in pages(documents, KEYS_CHECKED):
             yield from confirmed(check, page)
 
 
-def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:
-    """Return the chunks of a part that have documents, in order. Cost: one exchange."""
-    [fields] = yield [Command(part.to, part.state, ("HKEYS", part.state))]
-    names = (field.decode(errors="replace") for field in fields)
-    return sorted(int(name[1:]) for name in names if re.fullmatch("c[0-9]{1,10}", name))
+def state_of(part: IndexPart) -> Operation[tuple[int, int, list[int]]]:
+    """Return the next word's id, the next document's number, and the chunks with documents.
+
+    Cost: one exchange.
+    """
+    [[_, words, number, _, *chunks]] = yield [part.call("search/state", ())]
+    return words + 1, number, chunks
 
 
 def _check_readable(part: IndexPart, read: ReadDocument, documents: Documents) -> Checked:
@@ -116,10 +115,6 @@ def _check_readable(part: IndexPart, read: ReadDocument, documents: Documents) -
                 unread = damage(part.to, key, error.found, error.expected)
                 notes.append(Suspicion(unread, AGAIN, _LOST))
     return notes
-
-
-def _sent(command: Command) -> Operation[Any]:
-    return (yield [command])
 
 
 def _run_check(call: Command, end: list[int]) -> Generator[Step | Page[Damage], Any, list[int]]:
@@ -147,8 +142,8 @@ def _run_check(call: Command, end: list[int]) -> Generator[Step | Page[Damage], 
 
 
 def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
-    [[words, given_up]] = yield [part.read_state("words", "gone")]
-    most = stored_integer(part.to, part.state, "words", words, 1, MOST_WORDS + 1, missing=1)
+    most, *_ = yield from state_of(part)
+    [[given_up]] = yield [part.read_state("gone")]
     removed = stored_integer(part.to, part.state, "gone", given_up, missing=0)
     seen, starts = bytearray(most), f"{part.tag}starts"
     notes: Suspicions = []

@@ -22,6 +22,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
+from shardkit.callbacks import run
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardFailure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
@@ -330,7 +331,7 @@ class IndexParts:
     def states(self) -> Operation[list[tuple[int, int, int, int]]]:
         """Return documents, words, numbers and version of each part. Cost: one exchange."""
         calls = [part.call("search/state", ()) for part in self.primary]
-        return [tuple(reply) for reply in (yield from self.send(calls))]
+        return [tuple(reply[:4]) for reply in (yield from self.send(calls))]
 
     def write(self, documents: Iterable[Any]) -> Operation[Written]:
         """Write documents; remove those given by their ids. Of equal ids the last one counts.
@@ -582,7 +583,7 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
                     yield [with_command(part, write_command(part, arguments, rebuild), then)]
                 done, left = done + len(page), left[len(page) :]
                 if progress is not None:
-                    progress(done, max(total, done))
+                    run(progress, done, max(total, done))
         yield [part.call("search/end_rebuild", (), key=rebuild, write=True)]
     return done
 
@@ -645,7 +646,8 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
     starts: dict[bytes, None] = {}
     wrong: dict[tuple[bytes, bytes], None] = {}
     [state] = yield from read_or_note([part.read_state("words")], [])
-    free = next_word_of(state)  # the keys tell it, too
+    stated = whole_or_0(state[0] if state else None)
+    free = stated if 1 <= stated <= MOST_WORDS else 1  # the keys tell it, too
     cursor: Key = 0
     while cursor != b"0":
         cursor, keys = yield from _scan(part, "ly", cursor)
@@ -672,12 +674,6 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
                     free = max(free, id_ + 1) if id_ <= MOST_WORDS else free
     known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
     return _Lexicon(known, list(starts), list(wrong), free, free - 1 - len(known))
-
-
-def next_word_of(state: Sequence[bytes | None] | None) -> int:
-    """Return the id of a part's next word, which its state has first; 1 if that cannot be."""
-    free = whole_or_0(state[0] if state else None)
-    return free if 1 <= free <= MOST_WORDS else 1
 
 
 def _read(

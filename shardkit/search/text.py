@@ -262,7 +262,7 @@ def stemmer(language: str) -> Callable[[str], str]:
     languages = snowballstemmer.algorithms()
     if language not in languages:
         raise InvalidArgumentError(
-            f"stemmer={language!r}", f"give one of {', '.join(sorted(languages))}"
+            f"stemmer={shown(language)}", f"give one of {', '.join(sorted(languages))}"
         )
     snowball, lock = snowballstemmer.stemmer(language), ForkSafeLock()
 

@@ -29,7 +29,7 @@ from shardkit.structures.base.check import (
     read_or_note,
     suspected,
 )
-from shardkit.structures.base.damage import damage, is_whole, stored_integer
+from shardkit.structures.base.damage import damage, is_whole, stored_integer, whole_or_0
 
 _AT_ONCE = 1000
 _RECONCILE = "rebuild() reconciles the account"
@@ -302,10 +302,11 @@ class NetworkCheck:
                 other = f"status {status} of {author}"
                 notes.append(Suspicion(damage(layout.timelines, profile, other, f"those of {uid}")))
                 break
-        posts, total = counts[1] or b"0", authors.count(uid)
-        fits = posts.isdigit() and max(int(posts), len(entries)) < self.profile_limit
-        if fits and counts[2] is None and int(posts) != total:
-            error = damage(layout.users, user, f"posts={int(posts)}", f"{total}, as in the profile")
+        posts, total = whole_or_0(counts[1]), authors.count(uid)
+        read = (counts[1] or b"0") == b"%d" % posts  # else it was reported with the record
+        fits = read and max(posts, len(entries)) < self.profile_limit
+        if fits and counts[2] is None and posts != total:
+            error = damage(layout.users, user, f"posts={posts}", f"{total}, as in the profile")
             notes.append(Suspicion(error, _RECONCILE))
         return notes
 

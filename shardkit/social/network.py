@@ -21,9 +21,15 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar
 from zlib import crc32
 
-from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError, counted
+from shardkit.errors import (
+    CrossShardError,
+    DamagedDataError,
+    InvalidArgumentError,
+    ShardErrors,
+    counted,
+)
 from shardkit.operations.arguments import Seconds, in_seconds, shown
-from shardkit.operations.commands import Command, Locate
+from shardkit.operations.commands import Command, Locate, raise_failures
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
@@ -643,7 +649,8 @@ class SocialNetwork(Structure[Face]):
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
         older_than = in_seconds(older_than)
-        notes = yield from self._repair.notes(older_than, claim=False)
+        notes, replies = yield from self._repair.notes(older_than, claim=False)
+        raise_failures(replies)
         return [note.text for note in notes]
 
     @_writes
@@ -652,12 +659,22 @@ class SocialNetwork(Structure[Face]):
 
         Call it from time to time, from one process or several. Changes that began less than
         ``older_than`` seconds ago are left alone. Cost: as `pending`, and the cost of each change.
+
+        Raises:
+            DamagedDataError, ShardErrors: changes that need neither these servers nor this data
+                were finished.
         """
         older_than = in_seconds(older_than)
-        notes = yield from self._repair.notes(older_than, claim=True)
-        finished = 0
+        notes, replies = yield from self._repair.notes(older_than, claim=True)
+        finished, failed = 0, None
         for note in notes:
-            finished += yield from self._repair.finish(note)
+            try:
+                finished += yield from self._repair.finish(note)
+            except (ShardErrors, DamagedDataError) as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        raise_failures(replies)
         return finished
 
     @_writes

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardkit import log_records
-from shardkit.operations.commands import Argument, Command, To
+from shardkit.operations.commands import Argument, Command, Partial, Replies, To
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.delivery import DELETE, DONE, POST, Delivery
-from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
+from shardkit.social.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind, is_id
 from shardkit.social.models import MICRO, ReconcileResult, stored_ids
 from shardkit.social.relations import READERS_FETCH, Relations, counters_of, remove_note
 from shardkit.structures.base.arguments import LONGEST_WAIT, check_seconds
@@ -53,8 +53,13 @@ class PendingRepair:
     relations: Relations
     delivery: Delivery
 
-    def notes(self, older_than: float, *, claim: bool) -> Operation[list[PendingNote]]:
-        """Return the notes older than an age in seconds; ``claim`` makes them new for others."""
+    def notes(
+        self, older_than: float, *, claim: bool
+    ) -> Operation[tuple[list[PendingNote], Replies]]:
+        """Return the notes older than an age in seconds, and all replies, for shards' failures.
+
+        ``claim`` makes the notes new for others.
+        """
         layout = self.layout
         check_seconds(layout.name, "older_than", older_than, -LONGEST_WAIT, LONGEST_WAIT)
         places: list[tuple[To, str]] = [
@@ -65,21 +70,24 @@ class PendingRepair:
             for part in range(layout.relation_parts)
         ]
         arguments: list[Argument] = [int(older_than * MICRO), AT_ONCE, int(claim), *_IDS_OF_NOTES]
-        notes = []
+        notes, every = [], Replies()
         for page in pages(places, AT_ONCE):
-            replies = yield [
+            replies = yield Partial(
                 lua_call(to, "social/stale_notes", [key], arguments) for to, key in page
-            ]
+            )
+            every += replies
             for (to, key), flat in zip(page, replies, strict=True):
+                if type(flat) is not list:
+                    continue
                 for text, version in zip(flat[::2], flat[1::2], strict=True):
                     notes.append(PendingNote(text.decode(errors="replace"), to, key, version))
-        return notes
+        return notes, every
 
     def finish(self, note: PendingNote) -> Operation[bool]:
         """Repeat a note's change; return False if only a later release knows its kind."""
         action, *numbers = note.text.split(":")
         wanted = _IDS_OF_NOTES.get(action, 0)
-        ids = [int(number) for number in numbers[:wanted] if number.isdigit()]
+        ids = [int(number) for number in numbers[:wanted] if is_id(number.encode())]
         if not wanted or len(ids) < wanted:
             logger.warning(
                 "%s: note %s in %s is left to a later release",

@@ -139,20 +139,14 @@ def _upgrade_states(
         return []
     changed, mark = 0, "structures/base/mark_format"
     for page in pages(keys, _AT_ONCE):
-        replies = yield [Command(to, key, ("HMGET", key, field)) for to, key in page]
-        old = [
-            place
-            for place, [text] in zip(page, replies, strict=True)
-            if (text or b"").decode(errors="replace") in before
-        ]
-        if not old:
+        if not dry_run:
+            args = [field, value, *before]
+            changed += sum(
+                (yield [lua_call(to, mark, [key], args, idempotent=True) for to, key in page])
+            )
             continue
-        if dry_run:
-            existing = yield [Command(to, key, ("EXISTS", key)) for to, key in old]
-            changed += sum(existing)
-            continue
-        marked = yield [
-            lua_call(to, mark, [key], [field, value, *before], idempotent=True) for to, key in old
-        ]
-        changed += sum(marked)
+        texts = yield [Command(to, key, ("HGET", key, field)) for to, key in page]
+        existing = yield [Command(to, key, ("EXISTS", key)) for to, key in page]
+        rows = zip(texts, existing, strict=True)
+        changed += sum(n for text, n in rows if (text or b"").decode(errors="replace") in before)
     return [change] if changed else []

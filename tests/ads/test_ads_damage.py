@@ -95,7 +95,7 @@ def test_a_damaged_ad_or_job_is_an_error_that_names_its_key(face: Face, kit: Sha
         face.run(jobs.get("j7"))
     client.hset("{ads:0}:ad:wine", "v", "x")
     [found] = [each for each in face.list(ads.check()) if each.key == "{ads:0}:ad:wine"]
-    assert (found.found, found.expected) == ("b'v'=b'x'", "counts")
+    assert found.expected.startswith("an integer from 0")
     with pytest.raises(DamagedDataError, match="ads:0}:ad:wine is damaged: v=x"):
         face.run(ads.get("wine"))
 

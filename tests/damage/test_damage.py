@@ -122,6 +122,30 @@ def test_a_cancelled_call_leaves_no_damage_and_nothing_taken(name: str) -> None:
         runner.run(driver.awaiting.aclose())
 
 
+LONG = "9" * 5000  # more digits than Python makes a number of
+OF_LONG: dict[str, Callable[[Any], Any]] = {
+    "network": lambda client: (
+        client.hset(next(client.scan_iter("user:*")), "posts", LONG),
+        client.zadd("pending:{social:u1}", {f"post:{LONG}:4": 1}),
+    ),
+    "search": lambda client: client.hset(next(client.scan_iter("*:n:0")), LONG, "7"),
+    "ads": lambda client: client.hset("{ads:0}:bonus:0:1", LONG, "0.5"),
+    "queue": lambda client: client.hset("queues:{mail}:rates", f"enqueued:{LONG}", LONG),
+    "chats": lambda client: client.hset("chat:user:{bo}", "gone", f"1 {LONG}"),
+}
+
+
+@pytest.mark.parametrize("name", OF_LONG)
+def test_thousands_of_digits_end_no_check_and_are_no_wrong_reply(driver: Driver, name: str) -> None:
+    driver.prepare(name)
+    OF_LONG[name](driver.client)
+    subject = DAMAGED[name]
+    calls = {**subject.reads, **subject.writes, "check": lambda it: list(subject.check(it))}
+    for called in calls.keys() & {"rates", "unread", "repair", "check"}:
+        with suppress(DamagedDataError):
+            driver.call(name, calls[called])
+
+
 def stored(driver: Driver) -> dict[bytes, bytes]:
     """What is stored, but for logs: the kit may still send what an earlier test has recorded."""
     keys = [key for key in driver.all_keys() if not key.startswith(b"logs:")]

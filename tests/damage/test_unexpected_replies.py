@@ -141,3 +141,15 @@ def test_only_a_wrong_reply_is_taken_for_the_cause(relayed: Relayed, what: str) 
     assert isinstance(error, ShardFailure)
     assert error.shard == "data"
     assert error.maybe_executed
+
+
+def test_what_the_call_of_a_callers_function_raises_is_no_wrong_reply(relayed: Relayed) -> None:
+    relayed.direct.search("docs", component="data").index("1", "a text")
+    relayed.direct.sorted_set("scores", component="data").zadd({"ada": float("inf")})
+    run, kit = relayed.face.run, relayed.kit
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given"):
+        run(kit.search("docs", component="data").rebuild(progress=lambda done: None))
+    scores = kit.sorted_set("scores", component="data")
+    for read in (scores.zrange, scores.zrevrange):
+        with pytest.raises(OverflowError, match="cannot convert float infinity to integer"):
+            run(read(0, -1, withscores=True, score_cast_func=int))

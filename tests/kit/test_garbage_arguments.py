@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from datetime import date
+from enum import Enum
 from io import BytesIO
 from typing import Any
 
@@ -214,6 +215,29 @@ def test_odd_arguments_are_taken_or_refused_by_an_error_of_ours(kit: ShardKit, n
             except Exception as error:
                 pytest.fail(f"{method}({argument}={type(value)}): {error!r}")
     assert tried
+
+
+class Colour(str, Enum):  # noqa: UP042 - a StrEnum prints its value
+    RED = "red"
+
+
+class Size(int, Enum):
+    ONE = 1
+
+
+def test_members_of_enumerations_are_their_values_or_are_refused(kit: ShardKit) -> None:
+    sizes = kit.hash("sizes", component="c")
+    sizes.hset(Colour.RED, Size.ONE)
+    sizes.hset(Size.ONE, Colour.RED)
+    assert sizes.hgetall() == {"1": b"red", "red": b"1"}
+    for make in (  # these would be a part of a key's or a value's text: Colour.RED
+        lambda: kit.lock(Colour.RED, component="c"),
+        lambda: kit.multi_lock([Colour.RED], component="c"),
+        lambda: kit.market(component="c").deposit("ada", Size.ONE),
+        lambda: kit.sorted_set("z", component="c").zrange(0, 1, 1.0),  # type: ignore[call-overload]
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"; give (text|an integer|True or False)"):
+            make()
 
 
 @pytest.mark.parametrize("name", ["lock", "quorum_lock"])

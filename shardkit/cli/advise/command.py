@@ -175,7 +175,8 @@ def _enough(choice: LayoutChoice) -> list[Row]:
     trained = choice.conversion.train
     repeated = choice.rows[trained:]
     times = min(ceil(_CHECKED / len(repeated)), ceil(choice.total / len(repeated)))
-    highest = max((int(name) for _, name, _ in repeated if name.isdigit()), default=0)
+    numbers = (int(name) for _, name, _ in repeated if name.isdigit() and len(name) < 20)
+    highest = max(numbers, default=0)
     more = [
         (key, _another(name, turn, highest - int(repeated[0][1]) + 1 if choice.dense else 1), raw)
         for turn in range(1, times)
@@ -186,7 +187,8 @@ def _enough(choice: LayoutChoice) -> list[Row]:
 
 def _another(name: bytes, turn: int, step: int) -> bytes:
     """Return another name of the same form."""
-    if entry_size(name) <= len(name) or name.isdigit():  # a number, in its compact form
+    # A number, in its compact form.
+    if entry_size(name) <= len(name) or (name.isdigit() and len(name) < 20):
         return b"%d" % (int(name) + turn * step)
     turn %= len(name)
     return name[turn:] + name[:turn] if turn else name

@@ -322,7 +322,7 @@ def _integer_type(values: Sequence[int]) -> str:
 
 def _hash(family: SampledFamily) -> Iterator[LayoutChoice]:
     rows = [(family.keys[0].name, name, value) for name, value in family.members]
-    digits = all(name.isdigit() for name, _ in family.members)
+    digits = all(name.isdigit() and len(name) < 20 for name, _ in family.members)
     numbers = sorted(int(name) for name, _ in family.members) if digits else []
     dense = bool(numbers) and family.entries / (numbers[-1] - numbers[0] + 1)
     numbered = bool(numbers) and dense >= _SPARSE

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sized
 from datetime import UTC, date, datetime, timedelta
 from typing import TypedDict, TypeVar, cast
 
-from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import (
     LONGEST_WAIT as LONGEST_WAIT,
     SINGLE,
     Seconds,
     check_integer as check_integer,
     check_seconds as check_seconds,
+    is_text,
     shown,
 )
 from shardkit.routing.keys import key_bytes
@@ -37,10 +38,7 @@ _RESERVED = (
 
 def check_name(name: str) -> None:
     """Check the name of a structure: the prefix of its keys."""
-    try:
-        valid = isinstance(name, str) and bool(key_bytes(name))
-    except InvalidKeyError:
-        valid = False
+    valid = is_text(name) and name != ""
     for form, remedy in _RESERVED:
         if valid and form.search(name):
             raise InvalidArgumentError(

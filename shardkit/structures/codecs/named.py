@@ -78,7 +78,7 @@ class WholeValue:
     def __init__(self, compressor: str, inner: Codec[Any], growth: int = GROWTH) -> None:
         if compressor not in COMPRESSORS:
             raise InvalidArgumentError(
-                f"compressor={compressor!r}", f"give one of {', '.join(COMPRESSORS)}"
+                f"compressor={shown(compressor)}", f"give one of {', '.join(COMPRESSORS)}"
             )
         self._compressor = COMPRESSORS[compressor]()
         self.inner = inner

@@ -298,7 +298,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             )
         self._check_numbers("HINCRBYFLOAT")
         sent = self._fields.encode(key)
-        return float((yield from self._write_one("HINCRBYFLOAT", sent, repr(amount))))
+        return float((yield from self._write_one("HINCRBYFLOAT", sent, repr(float(amount)))))
 
     @operation
     def hlen(self) -> Operation[int]:

@@ -50,7 +50,6 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardFailure,
 )
-from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Partial, Replies, Reply, raise_failures
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
@@ -94,7 +93,7 @@ _PARTS_PROBED = 16  # after the last one, before a group is removed
 KEYS_PROBED = 1000
 # Where fields expire, a group's count is too high: recount when it has grown by this factor.
 _RECOUNT = 1.1
-MOST_PARTS = 2**24  # of a group
+MOST_PARTS, MOST_COUNT = 2**24, 2**52  # of a group
 _TRIAL_PAGE = 1000
 MOST_UNPLANNED = 2**16  # members that writers add at the same time before parts split
 
@@ -446,14 +445,14 @@ class GrowingLayout(LayoutBase):
             fields = ("parts", "count", "expiring")
             replies = yield [self.at(self._keys[group], "HMGET", *fields) for group in groups]
             for group, (parts, number, expiring) in zip(groups, replies, strict=True):
+                count = 0
                 if parts is None and number is None:
                     new.append(group)
                 else:
-                    count = stored_integer(self.component, self._keys[group], "count", number)
-                    self._update_parts(group, parts or b"")
-                    self._update_state(group, self.parts[group], count, bool(expiring))
-                    continue
-                self._update_state(group, self.initial, 0, bool(expiring))
+                    args = (self.component, self._keys[group], "count", number, 0, MOST_COUNT)
+                    count, parts = stored_integer(*args), parts or b""
+                number = self._update_parts(group, parts)
+                self._update_state(group, number, count, bool(expiring))
         return new
 
     def verify(self, members: int) -> Operation[None]:
@@ -682,12 +681,10 @@ class GrowingLayout(LayoutBase):
             self._counts[group] = self._recounted[group] = total
 
     def _update_parts(self, group: int, parts: bytes | None) -> int:
-        if parts is None:
-            number = self.initial
-        else:
-            number = int(parts) if parts.isdigit() and len(parts) <= 8 else 0
-            if not 0 < number <= MOST_PARTS:
-                raise self._damage(group, f"parts={shown(parts)}", f"1 to {MOST_PARTS} parts")
+        number = self.parts[group]
+        if parts != b"%d" % number:
+            args = (self.component, self._keys[group], "parts", parts, 1, MOST_PARTS)
+            number = stored_integer(*args, missing=self.initial)
         self.parts[group] = number
         return number
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from shardkit.callbacks import run
 from shardkit.errors import InvalidArgumentError, StructureError, counted
 from shardkit.operations.commands import Argument, Command, Partial, Pause
 from shardkit.operations.lua import lua_call
@@ -107,7 +108,7 @@ class _Replan:
             )
 
     def _step(self, step: str, **fields: Argument) -> Operation[None]:
-        self._progress(_STEP_TEXTS[step.partition(" ")[0]])
+        run(self._progress, _STEP_TEXTS[step.partition(" ")[0]])
         [done] = yield [self._meta.next_step(step, **fields)]
         if not done:
             raise StructureError(
@@ -167,7 +168,7 @@ class _Replan:
         changed: Collection[int] = parts
         for n in range(_PASSES):
             for done, page in enumerate(pages(changed, KEYS_CHECKED)):
-                self._progress(f"copying: {done * KEYS_CHECKED:,} of {len(changed):,} parts")
+                run(self._progress, f"copying: {done * KEYS_CHECKED:,} of {len(changed):,} parts")
                 yield from self._mark_all(page, frozen=False)
                 yield from self._copy_parts(page, again=n > 0)
             parts = yield from self._parts(self._fixed.plan)

@@ -78,19 +78,12 @@ class Ends(NamedTuple):
     part_size: int  # 0 if nothing was ever pushed
 
     @classmethod
-    def parse(cls, component: str, key: str, reply: Sequence[bytes | None]) -> Ends:
-        """Parse the reply to an HMGET of FIELDS."""
+    def parse(cls, reply: Sequence[bytes | None]) -> Ends | None:
+        """Parse the reply to an HMGET of FIELDS; None if a script should say what is wrong."""
         if not any(reply):
             return cls(0, 0, 0, 0, 0)
-        size = stored_integer(component, key, "part_size", reply[4], 1)
-        first = stored_integer(component, key, "first", reply[0], -MOST_PARTS, MOST_PARTS)
-        last = stored_integer(component, key, "last", reply[1], first, MOST_PARTS)
-        least = int(first < last)
-        left = stored_integer(component, key, "left", reply[2], least, size)
-        right = stored_integer(component, key, "right", reply[3], least, size)
-        if not least and left != right:
-            raise damage(component, key, f"left={left} right={right}", "the same number twice")
-        return cls(first, last, left, right, size)
+        numbers = [number for number in map(_number, reply) if number is not None]
+        return cls(*numbers) if len(numbers) == len(FIELDS) else None
 
     @property
     def length(self) -> int:
@@ -192,7 +185,7 @@ class ListScripts:
             if ends is not None:
                 return ends
             yield from self.finish()
-        yield from self.length()  # raises if the stored part size is damaged
+        yield from self.length()  # raises if the ends are damaged
         raise unstable(self.meta.key)
 
     def length(self) -> Operation[int]:
@@ -221,30 +214,28 @@ class ListScripts:
             ]
             queries = (self._ends_query, value_query, *sizes)
             [[reply, value, *end_lengths]] = yield [Transaction(self.component, key, queries)]
-            before, ends = ends, self._update_ends(reply)
+            ends = self._update_ends(reply)
             if ends is None:
                 break
-            if ends.find(index) == expected and value is not None:
-                moved = before[:2] != ends[:2]
-                if moved or end_lengths == [ends.left, ends.right]:
-                    return value  # type: ignore[no-any-return]
-                break
+            agree = end_lengths == [ends.left, ends.right] and ends.find(index) == expected
+            if agree and value is not None:
+                return value  # type: ignore[no-any-return]
         _, *values = yield from self.read("at", index)
         return values[0] if values else None
 
     @property
     def _ends_query(self) -> Command:
         key = self.keys[1]
-        return Command(self.component, key, ("HMGET", key, *FIELDS, "values"))
+        return Command(self.component, key, ("HMGET", key, *FIELDS, "values", "format"))
 
     def _update_ends(self, reply: Sequence[bytes | None]) -> Ends | None:
         """Store the ends; None if the list has other parameters, or is being changed."""
-        *numbers, values = reply
-        if numbers[-1] == UNFINISHED:
-            return None
-        ends = Ends.parse(self.component, self.keys[1], numbers)
+        *numbers, values, format_ = reply
+        if numbers[-1] == UNFINISHED or format_ not in (None, b"1"):
+            return None  # the scripts refuse another format
+        ends = Ends.parse(numbers)
         other = values is not None and values.decode(errors="replace") != self.head[2]
-        if other or ends.part_size not in (0, self.part_size):
+        if ends is None or other or ends.part_size not in (0, self.part_size):
             self.meta.checked = False
             self._ends = None
             return None

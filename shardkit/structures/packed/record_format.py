@@ -260,7 +260,7 @@ def field_type(owner: str, field: str, spec: str | FieldType) -> FieldType:
         if letter in ("lat", "lon") and 2 <= size <= 32:
             return Degrees(letter, size)
     raise InvalidArgumentError(
-        f"{owner}: field {field!r} is declared as {shown(spec)}",
+        f"{owner}: field {shown(field)} is declared as {shown(spec)}",
         "use u1 to u63, i2 to i64, f16, f32, f64, bytes1 to bytes1024, lat2 to lat32, "
         "lon2 to lon32, or a Choice",
     )

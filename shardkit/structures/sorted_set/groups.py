@@ -35,7 +35,13 @@ from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Build, Pairs
-from shardkit.structures.layouts.growing import KEYS_PER_EXCHANGE, OTHERS, GrowingLayout, WritePlan
+from shardkit.structures.layouts.growing import (
+    KEYS_PER_EXCHANGE,
+    MOST_COUNT,
+    OTHERS,
+    GrowingLayout,
+    WritePlan,
+)
 
 # A score and a member: rows compare in the order of a ZSET.
 Row: TypeAlias = tuple[float, bytes]
@@ -279,7 +285,8 @@ class ScoredGroups(GrowingLayout):
                     raise damage(self.component, keys[group], f"{cached} members", what)
 
     def _stored_count(self, group: int, count: bytes | None) -> int:
-        return stored_integer(self.component, self._keys[group], "count", count) if count else 0
+        args = (self.component, self._keys[group], "count", count, 0, MOST_COUNT)
+        return stored_integer(*args, missing=0)
 
     def _first_of_parts(
         self, groups: Sequence[int], wanted: OrderedRange, size: int

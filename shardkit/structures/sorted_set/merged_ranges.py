@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
 from typing import Any, Generic, TypeAlias
 
+from shardkit.callbacks import run
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
@@ -254,7 +255,7 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         page = self._page(rows[offset:])
         if cast is None:
             return [member for member, _ in page]
-        return [(member, cast(score)) for member, score in page]
+        return [(member, run(cast, score)) for member, score in page]
 
     def _page(self, rows: Sequence[tuple[bytes, float]]) -> Page[tuple[M, float]]:
         decode = self._members.decode

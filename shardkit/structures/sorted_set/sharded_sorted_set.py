@@ -19,6 +19,7 @@ from functools import partial
 from math import isnan
 from typing import Any, ClassVar, Generic, TypeAlias
 
+from shardkit.callbacks import run
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, counted
 from shardkit.operations.arguments import is_number, rows_of, shown
 from shardkit.operations.cancellation import completed
@@ -476,7 +477,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             for _, reply in (yield from self.layout.read_parts(chunk, str(name), *args)):
                 flat = reply if match is None else reply[1]
                 seen += len(flat) // 2
-                scores = (score_cast_func(float(score)) for score in flat[1::2])
+                scores = (run(score_cast_func, float(score)) for score in flat[1::2])
                 yield Page(zip(map(decode, flat[::2]), scores, strict=True))
         if match is None:
             yield from self.layout.verify(seen)
@@ -793,15 +794,15 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         if score is None:
             return None
         rank = yield from self.layout.rank((score, sent), desc=desc)
-        return [rank, cast(score)] if withscore else rank
+        return [rank, run(cast, score)] if withscore else rank
 
     def _check_ranks(self, **ranks: int) -> None:
         for field, rank in ranks.items():
             check_integer(self.name, field, rank, -HIGHEST_RANK, HIGHEST_RANK)
 
     def _page(self, rows: Iterable[Row], cast: CastScore = float) -> Page[tuple[M, Any]]:
-        decode = self._members.decode
-        return Page((decode(member), cast(score)) for score, member in rows)
+        decode, convert = self._members.decode, cast if cast is float else partial(run, cast)
+        return Page((decode(member), convert(score)) for score, member in rows)
 
     def _only_members(self, rows: Iterable[Row]) -> Page[M]:
         decode = self._members.decode

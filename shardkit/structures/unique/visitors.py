@@ -54,7 +54,7 @@ from shardkit.structures.base.check import (
     raised_twice,
     register_existing,
 )
-from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer, whole_or_0
 from shardkit.structures.base.parameters import open_all, send_opened
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
@@ -519,15 +519,16 @@ class UniqueVisitors(Structure[Face]):
 
     def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:
         [stored] = yield [self._count_command(data.key)]
-        if stored is not None and not stored.isdigit():
+        count = whole_or_0(stored)
+        if stored is not None and stored != b"%d" % count:
             return []  # already reported
         try:
             size = yield from data.size()
         except DamagedDataError:
             return []  # likewise
-        if size is None or int(stored or 0) == size:
+        if size is None or count == size:
             return []
-        actual = "no count" if stored is None else f"count={int(stored)}"
+        actual = "no count" if stored is None else f"count={count}"
         error = damage(self._home, data.key, actual, f"that of the {size} ids there are")
         return [Suspicion(error, "recount() counts the ids")]
 

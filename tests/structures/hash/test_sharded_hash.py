@@ -110,6 +110,10 @@ def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
         with pytest.raises(InvalidArgumentError, match=r"does not work on what codec .* stores"):
             call("x", 1)
     assert keys_of(kit, "many") == set()
+    assert (
+        cities.hincrbyfloat("x", type("Degrees", (float,), {"__repr__": lambda _: "half"})(0.5))
+        == 0.5
+    )
 
 
 def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:

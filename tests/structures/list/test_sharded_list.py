@@ -17,6 +17,7 @@ from shardkit.errors import (
     CrossShardError,
     DamagedDataError,
     InvalidArgumentError,
+    NewerFormatError,
     ParameterMismatchError,
     ShardErrors,
 )
@@ -407,6 +408,15 @@ def test_a_list_with_one_part_has_one_number_of_values(face: Face, kit: ShardKit
     for call in CALLS.values():
         with pytest.raises(DamagedDataError, match="left=2 right=1, where the same number twice"):
             face.run(call(face.kit.list("jobs", component="many", part_size=3)))
+
+
+def test_a_list_of_a_later_format_is_refused_by_every_call(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=9)
+    face.run(jobs.rpush(*range(5)))
+    holder(kit, "many", "jobs").hset("{jobs}:ends", "format", 2)
+    for call in CALLS.values():
+        with pytest.raises(NewerFormatError, match=r"jobs}:ends has format 2, this release"):
+            face.run(call(jobs))
 
 
 @pytest.mark.parametrize("end", ["{jobs}:0", "{jobs}:3"])

@@ -8,7 +8,5 @@ local members = 0
 for n = 2, #KEYS do members = members + redis.call(LENGTH[ARGV[1]], KEYS[n]) end
 local stored = redis.call('HMGET', KEYS[1], 'parts', 'count')
 if not stored[1] and not stored[2] then return {0, 0, members} end
-return {
-  stored_integer(KEYS[1], 'parts', stored[1], 1, MOST_PARTS),
-  stored_integer(KEYS[1], 'count', stored[2], 0, 2 ^ 52), members,
-}
+local state = read_state(KEYS[1], '1')
+return {state.parts, state.count, members}

@@ -111,6 +111,26 @@ local function read_list(key, argument)
   return list
 end
 
+-- The usual case of a push or a pop, at half the cost of read_list: the list, its end part, how many
+-- values that holds, and the field that says so; nil if the general case must tell what is stored.
+local function read_end(leftmost)
+  local ends = redis.call('HMGET', KEYS[2],
+    'first', 'last', 'left', 'right', 'part_size', 'values', 'format')
+  if ends[5] ~= ARGV[2] or ends[6] ~= ARGV[3] or (ends[7] or '1') ~= '1' then return end
+  local list = {ends = KEYS[2], prefix = ARGV[1], size = tonumber(ARGV[2])}
+  read_numbers(list, ends[1], ends[2], ends[3], ends[4])
+  if leftmost then return list, list.first, list.left, 'left' end
+  return list, list.last, list.right, 'right'
+end
+
+local function save_end(list, side, held)
+  if list.first == list.last then
+    redis.call('HSET', KEYS[2], 'left', held, 'right', held)
+  else
+    redis.call('HSET', KEYS[2], side, held)
+  end
+end
+
 local function save(list, has_moved)
   if list.is_new or list.unfinished then
     redis.call('HSET', list.ends, 'part_size', list.size)

@@ -5,23 +5,12 @@
 -- Reply    how many values it has now; nil if it has other parameters
 --@include structures/list/base
 --@include structures/list/push_values
-local ends = redis.call('HMGET', KEYS[2],
-  'first', 'last', 'left', 'right', 'part_size', 'values', 'format')
 local added = #ARGV - 4
-if ends[5] == ARGV[2] and ends[6] == ARGV[3] and not ends[7] and added <= 1000 then
-  -- The usual case, at half the cost of the general one: no part is opened.
-  local list = {ends = KEYS[2], prefix = ARGV[1], size = tonumber(ARGV[2])}
-  read_numbers(list, ends[1], ends[2], ends[3], ends[4])
-  local at, held, side = list.last, list.right, 'right'
-  if ARGV[4] == 'LPUSH' then at, held, side = list.first, list.left, 'left' end
-  if held > 0 and held + added <= list.size then
+if added <= 1000 then
+  local list, at, held, side = read_end(ARGV[4] == 'LPUSH')
+  if list and held > 0 and held + added <= list.size then -- no part is opened
     check_ends(list)
-    held = redis.call(ARGV[4], part(list, at), unpack(ARGV, 5))
-    if list.first == list.last then
-      redis.call('HSET', KEYS[2], 'left', held, 'right', held)
-    else
-      redis.call('HSET', KEYS[2], side, held)
-    end
+    save_end(list, side, redis.call(ARGV[4], part(list, at), unpack(ARGV, 5)))
     return list.count + added
   end
 end
