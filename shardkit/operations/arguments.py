@@ -26,7 +26,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeGuard, TypeVar, Union, overload
 
@@ -47,8 +47,6 @@ LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
-
-PRINTABLE = frozenset({str, bytes, float})  # by hiredis
 
 # From what begins it on: a URL's ? or #, a setting's name, a short option of redis-cli or mysql.
 _SECRET = re.compile(
@@ -342,7 +340,7 @@ def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgument
     return InvalidArgumentError(f"{place}: {name}={shown(value)}", f"give {kind.wanted}")
 
 
-def printable(args: Sequence[Any]) -> Sequence[Any]:
+def printable(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a command's arguments with integers as text, except its name.
 
     hiredis crashes if Python does not write one: it has too many digits, or the handler of a signal
@@ -351,9 +349,8 @@ def printable(args: Sequence[Any]) -> Sequence[Any]:
     Raises:
         InvalidArgumentError: an integer has too many digits.
     """
-    if PRINTABLE.issuperset(map(type, args)):
-        return args
     try:
+        # hiredis takes no subclasses.
         return (*args[:1], *[str(value) if type(value) is int else value for value in args[1:]])
     except ValueError as error:
         reraise_handlers(error)

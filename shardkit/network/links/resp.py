@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, TypeAlias
 import hiredis
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import PRINTABLE, printable
+from shardkit.operations.arguments import printable
 from shardkit.operations.commands import Argument, Reply
 from shardkit.operations.interruptions import reraise_handlers
 
@@ -65,8 +65,8 @@ class Chunk(NamedTuple):
 def pack_command(args: tuple[Any, ...]) -> bytes:
     """Pack one command whose arguments have the right types; others raise what hiredis raises."""
     for argument in args:  # less time than all at once takes
-        if type(argument) not in PRINTABLE:
-            return _pack(tuple(printable(args)))
+        if type(argument) is int:
+            return _pack(printable(args))
     return _pack(args)
 
 
