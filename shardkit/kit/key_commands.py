@@ -18,7 +18,7 @@ from redis.commands.core import AsyncDataAccessCommands, DataAccessCommands
 
 from shardkit.config.component import Component
 from shardkit.errors import CrossShardError, RoutingError
-from shardkit.kit.merges import split_of
+from shardkit.kit.merges import split_of, without_key
 from shardkit.network.links.grouping import locate
 from shardkit.operations.commands import Key, Locate
 from shardkit.routing.command_keys import command_name, key_positions
@@ -67,10 +67,7 @@ def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key | None
     """Return a key that decides a command's shard, None if it must be split; or refuse it."""
     positions = key_positions(args)
     if not positions:
-        raise RoutingError(
-            f"{command_name(args)} has no key to route by",
-            "use router.all, or a client: for client in router",
-        )
+        raise without_key(command_name(args))
     first: Key = args[positions[0]]
     if len(positions) > 1:
         if split_of(args, positions) is not None:

@@ -148,7 +148,7 @@ _EVERYWHERE = OfAll(
 OF_ALL: Mapping[str, OfAll] = {
     **dict.fromkeys(("PING", "INFO", "CONFIG GET", "TIME", "LASTSAVE", "ROLE"), _PER_SHARD),
     **dict.fromkeys(("CLIENT LIST", "FUNCTION LIST", "FUNCTION STATS", "MODULE LIST"), _PER_SHARD),
-    **dict.fromkeys(("MEMORY STATS", "MEMORY DOCTOR", "SLOWLOG GET", "LATENCY LATEST"), _PER_SHARD),
+    **dict.fromkeys(("MEMORY STATS", "SLOWLOG GET", "LATENCY LATEST"), _PER_SHARD),
     "DBSIZE": _SUM._replace(by="database"),
     **dict.fromkeys(("SLOWLOG LEN", "PUBSUB NUMPAT"), _SUM),
     "KEYS": _JOINED._replace(by="database"),
@@ -220,3 +220,12 @@ def why_not(name: str) -> tuple[str, str]:
         if any(fnmatchcase(name, pattern) for pattern in patterns.split()):
             return reason
     return "no merge of its replies is known", _ALONE
+
+
+def without_key(name: str) -> RoutingError:
+    """Return the error for a command without a key, its name in capitals, that must have one."""
+    remedy = "use router.all, or a client: for client in router"
+    if name not in OF_ALL:
+        remedy = why_not(name)[1]
+        remedy = _ALONE if "keys" in remedy else remedy
+    return RoutingError(f"{name} has no key to route by", remedy)

@@ -21,7 +21,7 @@ from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of, read, unusable
 from shardkit.kit.lookup import CallSite, Plane
-from shardkit.kit.merges import SPLIT, ManyServers, split_of
+from shardkit.kit.merges import SPLIT, ManyServers, split_of, without_key
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
 from shardkit.network.links.cluster_clients import as_command
@@ -381,9 +381,7 @@ def _split(
     if name in _SUBSCRIPTIONS:
         raise RoutingError(f"{name}: a pipeline cannot subscribe", "use router.pubsub()")
     if not positions:
-        raise RoutingError(
-            f"{name} has no key to route by", "use router.all, or a client: for client in router"
-        )
+        raise without_key(name)
     undecoded = NEVER_DECODE in options
     if len(positions) == 1:
         key = args[positions[0]]

@@ -201,6 +201,8 @@ class _Events:
         for server, feed in self._feeds.items():
             self._miss_since(server, feed)
         self._feeds, self._retry, self._results = {}, {}, deque()
+        for end in self._ends:
+            end.close()
         self._ends = socket.socketpair() if self._ends else ()
 
     @property

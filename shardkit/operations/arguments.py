@@ -48,8 +48,6 @@ LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
 
-PRINTABLE = frozenset({str, bytes, float})  # whatever the value
-
 # From what begins it on: a URL's ? or #, a setting's name, a short option of redis-cli or mysql.
 _SECRET = re.compile(
     r"""(?isx) ( \?[^\s=?]*= | :/(?:(?!:/)[^\#])*\# | (?:^|\s)-[ap]=?\s?
@@ -348,16 +346,23 @@ def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgument
     return InvalidArgumentError(f"{place}: {name}={shown(value)}", f"give {kind.wanted}")
 
 
-def require_printable(args: Iterable[Any]) -> None:
-    """Raise InvalidArgumentError for an argument of a command at which hiredis would crash."""
-    for value in args:
-        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-            try:
-                str(value)
-            except ValueError as error:
-                raise InvalidArgumentError(
-                    f"an integer cannot be sent: {error}", "give its digits as text"
-                ) from None
+def printable(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a command's arguments with integers as text, except its name.
+
+    hiredis crashes if Python does not write one: it has too many digits, or the handler of a signal
+    raises meanwhile.
+
+    Raises:
+        InvalidArgumentError: an integer has too many digits.
+    """
+    try:
+        # hiredis takes no subclasses.
+        return (*args[:1], *[str(value) if type(value) is int else value for value in args[1:]])
+    except ValueError as error:
+        reraise_handlers(error)
+        raise InvalidArgumentError(
+            f"an integer cannot be sent: {error}", "give its digits as text"
+        ) from None
 
 
 def refusal(error: InvalidArgumentError, call: Callable[[], object]) -> Exception:

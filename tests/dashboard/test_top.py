@@ -49,6 +49,12 @@ async def test_an_error_of_the_table_is_the_commands(
     assert isinstance(application.return_value, AttributeError)
 
 
+def test_without_a_terminal_it_refuses_to_run(shown: Shown) -> None:
+    result = CliRunner().invoke(app, ["top", "-c", shown.url, "--interval", "0.2"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is no terminal to show servers in: use --json; see shardkit top" in result.stderr
+
+
 def test_json_is_one_answer_of_all_servers(shown: Shown) -> None:
     result = CliRunner().invoke(app, ["top", "-c", shown.url, "--interval", "0.2", "--json"])
     assert result.exit_code == 0

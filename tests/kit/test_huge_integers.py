@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import hiredis
 import pytest
 from faces import Face, own_client
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.network.links import resp
 
 
 def test_an_integer_of_thousands_of_digits_is_refused_wherever_it_is_given(face: Face) -> None:
@@ -39,3 +41,35 @@ def test_an_integer_of_thousands_of_digits_is_refused_wherever_it_is_given(face:
         with pytest.raises(InvalidArgumentError, match=r"an? integer .*cannot be sent|give"):
             face.run(call())
     assert face.run(router.mget(["k"])) == [None]
+
+
+def test_hiredis_is_given_no_integer(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It crashes if the handler of a signal raises while Python writes one."""
+    pack, packed, kit = hiredis.pack_command, list[Any](), face.kit
+
+    def record(args: tuple[Any, ...]) -> bytes:
+        packed.extend(args)
+        return pack(args)
+
+    monkeypatch.setattr(hiredis, "pack_command", record)
+    monkeypatch.setattr(resp, "_pack", record)
+    router = kit.key_sharded("many")
+
+    async def by_client() -> None:
+        client: Any = own_client(kit, "one")
+        assert await client.set("k", 1001, ex=100) is True
+        assert await client.pipeline().incr("k", 1002).execute() == [2003]
+        assert await client.lrange("none", 1003, 1004) == []
+
+    if face.runner is None:
+        client: Any = own_client(kit, "one")
+        assert client.set("k", 1001, ex=100) is True
+        assert client.pipeline().incr("k", 1002).execute() == [2003]
+        assert client.lrange("none", 1003, 1004) == []
+    else:
+        face.run(by_client())
+    assert face.run(router.incr("k", 1005)) == 1005
+    assert face.run(router.pipeline().incr("k", 1006).execute()) == [2011]
+    assert face.run(router.each("INCRBY", ["k", "l"], 1007)) == [3018, 1007]
+    assert {"1003", "1006"} <= set(packed)
+    assert int not in set(map(type, packed))

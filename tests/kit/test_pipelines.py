@@ -116,6 +116,7 @@ def test_a_command_whose_keys_live_on_different_shards_is_refused(face: Face, ro
 
 
 def test_what_has_no_key_is_refused(face: Face, router: Any) -> None:
+    alone, remedies = "router[key] is the client of one shard", {}
     for name, collect in {
         "PING": lambda pipe: pipe.ping(),
         "INFO": lambda pipe: pipe.info(),
@@ -130,8 +131,13 @@ def test_what_has_no_key_is_refused(face: Face, router: Any) -> None:
         "RANDOMKEY": lambda pipe: pipe.randomkey(),
     }.items():
         said = refused(face, collect)
-        assert f"command 2, {name} has no key to route by" in said
-        assert "for client in router" in said
+        problem, _, remedies[name] = said.partition("; ")
+        assert problem == f"command 2, {name} has no key to route by"
+    # A remedy works: `router.all` refuses these.
+    assert remedies.pop("SCAN") == "use router.scan_iter()"
+    assert remedies.pop("PUBLISH") == "use router.pubsub() and router.publish()"
+    assert (remedies.pop("EVAL"), remedies.pop("WAIT")) == (alone, alone)
+    assert set(remedies.values()) == {"use router.all, or a client: for client in router"}
 
 
 def test_what_is_not_known_or_malformed_is_refused(face: Face, router: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 from zlib import crc32
+
+import click
 
 from shardkit.cli import options as given
 from shardkit.cli.options import command, opened
@@ -136,6 +139,8 @@ def top(
     Keys: t changes between servers and shards, left and right choose the column to sort by, r turns
     the order around, / filters, Escape takes the filter away. With --json, writes one answer.
     """
+    if not (output.as_json or (sys.stdin.isatty() and sys.stderr.isatty())):
+        raise click.UsageError("there is no terminal to show servers in: use --json")
     with extra("dashboard", "live tables"):
         from shardkit.dashboard.fleet import FleetWatch
     with opened(where, lasting=True) as topology:

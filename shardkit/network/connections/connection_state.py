@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
 from redis.exceptions import (
@@ -53,7 +53,7 @@ from shardkit.network.connections.replies import (
     refuses_to_serve,
 )
 from shardkit.network.connections.sentinels import Master, require_master
-from shardkit.operations.arguments import require_printable
+from shardkit.operations.arguments import printable
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import run_by_face
 
@@ -199,14 +199,13 @@ class ConnectionState(SelectedDatabase):
 
     def pack_command(self, *args: Any) -> PackedCommands:
         """Pack a command to be sent."""
-        require_printable(args)
-        return PackedCommands.of(super().pack_command(*args), (args,))  # type: ignore[misc]
+        return PackedCommands.of(super().pack_command(*printable(args)), (args,))  # type: ignore[misc]
 
     def pack_commands(self, commands: Iterable[Any]) -> PackedCommands:
         """Pack commands to be sent."""
         commands = list(commands)
-        require_printable(chain.from_iterable(commands))
-        return PackedCommands.of(super().pack_commands(commands), commands)  # type: ignore[misc]
+        pieces = super().pack_commands(list(map(printable, commands)))  # type: ignore[misc]
+        return PackedCommands.of(pieces, commands)
 
     def send_command(self, *args: Any, check_health: bool = True, **options: Any) -> Any:
         """Send a command; of an awaiting connection, a coroutine."""
@@ -276,18 +275,18 @@ class ConnectionState(SelectedDatabase):
             ResponseError: the server refuses SELECT; nothing was executed.
         """
         data, database = b"".join(packed), self.database
-        form, data, count = self.encode(database, packed.effects, data, packed.replies)
-        if form not in (PLAIN, CONFIRMED):
-            self._note(packed, count - packed.replies)
-            try:
+        try:
+            form, data, count = self.encode(database, packed.effects, data, packed.replies)
+            if form not in (PLAIN, CONFIRMED):
+                self._note(packed, count - packed.replies)
                 yield from self._send_reporting([data])
                 replies = self.decode(form, (yield from self._replies(count)), database)
-            except BaseException:
-                self.lose()  # some replies may still be to come
-                raise
-            if replies is not None:
-                self._ready.extend(replies)
-                return True
+                if replies is not None:
+                    self._ready.extend(replies)
+                    return True
+        except BaseException:
+            self.lose()  # SELECT may not have been sent, and some replies may still be to come
+            raise
         refusal = None if form == PLAIN else (yield from self.select(database))
         if refusal is not None:
             raise refusals(refusal, 1)[0]

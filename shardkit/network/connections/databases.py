@@ -95,7 +95,7 @@ class ClientDatabase:
     select: bytes = b""
 
     def __post_init__(self) -> None:
-        self.select = hiredis.pack_command(("SELECT", self.number))  # type: ignore[arg-type]
+        self.select = hiredis.pack_command(("SELECT", str(self.number)))  # type: ignore[arg-type]
         self.has_fence = self.has_moved is not None
 
     def questions(self) -> list[tuple[str, ...]]:

@@ -38,8 +38,9 @@ from typing import Any, NamedTuple, TypeAlias
 import hiredis
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import PRINTABLE, require_printable
+from shardkit.operations.arguments import printable
 from shardkit.operations.commands import Argument, Reply
+from shardkit.operations.interruptions import reraise_handlers
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
@@ -64,9 +65,8 @@ class Chunk(NamedTuple):
 def pack_command(args: tuple[Any, ...]) -> bytes:
     """Pack one command whose arguments have the right types; others raise what hiredis raises."""
     for argument in args:  # less time than all at once takes
-        if type(argument) not in PRINTABLE:
-            require_printable(args)
-            break
+        if type(argument) is int:
+            return _pack(printable(args))
     return _pack(args)
 
 
@@ -92,7 +92,7 @@ def pack(args: Sequence[Argument]) -> bytes:
 
 def _can_be_sent(argument: Any) -> bool:
     try:
-        pack_command((argument,))
+        pack_command(("", argument))
     except (TypeError, UnicodeEncodeError):
         return False
     return True
@@ -311,6 +311,7 @@ def _encoded(values: Sequence[Any], *, is_key: bool) -> Sequence[bytes] | None:
     except UnicodeEncodeError:  # lone surrogates
         return None
     except ValueError as error:
+        reraise_handlers(error)
         raise InvalidArgumentError(f"an integer cannot be sent: {error}", "give text") from None
 
 

@@ -63,8 +63,9 @@ from shardkit.operations.reply_kinds import is_over_reply
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, reads_only
 
-# redis-py's, which read replies and join those of a cluster's nodes.
-_READERS = "parse_response", "_execute_transaction", "parse_scan_result", "<lambda>"
+# redis-py's, which read replies and join those of a cluster's nodes, and which pack arguments.
+_READERS = {"parse_response", "_execute_transaction", "parse_scan_result", "<lambda>"}
+_PACKERS = {"pack_command", "pack_commands"}
 
 
 def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
@@ -233,7 +234,8 @@ class reading(watched):  # noqa: N801 - a context manager
                 if getattr(error.__context__, "maybe_executed", False) and self._writes():
                     raise error.__context__ from None  # type: ignore[misc]
             frames = walk_tb(error.__traceback__) if error and is_over_reply(error) else ()
-            if error and any(frame.f_code.co_name in _READERS for frame, _ in frames):
+            called = {frame.f_code.co_name for frame, _ in frames}
+            if error and called & _READERS and not called & _PACKERS:
                 names = [args[0] for args in self._commands] or ["EXEC"]
                 raise_unusable(error, self._policy, few(list(dict.fromkeys(map(str, names))), ", "))
         except BaseException as behind:

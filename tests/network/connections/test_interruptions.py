@@ -111,6 +111,21 @@ def test_interrupted_calls_lose_nothing(kit: ShardKit, use: Callable[[ShardKit],
     assert n > 30
 
 
+@pytest.mark.parametrize("transaction", [False, True])
+def test_interrupted_pipelines_send_nothing_to_another_database(
+    kit: ShardKit, transaction: bool
+) -> None:
+    first, second = kit.client("c", 0), kit.client("c", 1)
+    for n in itertools.count(1):
+        second.set("k", "second")  # so its database is selected
+        interrupted = interrupted_at(n, first.pipeline(transaction).set("k", n).execute)
+        first.set("k", "first")
+        assert (first.get("k"), second.get("k")) == (b"first", b"second"), n
+        if not interrupted:
+            break
+    assert n > 100
+
+
 def lost(pools: list[Any]) -> int:
     """How many connections are in use, though nobody uses one."""
     if sum(len(pool.connections.lent) for pool in pools):

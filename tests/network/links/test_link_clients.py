@@ -288,6 +288,8 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("config_get", ("maxmemory",), {}),
     ("incr", ("h",), {}),  # WRONGTYPE
     ("get", (None,), {}),
+    ("get", ("caf\udce9",), {}),  # a file's name that is no UTF-8
+    ("execute_command", (5,), {}),
     ("execute_command", ("NONSENSE",), {}),
     ("dump", ("a",), {}),
     ("delete", ("a", "b", "h"), {}),
@@ -303,9 +305,13 @@ async def answers(client: Any) -> list[Any]:
             answer = await of(getattr(client, method)(*args, **named))
             if method == "scan":
                 answer = answer[0], sorted(answer[1])
-        except (ResponseError, DataError, NoScriptError) as error:
+        except (ResponseError, DataError, NoScriptError, UnicodeError, TypeError) as error:
             answer = type(error), str(error).partition(" [own, ")[0]  # the server's name
         found.append((method, answer))
+    for transaction in (False, True):
+        with pytest.raises(UnicodeEncodeError) as refused:
+            await of(client.pipeline(transaction).set("a", "caf\udce9").execute())
+        found.append(("pipeline", str(refused.value)))
     return found
 
 
