@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,11 +16,19 @@ _SEARCHER, _PARTS, _LISTS = "search.searcher", "search.parts", "structures.list.
 
 # What a test says, and the names in the modules of shardkit that are set.
 LIMITS: dict[str, tuple[str, ...]] = {
+    "answer_timeout": ("admin.growth.servers.TIMEOUT",),
     "ads_work": ("ads.ads.WORK_PER_CALL",),
+    "backup_pause": ("admin.backup._AGAIN",),
+    "balance_work": ("admin.growth.balance._WORK",),
+    "change_lease": ("admin.changes.LEASE", "admin.growth.journal.LEASE"),
     "city_blocks": ("geo.block_store.BLOCKS_AT_ONCE",),
     "city_cached_addresses": ("messaging.totals._MOST_KNOWN",),
+    "compared_again": ("admin.growth.certificate._REPEATED",),
     "compression_lease": ("structures.codecs.compression.LEASE",),
+    "crash_notice": ("admin.growth.failover._NOTICE",),
+    "down_link": ("network.rules.MOST_DOWN", "admin.growth.failover.MOST_DOWN"),
     "eviction_warnings": ("structures.base.parameters._WARNED",),
+    "fence_wait": ("network.connections.databases.FENCE_WAIT",),
     "file_line": ("messaging.files.LONGEST_LINE",),
     "follow_pause": ("metrics.logs.POLL",),
     "group_keys": ("structures.layouts.structure.KEYS_PROBED",),
@@ -33,6 +42,10 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "list_search": (f"{_LISTS}.PARTS_PER_SEARCH",),
     "list_search_values": (f"{_LISTS}.VALUES_PER_SEARCH",),
     "list_step": (f"{_LISTS}.PARTS_PER_STEP",),
+    "move_attempts": ("admin.growth.shard_move._ATTEMPTS",),
+    "move_leave": ("admin.growth.shard_move.LEAVE",),
+    "move_notes": ("admin.growth.mover._EVERY",),
+    "move_read": ("admin.growth.shard_move._READ",),
     "metrics_rounds": ("metrics.outbox._MOST_ROUNDS",),
     "metrics_waiting": ("metrics.outbox.MOST_WAITING",),
     "missing_parameters_pause": ("structures.base.parameters._READ_AFTER",),
@@ -47,6 +60,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
         *("structures.list.scripts.ATTEMPTS", "structures.list.sharded_list.ATTEMPTS"),
         "structures.unique.days.ATTEMPTS",
     ),
+    "replica_levels": ("admin.growth.attachment._DEEPEST",),
     "search_expansions": (f"{_SEARCHER}.MAX_EXPANSIONS",),
     "search_facet_values": (f"{_SEARCHER}.MAX_FACET_VALUES",),
     "search_hits": (f"{_SEARCHER}.HITS_PER_CALL",),
@@ -58,6 +72,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "search_words": (f"{_SEARCHER}.WORDS_PER_CALL",),
     "search_work": (f"{_SEARCHER}.WORK_PER_CALL",),
     "search_write_time": (f"{_PARTS}.WRITE_MICROSECONDS",),
+    "settled": ("admin.growth.certificate.SETTLED",),
     "set_parts": ("structures.set.sharded_set.PARTS_COMBINED",),
     "skills_per_batch": ("job_search.job_search.SKILLS_PER_BATCH",),
     "social_at_once": ("social.repair.AT_ONCE",),
@@ -79,6 +94,11 @@ def lower(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def set_all(**values: Any) -> None:
         for limit, value in values.items():
             for name in LIMITS[limit]:
-                monkeypatch.setattr(f"shardkit.{name}", value)
+                owner, _, last = f"shardkit.{name}".rpartition(".")
+                # A package may have a function of a module's name.
+                if owner.rpartition(".")[2].islower():
+                    monkeypatch.setattr(import_module(owner), last, value)
+                else:
+                    monkeypatch.setattr(f"{owner}.{last}", value)
 
     return set_all

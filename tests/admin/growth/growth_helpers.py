@@ -22,17 +22,7 @@ from faces import PATIENCE, eventually
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import (
-    Move,
-    MovePlan,
-    gate,
-    journal,
-    move,
-    plan_move,
-    servers,
-    shard_move,
-    start_move,
-)
+from shardkit.admin.growth import Move, MovePlan, journal, plan_move, start_move
 from shardkit.cli.app import app
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
@@ -182,33 +172,6 @@ def fleet(request: pytest.FixtureRequest, running: dict[str | None, Running]) ->
         running[binary] = servers
     else:
         servers.stop()
-
-
-def module_of(name: str) -> Any:
-    """Return the module by which a mover calls a function."""
-    return next(each for each in (shard_move, gate, move, servers) if hasattr(each, name))
-
-
-class Killed(BaseException):
-    """The mover was killed."""
-
-
-def killed(*args: object, **options: object) -> Any:
-    """Be called in the place of a mover's function."""
-    raise Killed
-
-
-@contextmanager
-def killed_at(*moments: tuple[Any, str]) -> Iterator[None]:
-    """Have a mover inside be killed where it calls one of these functions of modules or classes."""
-    with pytest.MonkeyPatch.context() as patched:
-        for owner, name in moments:
-            patched.setattr(owner, name, killed)
-        with pytest.raises(Killed):
-            yield
-
-
-LET_GO = (shard_move.ShardMover, "_let_go")  # what a mover that is killed does not do
 
 
 def recorded(fleet: Fleet, of_shards: bool, **fields: Any) -> Move:

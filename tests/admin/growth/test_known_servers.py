@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from growth_helpers import FAST, Fleet, follow, killed_at
+from growth_helpers import FAST, Fleet, follow
+from moments import killed_at
 
 import shardkit
 from shardkit.admin.growth import (
@@ -117,7 +118,7 @@ def test_run_ids_decide_unless_a_server_is_away(monkeypatch: pytest.MonkeyPatch)
 def test_a_move_is_found_by_any_name_of_its_server(fleet: Fleet) -> None:
     two_names(fleet, {"a": 1, "b": 2})
     names = [f"{host}:{fleet.servers[0].port}" for host in HOSTS.values()]
-    with killed_at((growth_servers, "hand_over")):
+    with killed_at("hand over"):
         start_move(fleet.config, names[0], fleet.name(1))
     said = f"^{names[0]} is already being moved to .*; resume it: shardkit move resume {names[0]}"
     for to in (1, 2):

@@ -1,0 +1,147 @@
+"""Where tests kill, stop or overtake movers; only this file names the functions of movers.
+
+A moment is what a mover is about to do. What it is about to *send* needs no name: see `sent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from importlib import import_module
+from typing import Any
+
+import pytest
+from redis.connection import AbstractConnection
+from redis.utils import str_if_bytes
+
+_SHARDS, _SERVER = "shard_move:ShardMover.", "move:ServerMover."
+MOMENTS = {
+    # A move of shards, a split.
+    "notifications": "shard_move:turn_on_notifications",
+    "capture": "shard_move:KeyCapture",
+    "copy": "shard_move:DatabaseCopy",
+    "copy all": "shard_move:DatabaseCopy.copy_all",
+    "finish the copy": "shard_move:DatabaseCopy.finish",
+    "libraries": "shard_move:copy_libraries",
+    "compare": "mover:compare",
+    "caught up": f"{_SHARDS}_caught_up",
+    "hold writers": f"{_SHARDS}_hold_and_decide",
+    "close": "gate:close_for",
+    "last differences": "shard_move:differing",
+    "decide": "gate:make_permanent",
+    "decided": f"{_SHARDS}_reached",
+    "push": f"{_SHARDS}_push",
+    "push entries": "shard_move:push_changed",
+    "attest": "shard_move:attest",
+    "close to readers": "gate:change",
+    "open": "gate:lift",
+    "admit writers": f"{_SHARDS}_admit_writers",
+    "take over": f"{_SHARDS}_require_takeover",
+    "keep or empty": f"{_SHARDS}_keep_or_clear",
+    "keep up to date": f"{_SHARDS}_follow",
+    "empty": "gate:write_under",
+    "verify": f"{_SHARDS}verify",
+    "let go": f"{_SHARDS}_let_go",  # a mover that is killed does not do it
+    # A split with a cluster.
+    "cluster: mark": "gate:set_if_marked",
+    "cluster: close": "gate:ClusterGate._close_nodes",
+    "cluster: writers left": "gate:ClusterGate.wait_for_writers",
+    "cluster: decide": "gate:ClusterGate.decide",
+    "cluster: admit readers": "gate:ClusterGate.admit_readers",
+    "cluster: turn away": "gate:ClusterGate.turn_away",
+    "cluster: open": "gate:ClusterGate.open",
+    "shards: open": "gate:CopyGate.open",
+    # A move of a server, a failover.
+    "wait for the copy": "servers:wait_for_copy",
+    "take writes alone": "servers:take_writes_alone",
+    "hand over": "servers:hand_over",
+    "ask for replicas": "servers:ask_for_replicas",
+    "server: push": f"{_SERVER}_push",
+    "server: push entries": "move:push_relocation",
+    "server: wait until left": "move:wait_until_left",
+    "server: certify": f"{_SERVER}_certify",
+    "failover: repoint": "failover:repoint",
+    "failover: push entries": "failover:push_relocation",
+    "failover: ask Sentinels": "failover:_ask_sentinels",
+    "failover: set the priority": "failover:_set_priority",
+    "failover: look at the master": "failover:_is_master",
+}
+
+
+class Killed(BaseException):
+    """The mover was killed."""
+
+
+def _place(moment: str) -> tuple[Any, str]:
+    """Return the module or class, and the name in it."""
+    module, _, path = MOMENTS[moment].partition(":")
+    *owners, name = path.split(".")
+    return reduce(getattr, owners, import_module(f"shardkit.admin.growth.{module}")), name
+
+
+@contextmanager
+def before(moment: str, act: Callable[[], object], *, once: bool = True) -> Iterator[None]:
+    """Do something else when a mover has come so far, at first or each time."""
+    owner, name = _place(moment)
+    go_on, done = getattr(owner, name), False
+
+    def late(*args: object, **options: object) -> object:
+        nonlocal done
+        if not (done and once):
+            done = True
+            act()
+        return go_on(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, name, late)
+        yield
+
+
+def _kill(*args: object, **options: object) -> Any:
+    raise Killed
+
+
+@contextmanager
+def killed_at(*moments: str) -> Iterator[None]:
+    """Have a mover inside be killed at one of these moments."""
+    with pytest.MonkeyPatch.context() as patched:
+        for moment in moments:
+            patched.setattr(*_place(moment), _kill)
+        with pytest.raises(Killed):
+            yield
+
+
+@contextmanager
+def killed_in(phase: str, when: str) -> Iterator[None]:
+    """Have a mover be killed before or after it writes that it is in a phase."""
+    from shardkit.admin.growth.journal import Lease
+
+    def write(lease: Lease, move: Any, go_on: Callable[..., None] = Lease.write) -> None:
+        if when == "after" or move.phase != phase:
+            go_on(lease, move)
+        if move.phase == phase:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Lease, "write", write)
+        with pytest.raises(Killed):
+            yield
+
+
+@contextmanager
+def sent(is_it: Callable[[Any, str], bool], act: Callable[[], object]) -> Iterator[None]:
+    """Do something else before the first command for which ``is_it(connection, text)`` is sent."""
+    send, done = AbstractConnection.send_packed_command, False
+
+    def late(connection: Any, command: Any, *args: Any, **options: Any) -> Any:
+        nonlocal done
+        data = command if isinstance(command, bytes | str) else b"".join(command)
+        if not done and is_it(connection, str_if_bytes(data)):
+            done = True
+            act()
+        return send(connection, command, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AbstractConnection, "send_packed_command", late)
+        yield
