@@ -236,6 +236,11 @@ def there(fleet: Fleet) -> dict[str, Any]:
         }
 
 
+def strays(client: redis.Redis) -> list[str]:
+    """The keys of a database that are not shardkit's own."""
+    return [key.decode() for key in client.scan_iter() if not key.startswith(b"config:")]
+
+
 def small(fleet: Fleet) -> None:
     """Describe two shards on one server, with a few keys each."""
     fleet.push(0)

@@ -113,6 +113,14 @@ def killed_at(*moments: str) -> Iterator[None]:
 
 
 @contextmanager
+def not_seen_as_decided() -> Iterator[None]:
+    """Have a mover look for the decision just before it is there."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("shardkit.admin.growth.gate.is_permanent", lambda client, move: False)
+        yield
+
+
+@contextmanager
 def killed_in(phase: str, when: str) -> Iterator[None]:
     """Have a mover be killed before or after it writes that it is in a phase."""
     from shardkit.admin.growth.journal import Lease
@@ -125,6 +133,22 @@ def killed_in(phase: str, when: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Lease, "write", write)
+        with pytest.raises(Killed):
+            yield
+
+
+@contextmanager
+def killed_after_order(word: str) -> Iterator[None]:
+    """Have a process be killed when a server has executed an order that a lease guards."""
+    from shardkit.admin.growth.journal import Lease
+
+    def order(lease: Lease, client: Any, *command: Any, go_on: Any = Lease.order) -> None:
+        go_on(lease, client, *command)
+        if command[0] == word:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Lease, "order", order)
         with pytest.raises(Killed):
             yield
 

@@ -196,8 +196,8 @@ def test_a_split_with_a_cluster_is_aborted_before_it_is_decided(
     before, at_first = filled(fleet), stored(fleet)
     # Or it is closed, and the journal does not say so.
     moment = "decide" if into else "decided"
-    with killed_at(moment, "let go"):
-        start_split(fleet.config, "users", **new)
+    with killed_at(moment, "let go"):  # for three seconds, nodes answer nobody
+        start_split(fleet.config, "users", **{**new, "hold": 3.0})
     assert (settings(cluster) == {"0"}) == into
     assert abort_move(fleet.config, "users").phase == "aborted"
     assert settings(cluster) == {"0"}

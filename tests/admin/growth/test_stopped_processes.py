@@ -27,7 +27,6 @@ from shardkit.admin.growth import (
     moves,
     resume_move,
     reverse_move,
-    servers,
 )
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
 
@@ -173,9 +172,9 @@ def test_a_failover_that_wakes_at_any_step_changes_nothing(fleet: Fleet, back: b
 
 
 def test_a_failover_whose_new_master_others_have_replaced_ends(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, lower: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(servers, "TIMEOUT", 0.5)
+    lower(answer_timeout=0.5)
     anew(fleet, (1, 2))
 
     def other() -> None:
