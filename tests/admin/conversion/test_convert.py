@@ -17,9 +17,7 @@ from arranged import emptied, map_of, meanwhile
 
 import shardkit
 from shardkit import ShardKit, ShardKitError, ShardMap
-from shardkit.admin.conversion.convert import Converted, convert
-from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.scan import databases_with
+from shardkit.admin import Conversion, Converted, convert, databases_with
 from shardkit.errors import GrowthError
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 

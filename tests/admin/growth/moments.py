@@ -154,16 +154,19 @@ def killed_after_order(word: str) -> Iterator[None]:
 
 
 @contextmanager
-def sent(is_it: Callable[[Any, str], bool], act: Callable[[], object]) -> Iterator[None]:
-    """Do something else before the first command for which ``is_it(connection, text)`` is sent."""
+def sent(
+    is_it: Callable[[Any, str], bool], act: Callable[[], object], *, once: bool = True
+) -> Iterator[None]:
+    """Do something else before a command for which ``is_it(connection, text)`` is sent."""
     send, done = AbstractConnection.send_packed_command, False
 
     def late(connection: Any, command: Any, *args: Any, **options: Any) -> Any:
         nonlocal done
         data = command if isinstance(command, bytes | str) else b"".join(command)
         if not done and is_it(connection, str_if_bytes(data)):
-            done = True
+            done = True  # and not before what is done now
             act()
+            done = once
         return send(connection, command, *args, **options)
 
     with pytest.MonkeyPatch.context() as patched:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from inspect import currentframe
 from typing import Any
 
 import pytest
@@ -38,7 +38,7 @@ def step_of(connection: Any) -> Step | None:
     """Where in the code a command is sent, and to which server; None if not by an operator."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    frame: Any = sys._getframe()
+    frame: Any = currentframe()
     while frame is not None:
         name = frame.f_code.co_filename
         if "/shardkit/admin/" in name:
