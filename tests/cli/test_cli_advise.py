@@ -17,7 +17,6 @@ from redis.utils import str_if_bytes
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import Conversion, convert, databases_with
-from shardkit.cli.advise.sampling import take
 from shardkit.cli.advise.servers import COMPONENT, ServerSource
 from shardkit.local import LocalCluster, LocalServer
 
@@ -115,22 +114,6 @@ def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take
 def test_a_family_without_a_structure_says_why(expiring: LocalServer, cli: Cli) -> None:
     shown = cli("advise", *on(expiring), "--match", "events")
     assert re.search(r"a STREAM is compact at any length: \d+ bytes an entry", shown.out), shown
-
-
-def test_what_keys_take_that_expire_includes_their_times(
-    expiring: LocalServer,
-) -> None:
-    with shardkit.connect(map_of(expiring)) as kit:
-        found = take(databases_with(kit, "old"), 1_000, "session:*")
-    [sessions] = [each for each in found.families if each.family.text == "session:<uuid>"]
-    with ServerSource().empty_server() as empty:
-        before = empty.bytes_added()
-        pipe = empty.client.pipeline(transaction=False)
-        for key in sessions.keys:
-            pipe.set(key.name, key.value, pxat=key.due)
-        pipe.execute()
-        taken = sum(key.memory for key in sessions.keys)
-        assert taken == pytest.approx(empty.bytes_added() - before, rel=0.05)
 
 
 @pytest.mark.timeout(300)

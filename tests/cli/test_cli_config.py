@@ -4,12 +4,10 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import fakeredis
 import pytest
 from arranged import ask, map_of
 from cli_helpers import SECRET, Cli, config_server, edited_map, in_terminal, placed, plain
@@ -207,18 +205,6 @@ def test_a_component_whose_data_nobody_can_look_for_is_not_removed(
     refused = cli("config", "push", town_map, "--prune").error()
     assert "config:redis:locked: password refers to ${NOT_SET_HERE}" in refused
     assert cli("config", "push", town_map, "--prune", "--force", "locked").code == 0
-
-
-def test_a_database_of_many_keys_holds_data_without_a_look_at_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = import_module("shardkit.network.survey")
-    monkeypatch.setattr(module, "_PAGE", 2)
-    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
-        client.mset({f"config:redis:{n}": "{}" for n in range(20)})
-        assert module.has_keys(client) is False
-        client.set("config:redis:20", "{}")  # more than a push would ever look through
-        assert module.has_keys(client) is True
 
 
 def test_a_config_server_is_not_led_on_where_no_server_knows_from_which_epoch(

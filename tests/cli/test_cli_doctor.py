@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
@@ -25,6 +25,7 @@ from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.geo import City, IpRange
 from shardkit.local import LocalServer, LocalServers, find_server
 from shardkit.network.survey import loses_scripts
+from shardkit.operations import pages
 
 BINARIES = {Path(p).name: p for p in (find_server(), shutil.which("redis-server")) if p}
 
@@ -263,6 +264,25 @@ def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
         assert steps == [(n, len(steps) - 1) for n in range(len(steps))]
     assert found.failures == {f"geo:{n}": away for n in range(3)}
     assert [name for _, name in found.structures] == ["lost"]
+
+
+def test_a_structure_that_is_deleted_meanwhile_is_not_broken(
+    cli: Cli, ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[bytes] = []
+    client = ward.client("plain")
+    client.hset("ids:meta", "kind", "set")
+
+    def deleted_meanwhile(names: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+        for page in pages(names, size):
+            listed.extend(page)
+            client.delete("ids:meta")
+            yield page
+
+    monkeypatch.setattr("shardkit.admin.doctor.scan.pages", deleted_meanwhile)
+    result = cli("doctor", "plain", "-c", ward.path, code=0)
+    assert listed == [b"ids:meta"]
+    assert "ids" not in result.out
 
 
 def test_only_servers_that_tell_their_limits_are_given_others(cli: Cli, ward: Ward) -> None:

@@ -1,6 +1,7 @@
 """Where tests kill, stop or overtake movers; only this file names the functions of movers.
 
-A moment is what a mover is about to do. What it is about to *send* needs no name: see `sent`.
+A moment is what a mover is about to do. What it is about to *send* needs no name:
+see `arranged.before_sending`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from redis.connection import AbstractConnection
-from redis.utils import str_if_bytes
 
 _SHARDS, _SERVER = "shard_move:ShardMover.", "move:ServerMover."
 MOMENTS = {
@@ -151,24 +150,3 @@ def killed_after_order(word: str) -> Iterator[None]:
         patched.setattr(Lease, "order", order)
         with pytest.raises(Killed):
             yield
-
-
-@contextmanager
-def sent(
-    is_it: Callable[[Any, str], bool], act: Callable[[], object], *, once: bool = True
-) -> Iterator[None]:
-    """Do something else before a command for which ``is_it(connection, text)`` is sent."""
-    send, done = AbstractConnection.send_packed_command, False
-
-    def late(connection: Any, command: Any, *args: Any, **options: Any) -> Any:
-        nonlocal done
-        data = command if isinstance(command, bytes | str) else b"".join(command)
-        if not done and is_it(connection, str_if_bytes(data)):
-            done = True  # and not before what is done now
-            act()
-            done = once
-        return send(connection, command, *args, **options)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(AbstractConnection, "send_packed_command", late)
-        yield

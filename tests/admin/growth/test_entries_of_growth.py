@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from arranged import before_sending
 from growth_helpers import PATIENT, Fleet, small, still_there
-from moments import sent
 
 from shardkit.admin.growth import resume_move
 from shardkit.errors import PushRefusedError
@@ -25,7 +25,7 @@ def test_a_mover_repeats_its_push_a_few_times(fleet: Fleet, once: bool) -> None:
     def is_push(connection: Any, text: str) -> bool:
         return "MULTI" in text and "config:epoch" in text and "config:redis:users" in text
 
-    with sent(is_push, push_others, once=once):
+    with before_sending(is_push, push_others, once=once):
         if once:
             assert fleet.move_shard().phase == "done"
         else:

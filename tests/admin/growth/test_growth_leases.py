@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from arranged import before_sending
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import (
@@ -18,7 +19,7 @@ from growth_helpers import (
     still_there,
     write_record,
 )
-from moments import before, killed_after_order, killed_at, sent
+from moments import before, killed_after_order, killed_at
 
 import shardkit
 from shardkit.admin.growth import (
@@ -122,7 +123,7 @@ def test_a_command_that_arrives_late_is_refused(
         fleet.replicated(1, 2)
     is_order = lambda connection, text: f"{order}\r\n" in text and "MULTI" in text  # noqa: E731
     with (
-        sent(is_order, asleep(fleet, lambda: meanwhile(fleet))),
+        before_sending(is_order, asleep(fleet, lambda: meanwhile(fleet))),
         pytest.raises(GrowthError, match=ENDED),
     ):
         work(fleet)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import redis
+from arranged import before_sending
 from faces import eventually, free_port
 from growth_helpers import Fleet, follow, replication, writing
-from moments import before, sent
+from moments import before
 
 import shardkit
 from shardkit.admin.growth import (
@@ -212,7 +213,7 @@ def test_a_replica_is_verified_in_the_database_of_its_entry(fleet: Fleet, databa
     with shardkit.connect(fleet.url) as kit, fleet.servers[0].client(db=database) as master:
         key, seen = b"sync:wait", []
         look = lambda: seen.append(master.exists(key))  # noqa: E731
-        with sent(lambda connection, text: "ZREM" in text or "DEL" in text, look):
+        with before_sending(lambda connection, text: "ZREM" in text or "DEL" in text, look):
             [answer] = verify_replicas([kit.component("data")]).values()
     assert isinstance(answer, VerifiedReplica)
     assert answer.ok
