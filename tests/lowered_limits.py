@@ -88,6 +88,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "sorted_set_page": ("structures.sorted_set.groups.LARGEST_PAGE",),
     "statistics_contexts": ("metrics.statistics._MOST_CONTEXTS",),
     "statistics_values": ("metrics.statistics._SUMMED_AT",),
+    "survey_patience": ("network.survey._PATIENCE",),
     "transfer_attempts": ("coordination.transfers.ATTEMPTS",),
     "turns": ("testing.simulation.processes.MOST_TURNS",),
     "visitors_compared": ("structures.unique.visitors.MOST_IDS_A_GROUP",),

@@ -298,7 +298,8 @@ def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(cli: Cli, tmp_path: P
 
 
 def test_installed_packages_are_indexed(cli: Cli) -> None:
-    with patch("importlib.metadata.Distribution.discover", lambda **how: [distribution("click")]):
+    found = [distribution("click")]
+    with patch("importlib.metadata.Distribution.discover", lambda **how: found):
         done = cli.json("search", "index", "--installed", *TO)
     assert done["indexed"] > 10
     [package] = cli.json("search", "query", "* kind:=package", *TO)["hits"]

@@ -261,7 +261,16 @@ BROKEN: dict[str, list[str | bytes]] = {
     "config:redis:unique": ["[" * 100_000],
     "config:shards:unique": [
         *("16", "{", f'{{"password": "{SECRET}"}}'),
-        '{"shards": 8, "placement": "md5", "epoch": 1}',
+        *(
+            json.dumps({"shards": 8, "placement": "crc32", "epoch": 1} | wrong)
+            for wrong in (
+                *({"placement": name} for name in ("md5", "crc:md5", None, ["crc32"])),
+                *({"shards": count} for count in (0, -1, True, 16.5, "16", 10**30, None)),
+                *({"epoch": epoch} for epoch in (-1, True, 1.5, None)),
+                *({"more": 1}, {f"password {SECRET}": SECRET}),
+            )
+        ),
+        '{"placement": "crc32", "epoch": 1}',
     ],
 }
 

@@ -28,7 +28,7 @@ from shardkit.admin.growth import ApplyPlan, apply_map, moves, plan_apply
 from shardkit.errors import GrowthError, PushRefusedError
 from shardkit.local import LocalServer
 
-PAIRS = int(os.environ.get("PAIRS", "2"))
+PAIRS = int(os.environ.get("PAIRS", "1"))
 
 
 @pytest.fixture

@@ -96,6 +96,7 @@ def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
         assert fleet.masters() == [fleet.name(0)] * 2
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("since", ["done", "restarted", "flushed"])
 @pytest.mark.parametrize("moment", ["hand over", "server: push entries", "server: wait until left"])
 def test_data_without_the_mark_of_its_move_is_not_lost(

@@ -99,6 +99,7 @@ MEDDLERS = [set_by_somebody, set_and_set_back, set_back_and_statistics_reset]
 MEDDLERS += [subscription_lost, flushed]
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("moment", ["copied", "comparing", "holding writers"])
 @pytest.mark.parametrize("meddle", MEDDLERS)
 def test_doubtful_copies_are_redone(fleet: Fleet, meddle: Callable[..., None], moment: str) -> None:

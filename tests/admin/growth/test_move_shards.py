@@ -606,6 +606,7 @@ def test_shards_are_moved_over_tls(fleet: Fleet, tmp_path: Path) -> None:
         secure.stop()
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("of_shards", [True, False])
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_private_clients_follow_a_move(fleet: Fleet, of_shards: bool, kind: str) -> None:
@@ -760,6 +761,7 @@ LARGE: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("kind", LARGE)
 def test_large_values_are_copied_in_pieces(fleet: Fleet, kind: str) -> None:
     """DUMP and RESTORE of them would hold the servers."""

@@ -99,6 +99,7 @@ def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> No
     assert repair_changes(fleet.config) == []
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("work", ["shards", "split", "server"])
 @pytest.mark.parametrize(
     "moment", ["cop", "comparing", "holding", "pushing", "emptying", "waiting"]

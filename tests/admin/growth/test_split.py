@@ -73,6 +73,7 @@ def stored(fleet: Fleet) -> tuple[int, str, int]:
     return len(users.shards), users.placement, len(ports)
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize(
     ("component", "new", "then"),
     [

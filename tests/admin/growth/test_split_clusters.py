@@ -312,6 +312,7 @@ def test_a_dry_run_names_what_keeps_shards_from_a_cluster(
     assert f"{node.address} is a node of a cluster: specify --to-cluster" in problem
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("moment", ["push", "admit writers", "take over", ""])
 def test_a_split_with_a_cluster_goes_on_after_the_config_server_was_lost(
     fleet: Fleet, cluster: LocalCluster, split: tuple[bool, dict[str, Any]], moment: str
