@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 from faces import PATIENCE, eventually
+from moments import write_record
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin import changes, push
-from shardkit.admin.growth import Move, MovePlan, journal, plan_move, start_move
+from shardkit.admin import push
+from shardkit.admin.growth import Move, MovePlan, plan_move, start_move
 from shardkit.cli.app import app
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
@@ -184,25 +184,6 @@ def recorded(fleet: Fleet, of_shards: bool, **fields: Any) -> Move:
     fleet.config.delete(CHANGES_KEY)
     write_record(fleet.config, move)
     return move
-
-
-def write_record(config: redis.Redis, move: Move) -> None:
-    """Write a record, as in an old snapshot of the config server."""
-    with journal.lease(config) as lease:
-        lease.write(move)
-
-
-def open_changes(config: redis.Redis) -> list[Any]:
-    """The changes that are open, of all kinds."""
-    return list(changes.open_changes(config))
-
-
-def end_changes(config: redis.Redis, owner: str) -> None:
-    """Have what a process holds end now; it would in ten seconds."""
-    for change in open_changes(config):
-        if change.until and change.owner.endswith(owner):
-            ended = changes.text_of(replace(change, until=1.0))
-            config.hset(CHANGES_KEY, change.id, ended)
 
 
 def damage(config: redis.Redis, move: Move, **fields: Any) -> str:

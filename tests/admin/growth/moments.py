@@ -1,4 +1,6 @@
-"""Where tests kill, stop or overtake movers; only this file names the functions of movers.
+"""Where tests kill, stop or overtake movers, and what movers have recorded.
+
+Only this file names the functions of movers and the records.
 
 A moment is what a mover is about to do. What it is about to *send* needs no name:
 see `arranged.before_sending`.
@@ -8,11 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from typing import Any
 
 import pytest
+import redis
+
+from shardkit.admin import changes
+from shardkit.admin.growth import Move
+from shardkit.admin.growth.journal import Lease, lease as lease_of
 
 _SHARDS, _SERVER = "shard_move:ShardMover.", "move:ServerMover."
 MOMENTS = {
@@ -122,7 +130,6 @@ def not_seen_as_decided() -> Iterator[None]:
 @contextmanager
 def killed_in(phase: str, when: str) -> Iterator[None]:
     """Have a mover be killed before or after it writes that it is in a phase."""
-    from shardkit.admin.growth.journal import Lease
 
     def write(lease: Lease, move: Any, go_on: Callable[..., None] = Lease.write) -> None:
         if when == "after" or move.phase != phase:
@@ -139,7 +146,6 @@ def killed_in(phase: str, when: str) -> Iterator[None]:
 @contextmanager
 def killed_after_order(word: str) -> Iterator[None]:
     """Have a process be killed when a server has executed an order that a lease guards."""
-    from shardkit.admin.growth.journal import Lease
 
     def order(lease: Lease, client: Any, *command: Any, go_on: Any = Lease.order) -> None:
         go_on(lease, client, *command)
@@ -150,3 +156,22 @@ def killed_after_order(word: str) -> Iterator[None]:
         patched.setattr(Lease, "order", order)
         with pytest.raises(Killed):
             yield
+
+
+def write_record(config: redis.Redis, move: Move) -> None:
+    """Write a record, as in an old snapshot of the config server."""
+    with lease_of(config) as lease:
+        lease.write(move)
+
+
+def open_changes(config: redis.Redis) -> list[Any]:
+    """The changes that are open, of all kinds."""
+    return list(changes.open_changes(config))
+
+
+def end_changes(config: redis.Redis, owner: str) -> None:
+    """Have what a process holds end now; it would in ten seconds."""
+    for change in open_changes(config):
+        if change.until and change.owner.endswith(owner):
+            ended = changes.text_of(replace(change, until=1.0))
+            config.hset(changes.CHANGES_KEY, change.id, ended)

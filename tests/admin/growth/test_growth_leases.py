@@ -17,9 +17,8 @@ from growth_helpers import (
     replication,
     small,
     still_there,
-    write_record,
 )
-from moments import before, killed_after_order, killed_at
+from moments import before, killed_after_order, killed_at, write_record
 
 import shardkit
 from shardkit.admin.growth import (

@@ -30,14 +30,13 @@ from growth_helpers import (
     FAILURES,
     FAST,
     Fleet,
-    end_changes,
     filled,
     follow,
-    open_changes,
     replication,
     strays,
     there,
 )
+from moments import end_changes, open_changes
 
 import shardkit
 from shardkit.cli.app import app

@@ -10,9 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from demo_helpers import AWK
-
-from shardkit.cli.demo import sample
+from demo_helpers import AWK, chance_log
 
 OPTIONS = ("--workers", "2", "--kill", "1", "--json")
 
@@ -29,7 +27,7 @@ def country_of(visitor: str) -> str | None:
 def test_processes_that_are_killed_count_what_one_process_and_awk_count(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
-    lines = sample.log().splitlines(keepends=True)[:9_000]
+    lines = chance_log(3, 9_000).splitlines(keepends=True)
     for n in range(4):
         part = lines[n * 2250 : (n + 1) * 2250]
         if n % 2:
