@@ -116,6 +116,25 @@ def test_a_family_without_a_structure_says_why(expiring: LocalServer, cli: Cli) 
     assert re.search(r"a STREAM is compact at any length: \d+ bytes an entry", shown.out), shown
 
 
+def test_names_that_differ_in_variables_are_a_family(cli: Cli) -> None:
+    families = {
+        "user:<n>:name": ["user:1:name", "user:2:name"],
+        "cart_<n>": ["cart_12", "cart_13"],
+        "{u:<n>}:a": ["{u:1}:a", "{u:2}:a"],
+        "day:<date>": ["day:2026-11-26", "day:2026-11-27"],
+        "mail:<text>": [f"mail:{chr(97 + n)}x" for n in range(20)],
+        "s:<uuid>": [f"s:{n:08x}-aaaa-4aaa-8aaa-{n:012x}" for n in range(3)],
+        "a:1:b:<n>": ["a:1:b:2", "a:1:b:3"],  # the same in all keys: no variable
+        **{name: [name] for name in ("v1:x", "v1:y")},  # few words stay words
+    }
+    with LocalServer() as server, server.client() as client:
+        client.mset({name: "value" for names in families.values() for name in names})
+        found = cli.json("advise", *on(server), "--families", 20)["families"]
+    assert {each["family"]: each["keys"] for each in found} == {
+        family: len(names) for family, names in families.items()
+    }
+
+
 @pytest.mark.timeout(300)
 def test_a_cluster_is_sampled_and_converted_as_a_whole(cli: Cli, tmp_path: Path) -> None:
     plan, where = tmp_path / "plan.json", tmp_path / "map.yaml"

@@ -23,6 +23,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.cli.app import app
 from shardkit.cli.output import Output, Styled, Table, number, wordy
+from shardkit.cli.text import spans
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.geo import jsonl, mmdb
 from shardkit.local import LocalServers
@@ -139,6 +140,22 @@ def test_without_colours_there_are_none(broken: str) -> None:
         [*COMMAND, "config", "validate", broken], capture_output=True, text=True, env=environment
     )
     assert "\x1b[3" not in found.stdout  # neither red nor yellow
+
+
+@pytest.mark.parametrize(
+    ("numbers", "written"),
+    [
+        ([], ""),
+        ([0, 1], "0,1"),
+        ([0, 1, 2], "0-2"),
+        ([3, 1, 2, 9], "1-3,9"),
+        ([0, 4, 8, 12], "0,4,8,12"),
+        (range(0, 256, 4), "0,4,…,252"),
+        ([0, 1, 2, 3, 10, 20, 30, 40, 50], "0-3,10,20,…,50"),
+    ],
+)
+def test_numbers_are_shortened(numbers: list[int], written: str) -> None:
+    assert spans(numbers) == written
 
 
 AT = ("--component", "unique")
