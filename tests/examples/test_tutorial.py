@@ -31,7 +31,10 @@ STEPS = [
 ]
 # What a person waits for after each command that stays.
 READY = {
-    "shardkit up": "shardkit -c redis://127.0.0.1:7200 locate timelines x",
+    "shardkit up": (  # its map has been pushed
+        "exec 3<> /dev/tcp/127.0.0.1/7200; printf 'EXISTS config:pushed\\r\\n' >&3; "
+        'read -r -t 5 said <&3; [ "${said:0:2}" = ":1" ]'
+    ),
     "uvicorn": "curl -sf localhost:8000/health/ready",
     "shardkit dashboard": "curl -sf http://127.0.0.1:7180/metrics | grep shardkit",
 }
