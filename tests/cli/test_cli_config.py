@@ -72,6 +72,41 @@ def test_validate_shows_every_problem_with_its_line_and_remedy(cli: Cli, broken_
     assert typo["remedy"] == "perhaps password is meant"
 
 
+LINES = """\
+components:
+  a.b:
+    entry: {prt: 1}
+  a:
+    shards:
+      0: {port: 4}
+      1: {prt: 5}
+  u:
+    entry:
+      sentinel:
+        service: x
+        sentinels: [[s, 1]]
+        nope: 1
+    shards:
+      - {port: 1}
+      - port: 2
+        prt: 1
+      - host: b
+        db: 1
+        replicas:
+          - db: 1
+            zone: z
+"""
+
+
+def test_a_problem_is_found_in_its_line(cli: Cli, tmp_path: Path) -> None:
+    (path := tmp_path / "lines.yaml").write_text(LINES)
+    problems = cli.json("config", "validate", path, code=1)["maps"][0]["problems"]
+    assert {each["line"]: each["field"].rpartition(".")[2] for each in problems} == {
+        **{3: "prt", 7: "prt", 13: "nope", 17: "prt"},
+        21: "host",  # of the replica, which lacks it
+    }
+
+
 def test_the_projects_own_maps_can_be_used(cli: Cli) -> None:
     result = cli("config", "validate", "configs/local.yaml", "configs/production.yaml", "--strict")
     assert result.code == 0

@@ -23,7 +23,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.cli.app import app
 from shardkit.cli.output import Output, Styled, Table, number, wordy
-from shardkit.cli.text import spans
+from shardkit.cli.text import percent, server_list, spans
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.geo import jsonl, mmdb
 from shardkit.local import LocalServers
@@ -156,6 +156,17 @@ def test_without_colours_there_are_none(broken: str) -> None:
 )
 def test_numbers_are_shortened(numbers: list[int], written: str) -> None:
     assert spans(numbers) == written
+
+
+def test_servers_and_shares_are_short() -> None:
+    addresses = ["a:1/0", "a:2/0", "a:3/7", "a:1/3", "b:9/0", "[::1]:5/0", "unix:/run/x.sock/0"]
+    assert server_list(addresses) == "a:1-3 b:9 [::1]:5 unix:/run/x.sock"
+    assert [percent(1, 2), percent(1, 1000), percent(0, 9), percent(0, 0)] == [
+        "50%",
+        "<1%",
+        "0%",
+        "-",
+    ]
 
 
 AT = ("--component", "unique")
