@@ -102,7 +102,10 @@ def test_a_problem_is_found_in_its_line(cli: Cli, tmp_path: Path) -> None:
     (path := tmp_path / "lines.yaml").write_text(LINES)
     problems = cli.json("config", "validate", path, code=1)["maps"][0]["problems"]
     assert {each["line"]: each["field"].rpartition(".")[2] for each in problems} == {
-        **{3: "prt", 7: "prt", 13: "nope", 17: "prt"},
+        3: "prt",
+        7: "prt",
+        13: "nope",
+        17: "prt",
         21: "host",  # of the replica, which lacks it
     }
 
