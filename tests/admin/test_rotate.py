@@ -175,6 +175,27 @@ def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: re
     assert logs_in(servers[1], OLD)
 
 
+def test_who_still_uses_the_old_password_is_waited_for(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+    told: list[bool] = []  # each time, whether a process was waited for
+
+    with contextlib.ExitStack() as late:
+
+        def look(rotation: PasswordRotation) -> None:
+            if rotation.step == "published":
+                told.append(bool(rotation.pending))
+                if told == [False]:
+                    late.enter_context(old_client(servers))
+                elif told[-1]:
+                    late.close()
+
+        assert turn(config, servers, settled=1.0, progress=look).done
+    assert True in told
+    assert told[::-1].index(True) > 2, "it looks again until nobody was left for a second"
+
+
 @pytest.mark.parametrize("inline", [True, False])
 def test_replicas_that_no_entry_names_change_over(
     servers: list[LocalServer], config: redis.Redis, path: Path, inline: bool
