@@ -93,6 +93,7 @@ def test_a_big_key_a_hot_tag_and_a_skewed_shard_are_named(fleet: Fleet) -> None:
                 client.get("{acme}:7")
                 client.set('{acme}:\n"x"', "a value")
                 client.mget("{acme}:1", "{acme}:2")
+                client.get("config:fence")
                 client.eval("return redis.call('GET', KEYS[1])", 1, "{acme}:3")
 
     thread = threading.Thread(target=use)
@@ -112,6 +113,7 @@ def test_a_big_key_a_hot_tag_and_a_skewed_shard_are_named(fleet: Fleet) -> None:
     assert all(counts.values())
     assert counts[b"7"] == pytest.approx(counts[b"3"], rel=0.5)
     assert parts["key", b'{acme}:\n"x"'].operations
+    assert ("key", b"config:fence") not in parts
     first, second = report.databases
     assert first.operations == 0
     assert second.operations == pytest.approx(acme.operations)
