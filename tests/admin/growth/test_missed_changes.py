@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 from growth_helpers import PATIENT, Fleet, certified, on_redis_too
-from moments import before
+from moments import before, uncounted_calls
 
 import shardkit
 from shardkit.admin.growth import (
@@ -143,6 +143,14 @@ def test_a_move_whose_copies_all_miss_changes_gives_up_and_names_the_cause(fleet
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert shard.has("newer")
         assert not target.exists(FENCE_KEY)
+
+
+def test_a_fence_that_nobody_tells_of_is_noticed(fleet: Fleet) -> None:
+    """Even if calls of CONFIG SET were not counted."""
+    shard = Shard(fleet)
+    with uncounted_calls(), fleet.servers[0].client() as source:
+        shard.move("holding writers", lambda: set_by_somebody(source, shard.write))
+    assert shard.has("new")
 
 
 def test_only_held_writers_give_a_same(fleet: Fleet) -> None:
