@@ -10,7 +10,9 @@ import platform
 import re
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -30,6 +32,8 @@ from shardkit.local import LocalSentinel, LocalServer
 
 CHANGES_KEY = "config:changes"
 
+# What takes a Sentinel that cannot log in, or a clock of the test.
+module: Any = import_module("shardkit.admin.rotate")
 OLD, NEW = "theOldPassword", "theNewPassword"
 WEB = "shardkit:data:0@web1/4711"
 
@@ -173,27 +177,6 @@ def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: re
     assert not stopped.done
     assert "was refused with the old password, which is taken again" in stopped.pending[0].reason
     assert logs_in(servers[1], OLD)
-
-
-def test_who_still_uses_the_old_password_is_waited_for(
-    servers: list[LocalServer], config: redis.Redis
-) -> None:
-    push(config, described(servers))
-    told: list[bool] = []  # each time, whether a process was waited for
-
-    with contextlib.ExitStack() as late:
-
-        def look(rotation: PasswordRotation) -> None:
-            if rotation.step == "published":
-                told.append(bool(rotation.pending))
-                if told == [False]:
-                    late.enter_context(old_client(servers))
-                elif told[-1]:
-                    late.close()
-
-        assert turn(config, servers, settled=2.0, progress=look).done
-    assert True in told
-    assert told[::-1].index(True) > 4, "it looks again until nobody was left for two seconds"
 
 
 @pytest.mark.parametrize("inline", [True, False])
@@ -492,6 +475,50 @@ def test_no_file_no_push(servers: list[LocalServer], config: redis.Redis, path: 
     with pytest.raises(ConfigError, match=said):
         turn(config, servers)
     assert path.read_text() == OLD
+
+
+@pytest.mark.parametrize(
+    ("refuses", "said"),
+    [
+        (True, "cannot be sent the new password, .*: no such master; start it, or remove it"),
+        (
+            False,
+            r"does not see the master with the new password \(master,s_down\).*check its log",
+        ),
+    ],
+)
+def test_bad_sentinels_stop_it(monkeypatch: pytest.MonkeyPatch, refuses: bool, said: str) -> None:
+    def told(*words: str) -> dict[str, str]:
+        if refuses:
+            raise redis.ResponseError("no such master")
+        return {"flags": "master,s_down"}
+
+    monkeypatch.setattr(module, "_SENTINEL_SECONDS", 0)
+    sentinel = SimpleNamespace(
+        connection_pool=SimpleNamespace(connection_kwargs={"host": "s1", "port": 26379}),
+        execute_command=told,
+    )
+    with pytest.raises(ConfigError, match=f"the Sentinel s1:26379 of data {said}"):
+        module._tell_sentinel(sentinel, "main", NEW, "data")
+
+
+def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
+    monkeypatch.setattr(module, "time", clock)
+    pending = [["web"], ["web"], [], ["late"], [], [], []]
+    turning = SimpleNamespace(
+        pending=lambda *_: pending[len(slept)], rotation=SimpleNamespace(), progress=lambda _: None
+    )
+
+    def wait(seconds: float) -> bool:
+        slept.clear()
+        return bool(module._OngoingRotation.await_clients(turning, {}, seconds, 2.0))
+
+    assert wait(3.5)
+    assert len(slept) == 6, "nobody was left for two seconds"
+    assert not wait(3.0)
+    assert turning.rotation.pending == ["late"]
 
 
 def test_the_command_shows_what_it_would_do_and_never_a_password(

@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +30,7 @@ from shardkit.admin.growth import Takeover, fail_over, failover, servers
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole
 from shardkit.cli.app import app
-from shardkit.errors import ConfigError, ConfigServerError, GrowthError, InvalidArgumentError
+from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 
 
@@ -173,7 +172,6 @@ def test_each_sentinel_has_to_see_the_best_priority(monkeypatch: pytest.MonkeyPa
         failover._wait_for_priority(entry, "data", wanted)
 
 
-rotations: Any = import_module("shardkit.admin.rotate")
 LEASED: Any = SimpleNamespace(
     config=None,
     check=lambda: None,
@@ -216,33 +214,6 @@ def test_the_last_refusal_of_the_sentinels_is_shown(monkeypatch: pytest.MonkeyPa
         GrowthError, match=r"master of 'main' is replaced by no Sentinel: NOGOODSLAVE none; cor"
     ):
         ask(Sentinel(away), Sentinel(refused))
-
-
-@pytest.mark.parametrize(
-    ("refuses", "said"),
-    [
-        (True, "cannot be sent the new password, .*: no such master; start it, or remove it"),
-        (
-            False,
-            r"does not see the master with the new password \(master,s_down\).*check its log",
-        ),
-    ],
-)
-def test_a_sentinel_that_does_not_take_the_new_password_stops_a_rotation(
-    monkeypatch: pytest.MonkeyPatch, refuses: bool, said: str
-) -> None:
-    def told(*words: str) -> dict[str, str]:
-        if refuses:
-            raise redis.ResponseError("no such master")
-        return {"flags": "master,s_down"}
-
-    monkeypatch.setattr(rotations, "_SENTINEL_SECONDS", 0)
-    sentinel = SimpleNamespace(
-        connection_pool=SimpleNamespace(connection_kwargs={"host": "s1", "port": 26379}),
-        execute_command=told,
-    )
-    with pytest.raises(ConfigError, match=f"the Sentinel s1:26379 of data {said}"):
-        rotations._tell_sentinel(sentinel, "main", "theNewPassword", "data")
 
 
 def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -22,9 +23,11 @@ from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.shard_copy import (
+    NEAR,
     TOLD,
     UNTOLD,
     DatabaseCopy,
+    Follower,
     KeyCapture,
     turn_on_notifications,
 )
@@ -442,3 +445,29 @@ def test_a_capture_is_complete_until_keys_may_change_without_a_notification() ->
                 name = command.split()[0] if "CONFIG" not in command else command
                 with pytest.raises(MissedChangesError, match=f"{name}.* was called; copy again"):
                     capture.require_complete()
+
+
+@pytest.mark.parametrize(("patience", "looks"), [(60.0, 3), (-1.0, 1)])
+def test_a_copy_catches_up(monkeypatch: pytest.MonkeyPatch, patience: float, looks: int) -> None:
+    monkeypatch.setattr("shardkit.admin.growth.shard_copy._PATIENCE", patience)
+    much = {(number, FENCE_KEY.encode()): True for number in range(NEAR + 1)}
+    little = {(number, FENCE_KEY.encode()): True for number in range(NEAR)}
+    capture: Any = Mock(take=Mock(side_effect=[much, much, little]))
+    nobody: Any = None
+    DatabaseCopy(nobody, {}, {}, nobody, b"", capture).follow(lambda: True)
+    assert capture.take.call_count == looks
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (GrowthError("the target is full", "empty it"), "^the target is full; empty it$"),
+        (redis.ConnectionError("away"), "^the copy was interrupted: away; resume it$"),
+    ],
+)
+def test_a_copy_reports_that_it_could_not_follow(error: Exception, said: str) -> None:
+    nobody: Any = None
+    copy = DatabaseCopy(nobody, {}, {}, nobody, b"", nobody)
+    copy.follow = Mock(side_effect=error)  # type: ignore[method-assign]
+    with pytest.raises(GrowthError, match=said):
+        Follower(copy).stop()
