@@ -10,7 +10,9 @@ from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -20,8 +22,9 @@ from faces import holder, sessions
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.admin.doctor.scan import scan
+from shardkit.cli.commands import doctor
 from shardkit.completion import fold
-from shardkit.errors import ShardErrors, ShardUnavailable
+from shardkit.errors import ConfigError, ShardErrors, ShardUnavailable
 from shardkit.geo import City, IpRange
 from shardkit.local import LocalServer, LocalServers, find_server
 from shardkit.network.survey import loses_scripts
@@ -488,6 +491,13 @@ def test_every_kind_of_structure_is_checked_and_repaired(
     assert kit.set("ids", component="geo", part_size=64, members=int, parts=4).scard() == 300
     found = cli.json("doctor", "--check", "-c", path, code=1)
     assert [each["key"] for each in found["damages"]] == ["unique:2015-05-17"]
+
+
+def test_a_structure_that_cannot_be_rebuilt_says_why() -> None:
+    rebuild = Mock(side_effect=[None, ConfigError("a shard is away", "start it")])
+    structure: Any = SimpleNamespace(rebuild=rebuild)
+    assert doctor._rebuilt(structure) == "rebuilt"
+    assert doctor._rebuilt(structure) == "not rebuilt: a shard is away; start it"
 
 
 def test_structures_without_parameters_are_found(cli: Cli, stored: tuple[ShardKit, Path]) -> None:
