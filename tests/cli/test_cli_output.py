@@ -161,12 +161,8 @@ def test_numbers_are_shortened(numbers: list[int], written: str) -> None:
 def test_servers_and_shares_are_short() -> None:
     addresses = ["a:1/0", "a:2/0", "a:3/7", "a:1/3", "b:9/0", "[::1]:5/0", "unix:/run/x.sock/0"]
     assert server_list(addresses) == "a:1-3 b:9 [::1]:5 unix:/run/x.sock"
-    assert [percent(1, 2), percent(1, 1000), percent(0, 9), percent(0, 0)] == [
-        "50%",
-        "<1%",
-        "0%",
-        "-",
-    ]
+    shares = [percent(1, 2), percent(1, 20), percent(1, 1000), percent(0, 9), percent(0, 0)]
+    assert shares == ["50%", "5%", "<1%", "0%", "-"]
 
 
 AT = ("--component", "unique")
