@@ -13,6 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from redis.connection import AbstractConnection
+from redis.utils import str_if_bytes
+
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.local import LocalServers, find_server
@@ -62,6 +66,27 @@ def meanwhile(step: Callable[[], object], pause: float = 0) -> Iterator[None]:
         finally:
             ended.set()
         running.result()
+
+
+@contextmanager
+def before_sending(
+    is_it: Callable[[Any, str], bool], act: Callable[[], object], *, once: bool = True
+) -> Iterator[None]:
+    """Do something else before a command for which ``is_it(connection, text)`` is sent."""
+    send, done = AbstractConnection.send_packed_command, False
+
+    def late(connection: Any, command: Any, *args: Any, **options: Any) -> Any:
+        nonlocal done
+        data = command if isinstance(command, bytes | str) else b"".join(command)
+        if not done and is_it(connection, str_if_bytes(data)):
+            done = True  # and not before what is done now
+            act()
+            done = once
+        return send(connection, command, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AbstractConnection, "send_packed_command", late)
+        yield
 
 
 def everything_about(error: BaseException) -> str:

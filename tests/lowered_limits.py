@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,11 +16,22 @@ _SEARCHER, _PARTS, _LISTS = "search.searcher", "search.parts", "structures.list.
 
 # What a test says, and the names in the modules of shardkit that are set.
 LIMITS: dict[str, tuple[str, ...]] = {
+    "answer_timeout": ("admin.growth.servers.TIMEOUT",),
     "ads_work": ("ads.ads.WORK_PER_CALL",),
+    "backup_pause": ("admin.backup._AGAIN",),
+    "balance_work": ("admin.growth.balance._WORK",),
+    "change_lease": ("admin.changes.LEASE", "admin.growth.journal.LEASE"),
     "city_blocks": ("geo.block_store.BLOCKS_AT_ONCE",),
     "city_cached_addresses": ("messaging.totals._MOST_KNOWN",),
+    "compared_again": ("admin.growth.certificate._REPEATED",),
     "compression_lease": ("structures.codecs.compression.LEASE",),
+    "crash_notice": ("admin.growth.failover._NOTICE",),
+    "dashboard_check": ("dashboard.fleet._CHECK",),
+    "dashboard_refusal": ("dashboard.app._REFUSED_AFTER",),
+    "dashboard_step": ("dashboard.history.STEP",),
+    "down_link": ("network.rules.MOST_DOWN", "admin.growth.failover.MOST_DOWN"),
     "eviction_warnings": ("structures.base.parameters._WARNED",),
+    "fence_wait": ("network.connections.databases.FENCE_WAIT",),
     "file_line": ("messaging.files.LONGEST_LINE",),
     "follow_pause": ("metrics.logs.POLL",),
     "group_keys": ("structures.layouts.structure.KEYS_PROBED",),
@@ -33,12 +45,17 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "list_search": (f"{_LISTS}.PARTS_PER_SEARCH",),
     "list_search_values": (f"{_LISTS}.VALUES_PER_SEARCH",),
     "list_step": (f"{_LISTS}.PARTS_PER_STEP",),
+    "move_attempts": ("admin.growth.shard_move._ATTEMPTS",),
+    "move_leave": ("admin.growth.shard_move.LEAVE",),
+    "move_notes": ("admin.growth.mover._EVERY",),
+    "move_read": ("admin.growth.shard_move._READ",),
     "metrics_rounds": ("metrics.outbox._MOST_ROUNDS",),
     "metrics_waiting": ("metrics.outbox.MOST_WAITING",),
     "missing_parameters_pause": ("structures.base.parameters._READ_AFTER",),
     "packed_aggregate": ("structures.packed.records.AGGREGATE_BYTES",),
     "packed_block": ("structures.packed.part_store.BLOCK_BYTES",),
     "plan_grace": ("structures.layouts.replan.GRACE",),
+    "plan_short_lease": ("structures.layouts.replan.SHORT_LEASE",),
     "plan_lease": ("structures.layouts.replan.LEASE",),
     "plan_wait": ("structures.base.parameters._WAIT",),
     "queue_block": ("queues.claim.LONGEST_BLOCK",),
@@ -47,6 +64,8 @@ LIMITS: dict[str, tuple[str, ...]] = {
         *("structures.list.scripts.ATTEMPTS", "structures.list.sharded_list.ATTEMPTS"),
         "structures.unique.days.ATTEMPTS",
     ),
+    "replica_levels": ("admin.growth.attachment._DEEPEST",),
+    "search_exported": ("cli.commands.search._AT_ONCE",),
     "search_expansions": (f"{_SEARCHER}.MAX_EXPANSIONS",),
     "search_facet_values": (f"{_SEARCHER}.MAX_FACET_VALUES",),
     "search_hits": (f"{_SEARCHER}.HITS_PER_CALL",),
@@ -58,14 +77,18 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "search_words": (f"{_SEARCHER}.WORDS_PER_CALL",),
     "search_work": (f"{_SEARCHER}.WORK_PER_CALL",),
     "search_write_time": (f"{_PARTS}.WRITE_MICROSECONDS",),
+    "settled": ("admin.growth.certificate.SETTLED",),
     "set_parts": ("structures.set.sharded_set.PARTS_COMBINED",),
     "skills_per_batch": ("job_search.job_search.SKILLS_PER_BATCH",),
+    "server_saving": ("local.process._SAVING",),
+    "slow_ping": ("network.rules.SLOW_PING",),
     "social_at_once": ("social.repair.AT_ONCE",),
     "sorted_set_keys": ("structures.sorted_set.groups.KEYS_PER_EXCHANGE",),
     "sorted_set_first_page": ("structures.sorted_set.groups.FIRST_PAGE",),
     "sorted_set_page": ("structures.sorted_set.groups.LARGEST_PAGE",),
     "statistics_contexts": ("metrics.statistics._MOST_CONTEXTS",),
     "statistics_values": ("metrics.statistics._SUMMED_AT",),
+    "survey_patience": ("network.survey._PATIENCE",),
     "transfer_attempts": ("coordination.transfers.ATTEMPTS",),
     "turns": ("testing.simulation.processes.MOST_TURNS",),
     "visitors_compared": ("structures.unique.visitors.MOST_IDS_A_GROUP",),
@@ -79,6 +102,11 @@ def lower(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def set_all(**values: Any) -> None:
         for limit, value in values.items():
             for name in LIMITS[limit]:
-                monkeypatch.setattr(f"shardkit.{name}", value)
+                owner, _, last = f"shardkit.{name}".rpartition(".")
+                # A package may have a function of a module's name.
+                if owner.rpartition(".")[2].islower():
+                    monkeypatch.setattr(import_module(owner), last, value)
+                else:
+                    monkeypatch.setattr(f"{owner}.{last}", value)
 
     return set_all

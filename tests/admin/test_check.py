@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis
 from arranged import map_of
 
 import shardkit
-from shardkit.admin import CheckFinding, CheckReport, check, check_structures, push
+from shardkit import admin
+from shardkit.admin import CheckFinding, CheckReport, check_structures, push
 from shardkit.local import LocalServer
 
 
@@ -39,7 +41,7 @@ def looked_at(running: LocalServer, *shards: dict[str, Any], **entry: Any) -> Ch
     place = {"host": "127.0.0.1", "port": running.port}
     described: dict[str, Any] = {"shards": [{**place, **shard} for shard in shards]}
     data = described if shards else {"entry": {**place, **entry}}
-    return check(map_of(data=data).components.values())
+    return admin.check(map_of(data=data).components.values())
 
 
 def only(report: CheckReport) -> CheckFinding:
@@ -152,8 +154,8 @@ def test_keys_that_functions_place_by_another_argument_are_declared(
         for n in range(100):
             count_visit(n, f"visits:{n % 40}")
             rename(n, "Ada")
-    assert check(silent.components.values()).findings == []
-    found = check(loud.components.values()).findings
+    assert admin.check(silent.components.values()).findings == []
+    found = admin.check(loud.components.values()).findings
     assert found
     assert all("declare keys that functions place" in each.remedy for each in found)
 
@@ -180,9 +182,9 @@ def test_a_server_without_an_answer_is_named(running: LocalServer, server: redis
 def test_an_epoch_that_went_back_is_noticed(running: LocalServer, server: redis.Redis) -> None:
     described = map_of(data={"shards": [{"port": running.port, "db": 1}]})
     push(server, described)
-    assert check(described.components.values(), config=server).findings == []
+    assert admin.check(described.components.values(), config=server).findings == []
     server.delete("config:epoch")
-    found = only(check(described.components.values(), config=server))
+    found = only(admin.check(described.components.values(), config=server))
     assert "went back to epoch 0: its servers have witnessed epoch 1" in found.problem
     assert "--restored" in found.remedy
 
@@ -223,21 +225,20 @@ def test_damaged_structures_are_found(running: LocalServer, server: redis.Redis)
 def test_each_sickness_that_a_server_reports_is_named_with_its_remedy(
     running: LocalServer,
     server: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
     said: dict[str, Any],
     problem: str,
 ) -> None:
     info = redis.Redis.info
-    monkeypatch.setattr(redis.Redis, "info", lambda self, *names: {**info(self, *names), **said})
-    assert only(looked_at(running)).problem == problem
+    told = lambda self, *names: {**info(self, *names), **said}  # noqa: E731
+    with patch.object(redis.Redis, "info", told):
+        assert only(looked_at(running)).problem == problem
 
 
 def test_a_clock_that_is_off_and_a_server_that_loads_are_named(
-    running: LocalServer, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    running: LocalServer, server: redis.Redis
 ) -> None:
     now = redis.Redis.time
-    with monkeypatch.context() as patched:
-        patched.setattr(redis.Redis, "time", lambda self: (now(self)[0] + 10, 0))
+    with patch.object(redis.Redis, "time", lambda self: (now(self)[0] + 10, 0)):
         found = only(looked_at(running))
     assert found.warning
     assert re.fullmatch(r"has a clock that is (9|10)\.\d s ahead", found.problem)
@@ -245,14 +246,14 @@ def test_a_clock_that_is_off_and_a_server_that_loads_are_named(
     def ping(self: redis.Redis) -> bool:
         raise redis.BusyLoadingError("LOADING Redis is loading the dataset in memory")
 
-    monkeypatch.setattr(redis.Redis, "ping", ping)
-    assert "loading" in only(looked_at(running)).problem
+    with patch.object(redis.Redis, "ping", ping):
+        assert "loading" in only(looked_at(running)).problem
 
 
 def test_a_server_that_takes_long_for_each_ping_is_asked_nothing_else(
-    running: LocalServer, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    running: LocalServer, server: redis.Redis, lower: Callable[..., None]
 ) -> None:
     server.config_resetstat()
-    monkeypatch.setattr("shardkit.network.survey._timed", lambda ping: 1.0)
-    assert "one PING took 1.0" in only(looked_at(running)).problem
+    lower(slow_ping=-1.0, survey_patience=0.0)
+    assert only(looked_at(running)).problem.startswith("stalls: one PING took ")
     assert not server.info("commandstats").keys() & {"cmdstat_info", "cmdstat_scan"}

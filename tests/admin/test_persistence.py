@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import meanwhile
 from click.testing import CliRunner
 
 from shardkit.admin import (
@@ -23,7 +25,6 @@ from shardkit.admin import (
     rewrite_aof,
     save_snapshot,
 )
-from shardkit.admin.persistence import PROFILES
 from shardkit.cli.app import app
 from shardkit.errors import InvalidArgumentError, PersistenceError
 from shardkit.local import LocalServer
@@ -194,38 +195,42 @@ def test_a_server_that_cannot_be_asked_is_named_with_the_reason(tmp_path: Path) 
     assert "onnect" in reason
 
 
+EVERYSEC = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
+SNAPSHOT = {"appendonly": "no", "save": "60 1000"}
+
+
 def test_what_a_disk_has_to_write_is_estimated_from_commands_and_their_size() -> None:
-    everysec = estimate_disk_rate(100_000, 1000, PROFILES["everysec"], data=1 << 30)
+    everysec = estimate_disk_rate(100_000, 1000, EVERYSEC, data=1 << 30)
     assert everysec.append == 100e6
     assert everysec.rewrite == 100e6  # once more each time that it has doubled
     assert everysec.snapshot == 0
     assert everysec.total == 200e6
-    snapshots = estimate_disk_rate(100_000, 1000, PROFILES["snapshot"], data=6_000_000)
+    snapshots = estimate_disk_rate(100_000, 1000, SNAPSHOT, data=6_000_000)
     assert (snapshots.append, snapshots.snapshot) == (0, 100_000)  # each minute, not more often
-    seldom = estimate_disk_rate(10, 1000, PROFILES["snapshot"], data=6_000_000)
+    seldom = estimate_disk_rate(10, 1000, SNAPSHOT, data=6_000_000)
     assert seldom.snapshot == 60_000  # a thousand changes take longer than that
-    assert estimate_disk_rate(10, 1000, PROFILES["none"], data=1).total == 0
-    never = {**PROFILES["always"], "auto-aof-rewrite-percentage": "0"}
+    assert estimate_disk_rate(10, 1000, {"appendonly": "no", "save": ""}, data=1).total == 0
+    never = {**EVERYSEC, "auto-aof-rewrite-percentage": "0"}
     assert estimate_disk_rate(10, 10, never, data=1).total == 100
     with pytest.raises(InvalidArgumentError, match=r"commands=-1; give a number, 0 to"):
         estimate_disk_rate(-1, 10, {})
 
 
-def test_written_bytes_are_measured(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with server.client() as client:
+def test_written_bytes_are_measured(server: LocalServer) -> None:
+    numbers = itertools.count()
+    with server.client() as client, server.client() as other:
         apply_profile(client, "always")
 
-        def write(seconds: float) -> None:
-            for n in range(100):
-                client.set(f"key{n:03}", "v" * 100)
+        def write() -> None:
+            other.set(f"key{next(numbers) % 1000:03}", "v" * 100)
 
-        monkeypatch.setattr("shardkit.admin.persistence.time.sleep", write)
-        rate = measure_disk_rate(client)
-        # *3 $3 SET $6 key000 $100 and the value, each line with its end
-        assert 130 < rate.size < 150
-        assert rate.append == rate.commands * rate.size > 0
-        assert measure_disk_rate(client, profile="none").total == 0
-        client.config_set("appendonly", "no")
-        assert 130 < measure_disk_rate(client).size < 150
+        with meanwhile(write):
+            rate = measure_disk_rate(client, seconds=0.2)
+            # *3 $3 SET $6 key000 $100 and the value, each line with its end
+            assert 130 < rate.size < 150
+            assert rate.append == rate.commands * rate.size > 0
+            assert measure_disk_rate(client, seconds=0.2, profile="none").total == 0
+            client.config_set("appendonly", "no")
+            assert 130 < measure_disk_rate(client, seconds=0.2).size < 150
         with pytest.raises(InvalidArgumentError, match="everysec"):
             measure_disk_rate(client, profile="often")

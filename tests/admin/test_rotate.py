@@ -14,24 +14,25 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
-from arranged import map_of, meanwhile
+from arranged import before_sending, map_of, meanwhile
 from click.testing import CliRunner
 from faces import eventually
 from redis.exceptions import AuthenticationError
 
 import shardkit
-from shardkit import Entry, ShardMap
-from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
+from shardkit import Entry, ShardMap, admin
+from shardkit.admin import PasswordRotation, abort_rotation, push
 from shardkit.cli.app import app
-from shardkit.config.store import read_components, read_history
-from shardkit.errors import ConfigError, ConfigServerError
+from shardkit.errors import ConfigError
 from shardkit.local import LocalSentinel, LocalServer
 
 CHANGES_KEY = "config:changes"
 
+# What takes a Sentinel that cannot log in, or a clock of the test.
 module: Any = import_module("shardkit.admin.rotate")
 OLD, NEW = "theOldPassword", "theNewPassword"
 WEB = "shardkit:data:0@web1/4711"
@@ -74,7 +75,15 @@ def described(servers: list[LocalServer], password: str = f"password: {OLD}") ->
 
 
 def turn(config: redis.Redis, servers: list[LocalServer], **options: Any) -> PasswordRotation:
-    return rotate(config, servers[0].entry, "app", **{"password": NEW, "settled": 0.1, **options})
+    return admin.rotate(
+        config, servers[0].entry, "app", **{"password": NEW, "settled": 0.1, **options}
+    )
+
+
+def stored(servers: list[LocalServer]) -> dict[str, Any]:
+    """The components that clients read."""
+    with shardkit.connect(f"redis://{servers[0].address}") as kit:
+        return {name: kit.component(name) for name in kit.components()}
 
 
 def logs_in(server: LocalServer, password: str) -> bool:
@@ -128,11 +137,11 @@ def test_a_rotation_under_load_is_smooth(servers: list[LocalServer], config: red
     assert written > 100
     assert opened > 2
     assert [logs_in(each, word) for each in servers[1:] for word in (NEW, OLD)] == [True, False] * 2
-    components = read_components(config)
+    components = stored(servers)
     everything = [entry for _, entry in components["data"].entries()] + [components["other"].entry]
     assert OLD not in "".join(entry.to_json() for entry in everything if entry)
     assert components["data"].shards[0].replicas[0].fields["password"] == NEW
-    assert read_history(config)[0].message == "quarterly"
+    assert json.loads(config.lindex("config:history", 0))["message"] == "quarterly"
     assert not config.exists("config:rotation:app")
 
 
@@ -244,18 +253,19 @@ def test_it_is_taken_back_as_long_as_it_was_not_published(
 
 
 def test_a_rotation_that_was_killed_after_its_push_is_not_taken_back(
-    servers: list[LocalServer], config: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    servers: list[LocalServer], config: redis.Redis
 ) -> None:
     push(config, described(servers))
 
-    def killed(*args: Any, **options: Any) -> None:
-        push(*args, **options)
-        raise KeyboardInterrupt
+    pushed: list[str] = []
 
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "push", killed)
-        with pytest.raises(KeyboardInterrupt):
-            turn(config, servers)
+    def is_next(connection: Any, text: str) -> bool:
+        pushed.extend([text] if "EXEC" in text and "config:redis:data" in text else [])
+        return pushed not in ([], [text])
+
+    stop = Mock(side_effect=KeyboardInterrupt)
+    with before_sending(is_next, stop), pytest.raises(KeyboardInterrupt):
+        turn(config, servers)
     with pytest.raises(ConfigError, match="was published: clients log in with it"):
         abort_rotation(config, servers[0].entry, "app")
     assert logs_in(servers[1], NEW)
@@ -276,7 +286,7 @@ def test_what_others_push_during_a_rotation_stays(
         turn(config, servers, progress=at("published", described(servers)))
     assert logs_in(servers[1], OLD)
     assert turn(config, servers, resume=True, progress=at("added", moved)).done
-    assert read_components(config)["other"].entry.database == 5  # type: ignore[union-attr]
+    assert stored(servers)["other"].entry.database == 5
     assert [logs_in(servers[1], word) for word in (OLD, NEW)] == [False, True]
 
 
@@ -292,7 +302,7 @@ def test_a_stopped_rotation_that_others_have_undone_publishes_nothing(
     with pytest.raises(ConfigError, match="another process has continued or undone the rotation"):
         turn(config, servers, progress=undone)
     assert logs_in(servers[1], OLD)
-    assert NEW not in str(read_components(config)["data"].shards[0].to_json())
+    assert NEW not in str(stored(servers)["data"].shards[0].to_json())
 
 
 def test_another_users_password_stays(servers: list[LocalServer], config: redis.Redis) -> None:
@@ -321,7 +331,7 @@ def test_unfit_servers_stop_it_early(servers: list[LocalServer], config: redis.R
     finally:
         servers[2].resume()
     with pytest.raises(ConfigError, match="user 'nobody' has a password in no entry"):
-        rotate(config, servers[0].entry, "nobody", NEW)
+        admin.rotate(config, servers[0].entry, "nobody", NEW)
     assert not logs_in(servers[1], NEW)
 
 
@@ -424,9 +434,8 @@ def test_an_unsaved_change_is_a_warning(servers: list[LocalServer], config: redi
         f"{master.address} cannot save the change: once restarted, only what its configuration "
         "says is taken"
     )
-    stored = read_components(config)["data"].entry
-    assert stored is not None
-    assert [stored.fields["password"], stored.fields["replicas"][0]["password"]] == [NEW, NEW]
+    entry = stored(servers)["data"].entry
+    assert [entry.fields["password"], entry.fields["replicas"][0]["password"]] == [NEW, NEW]
 
 
 def test_silent_programs_can_be_ignored(servers: list[LocalServer], config: redis.Redis) -> None:
@@ -493,34 +502,6 @@ def test_bad_sentinels_stop_it(monkeypatch: pytest.MonkeyPatch, refuses: bool, s
         module._tell_sentinel(sentinel, "main", NEW, "data")
 
 
-def test_sentinels_of_the_user_get_the_new_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    sentinels = contextlib.nullcontext(["s1", "s2"])
-    as_users: dict[str, Any] = {"a:1": {"default"}, "a:2": {"other"}}
-    monkeypatch.setattr(module, "servers_of_service", lambda *_: [])
-    monkeypatch.setattr(module, "query_servers", lambda *_, **login: as_users)
-    monkeypatch.setattr(module, "sentinels_of", lambda *_: sentinels)
-    monkeypatch.setattr(module, "_tell_sentinel", lambda each, *_: told.append(each))
-    sentinel = {"service": "main", "sentinels": [["s1", 1]]}
-    entry = Entry({"sentinel": sentinel, "username": "app", "password": NEW})
-    plain = Entry({"host": "a", "username": "app", "password": NEW})
-    turning = SimpleNamespace(
-        places=[("one", entry), ("same", entry), ("plain", plain)],
-        user="app", timeout=1.0, login={},
-    )  # fmt: skip
-
-    def tell() -> list[str]:
-        module._OngoingRotation.tell_sentinels(turning)
-        return told
-
-    assert tell() == [], "they log in as somebody else"
-    as_users["a:2"] = {"app"}
-    assert tell() == ["s1", "s2"]
-    as_users["a:1"] = ConfigServerError("the config server is away", "start it")
-    with pytest.raises(ConfigServerError, match=r"^the config server is away; start it$"):
-        tell()
-
-
 def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: float(len(slept)), sleep=slept.append)
@@ -544,7 +525,7 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     servers: list[LocalServer], config: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(config, described(servers))
-    monkeypatch.setitem(rotate.__kwdefaults__, "settled", 0.1)
+    monkeypatch.setitem(admin.rotate.__kwdefaults__, "settled", 0.1)
 
     def run(*arguments: str, code: int = 0) -> str:
         words = ["rotate", "app", "-c", f"redis://{servers[0].address}", *arguments]
@@ -573,7 +554,7 @@ def test_a_config_servers_file_is_rotated(servers: list[LocalServer], path: Path
         push(config, map_of(a={"entry": {"port": servers[0].port}}))
         with shardkit.connect(entry) as kit:
             assert kit.component("a").entry is not None
-            assert rotate(config, entry, "ops", NEW, settled=0.1).done
+            assert admin.rotate(config, entry, "ops", NEW, settled=0.1).done
             config.execute_command("CLIENT", "KILL", "USER", "ops")
             config.ping()  # the killed ones are closed before this is answered
             kit.topology.expire()
@@ -594,7 +575,7 @@ def test_a_rotated_requirepass_survives_a_restart() -> None:
             client.config_set("requirepass", OLD)
             client.config_rewrite()
         push(config, map_of(a={"entry": {"port": server.port, "password": OLD}}))
-        rotated = rotate(config, config_server.entry, "default", NEW, settled=0.1)
+        rotated = admin.rotate(config, config_server.entry, "default", NEW, settled=0.1)
         assert rotated.done, rotated
         assert rotated.warnings == []
         with server.client(password=NEW) as client:
@@ -621,7 +602,7 @@ def test_sentinels_and_the_replicas_that_they_name_change_over_too() -> None:
             client.set("k", 1)
             router = kit.key_sharded("data")
             with meanwhile(lambda: (client.incr("k"), router["k"].incr("k")), 0.01):
-                turned = rotate(config, server.entry, "app", NEW, settled=0.3, timeout=2)
+                turned = admin.rotate(config, server.entry, "app", NEW, settled=0.3, timeout=2)
             assert turned.done, turned
             servers = [watched.master, *watched.replicas]
             assert turned.servers == sorted(each.address for each in servers)
@@ -629,14 +610,14 @@ def test_sentinels_and_the_replicas_that_they_name_change_over_too() -> None:
             assert all(logs_in(each, NEW) for each in servers)
             # Sentinels log in with it, and so does the replica with its master.
             for each in servers:
-                with each.client(username="app", password=NEW) as admin:
-                    admin.execute_command("CLIENT", "KILL", "USER", "app")
-            with watched.master.client(username="app", password=NEW) as admin:
+                with each.client(username="app", password=NEW) as own:
+                    own.execute_command("CLIENT", "KILL", "USER", "app")
+            with watched.master.client(username="app", password=NEW) as own:
                 assert eventually(
                     lambda: (
                         sum(
                             each["name"].startswith("sentinel") and each["name"].endswith("-cmd")
-                            for each in admin.client_list()
+                            for each in own.client_list()
                         )
                         == 2
                     )
@@ -644,5 +625,5 @@ def test_sentinels_and_the_replicas_that_they_name_change_over_too() -> None:
             for asked in watched.sentinels:
                 with asked.client() as client:
                     assert eventually(lambda: client.sentinel_master("main")["flags"] == "master")
-            with watched.replicas[0].client(username="app", password=NEW) as admin:
-                assert eventually(lambda: admin.info("replication")["master_link_status"] == "up")
+            with watched.replicas[0].client(username="app", password=NEW) as own:
+                assert eventually(lambda: own.info("replication")["master_link_status"] == "up")

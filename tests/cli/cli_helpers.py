@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -83,8 +84,16 @@ def edited_map(path: Path, written: Path | None = None) -> Iterator[dict[str, An
     (written or path).write_text(yaml.safe_dump(described))
 
 
-def in_terminal(columns: int, *arguments: object, stdout: int | None = None) -> tuple[int, str]:
-    """Run the program in a terminal so wide; return its exit code and what it wrote there."""
+def in_terminal(
+    columns: int,
+    *arguments: object,
+    stdout: int | None = None,
+    until: Callable[[str], bool] | None = None,
+) -> tuple[int, str]:
+    """Run the program in a terminal so wide; return its exit code and what it wrote there.
+
+    It is interrupted when what it has written so far is enough, if that is given.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
@@ -105,6 +114,9 @@ def in_terminal(columns: int, *arguments: object, stdout: int | None = None) -> 
         if not chunk:
             break
         written += chunk
+        if until is not None and until(written.decode(errors="replace")):
+            until = None
+            process.send_signal(signal.SIGINT)
     os.close(ours)
     return process.wait(30), written.decode().replace("\r\n", "\n")
 

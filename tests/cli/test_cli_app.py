@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import logging
 import os
 import re
@@ -19,16 +18,12 @@ import redis
 from cli_helpers import COMMAND, SECRET, Cli, Result
 
 import shardkit
-from shardkit import ShardKit, ShardMap
-from shardkit.__main__ import main
-from shardkit.cli.advise import plots, servers
-from shardkit.cli.advise.servers import BenchServer
+from shardkit import ShardMap
 from shardkit.cli.app import COMMANDS, app
 from shardkit.errors import (
     ConfigError,
     LocalServerError,
     ShardErrors,
-    ShardKitError,
     ShardUnavailable,
 )
 from shardkit.local import LocalServer
@@ -197,23 +192,6 @@ def test_a_map_that_is_not_there_is_one_line(cli: Cli, words: str, tmp_path: Pat
     )
 
 
-def test_a_command_that_is_not_part_of_the_installation_is_not_listed(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(app._lazy, "absent", "shardkit.cli.absent:absent")
-    assert "absent" not in cli("--help-all").out
-    assert "no such command 'absent'" in cli("absent").error()
-
-
-def test_a_command_whose_own_import_fails_is_not_hidden(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(app._lazy, "status", "shardkit.cli.commands.status:status")
-    monkeypatch.delitem(sys.modules, "shardkit.cli.commands.status", raising=False)
-    monkeypatch.setitem(sys.modules, "shardkit.network.survey", None)
-    assert "shardkit.network.survey" in cli("status", "--servers", "a").error()
-
-
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -295,14 +273,6 @@ def test_the_librarys_warnings_are_remarks(cli: Cli, demo: Demo) -> None:
     assert not logging.getLogger("shardkit").handlers
 
 
-def test_a_fault_of_its_own_modules_is_not_told_as_a_missing_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "shardkit.cli.app", None)
-    with pytest.raises(ModuleNotFoundError, match=r"shardkit\.cli\.app"):
-        main()
-
-
 def test_it_runs_as_a_module() -> None:
     found = subprocess.run(
         [sys.executable, "-m", "shardkit", "--version"], capture_output=True, text=True, timeout=60
@@ -313,14 +283,34 @@ def test_it_runs_as_a_module() -> None:
     assert project["version"] == shardkit.__version__  # pip and the command say the same
 
 
+def program(modules: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program where these modules cannot be imported."""
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({modules.split()})); "
+        "from shardkit.__main__ import main; main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_command_that_is_not_part_of_the_installation_is_not_listed() -> None:
+    absent = "shardkit.cli.demo"
+    listed = program(absent, "--help-all")
+    assert (listed.returncode, "\n  demo " in listed.stdout) == (0, False)
+    assert "no such command 'demo'" in program(absent, "demo").stderr
+
+
+def test_a_fault_of_its_own_modules_is_not_told_as_a_missing_library() -> None:
+    hidden = program("shardkit.network.survey", "status", "--servers", "a")
+    assert "shardkit.network.survey" in hidden.stderr
+    shown = program("shardkit.cli.app")
+    assert "ModuleNotFoundError: import of shardkit.cli.app halted" in shown.stderr
+
+
 @pytest.mark.parametrize("missing", ["click", "rich"])
 def test_without_its_libraries_it_says_what_to_install(missing: str) -> None:
-    script = (
-        f"import sys; sys.modules['{missing}'] = None; from shardkit.__main__ import main; main()"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
-    )
+    found = program(missing)
     assert found.returncode == 1
     assert found.stderr == (
         f"shardkit: error: {missing} is not installed, which the command line needs; "
@@ -348,25 +338,15 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
 
 
 def test_the_last_of_the_output_that_nobody_reads_ends_a_command_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
-    class Gone(io.StringIO):
-        def flush(self) -> None:
-            raise BrokenPipeError
-
-        def fileno(self) -> int:
-            return 1
-
-    monkeypatch.setattr(click.Command, "main", lambda *args, **options: 0)
-    monkeypatch.setattr(sys, "stderr", sys.stderr)  # both are as they were afterwards
-    monkeypatch.setattr(sys, "stdout", Gone())
-    with pytest.raises(SystemExit, match="141"):
-        app.main(["config", "show"])
-    with sys.stdout as nowhere:
-        assert nowhere.name == "/dev/null"
-        assert sys.stderr is nowhere
-    monkeypatch.undo()
-    assert capsys.readouterr() == ("", "")
+    (path := tmp_path / "map.yaml").write_text("components: {a: {entry: {}}}")
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [*COMMAND, "config", "show", "-c", str(path)]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 ROOT = Path(__file__).parents[2]
@@ -480,35 +460,6 @@ def own() -> Iterator[LocalServer]:
         yield server
 
 
-def test_a_cluster_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ShardKit, "client", lambda kit, name: object())
-    with pytest.raises(ShardKitError, match="a cluster cannot be measured; name one server"):
-        BenchServer({"host": "127.0.0.1", "port": 1, "cluster": True})
-
-
-def test_a_server_that_others_use_is_not_measured(
-    own: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "_CLOSE_TIMEOUT", 0.0)
-    with own.client() as other:
-        other.ping()
-        with pytest.raises(
-            ShardKitError, match="has other clients, whose memory would be measured"
-        ):
-            BenchServer(dict(own.entry.fields))
-
-
-def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
-    server = BenchServer(dict(own.entry.fields))
-    with server.limits({"hash-max-listpack-entries": 9999, "no-such-setting": 1}):
-        assert server.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "9999"
-    assert server.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "512"
-    server.client.set("now", "not empty")
-    server.close()
-    with pytest.raises(ShardKitError, match=r"server holds data \(db0: 1 keys\); name an empty"):
-        BenchServer(dict(own.entry.fields))
-
-
 def test_plots_that_cannot_be_drawn_are_refused_first(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,15 +471,3 @@ def test_plots_that_cannot_be_drawn_are_refused_first(
     pytest.importorskip("matplotlib")
     plot = cli("advise", "--plot", tmp_path / "plot.xyz", code=1)
     assert "has no extension of a plot" in plot.err
-
-
-def test_a_plot_of_several_series_names_them(tmp_path: Path) -> None:
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    values = {"a": {"ours": 1.0, "theirs": 2.0}, "b": {"ours": 3.0}}
-    plots.bars(tmp_path / "two.svg", "Bars", values, "bytes")
-    one = {label: {"ours": series["ours"]} for label, series in values.items()}
-    plots.bars(tmp_path / "one.svg", "Bars", one, "bytes")
-    two, plain = ((tmp_path / name).read_text() for name in ("two.svg", "one.svg"))
-    assert 'id="legend_1"' in two
-    assert 'id="legend_1"' not in plain
-    assert pyplot.get_fignums() == [], "they are closed"

@@ -4,20 +4,18 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import fakeredis
 import pytest
 from arranged import ask, map_of
 from cli_helpers import SECRET, Cli, config_server, edited_map, in_terminal, placed, plain
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin import push
-from shardkit.admin.growth import Adoption, adopt
+from shardkit.admin import growth, push
+from shardkit.admin.growth import Adoption
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 
@@ -72,6 +70,44 @@ def test_validate_shows_every_problem_with_its_line_and_remedy(cli: Cli, broken_
     assert set(problems[0]) == {"file", "line", "field", "value", "problem", "remedy", "warning"}
     [typo] = [p for p in problems if p["field"].endswith("passwrod")]
     assert typo["remedy"] == "perhaps password is meant"
+
+
+LINES = """\
+components:
+  a.b:
+    entry: {prt: 1}
+  a:
+    shards:
+      0: {port: 4}
+      1: {prt: 5}
+  u:
+    entry:
+      sentinel:
+        service: x
+        sentinels: [[s, 1]]
+        nope: 1
+    shards:
+      - {port: 1}
+      - port: 2
+        prt: 1
+      - host: b
+        db: 1
+        replicas:
+          - db: 1
+            zone: z
+"""
+
+
+def test_a_problem_is_found_in_its_line(cli: Cli, tmp_path: Path) -> None:
+    (path := tmp_path / "lines.yaml").write_text(LINES)
+    problems = cli.json("config", "validate", path, code=1)["maps"][0]["problems"]
+    assert {each["line"]: each["field"].rpartition(".")[2] for each in problems} == {
+        3: "prt",
+        7: "prt",
+        13: "nope",
+        17: "prt",
+        21: "host",  # of the replica, which lacks it
+    }
 
 
 def test_the_projects_own_maps_can_be_used(cli: Cli) -> None:
@@ -207,18 +243,6 @@ def test_a_component_whose_data_nobody_can_look_for_is_not_removed(
     refused = cli("config", "push", town_map, "--prune").error()
     assert "config:redis:locked: password refers to ${NOT_SET_HERE}" in refused
     assert cli("config", "push", town_map, "--prune", "--force", "locked").code == 0
-
-
-def test_a_database_of_many_keys_holds_data_without_a_look_at_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = import_module("shardkit.network.survey")
-    monkeypatch.setattr(module, "_PAGE", 2)
-    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
-        client.mset({f"config:redis:{n}": "{}" for n in range(20)})
-        assert module.has_keys(client) is False
-        client.set("config:redis:20", "{}")  # more than a push would ever look through
-        assert module.has_keys(client) is True
 
 
 def test_a_config_server_is_not_led_on_where_no_server_knows_from_which_epoch(
@@ -384,7 +408,7 @@ def proposed(result: Adoption) -> str:
 def test_a_hand_written_crc32_is_found_with_keys_that_have_braces(fill: Fill) -> None:
     keys = [*KEYS, *(f"{{tag}}:{n}" for n in range(100))]
     on = fill(lambda key: crc32(key.encode()) % 3, keys)
-    result = adopt("users", on)
+    result = growth.adopt("users", on)
     assert proposed(result) == "whole:crc32"
     assert [each.sampled for each in result.servers] == [each.fitting for each in result.servers]
     assert sum(each.sampled for each in result.servers) == 1000
@@ -393,8 +417,8 @@ def test_a_hand_written_crc32_is_found_with_keys_that_have_braces(fill: Fill) ->
 
 def test_hash_tags_are_found_and_rules_that_differ_only_for_braces_are_named(fill: Fill) -> None:
     keys = [*KEYS, *(f"{{tag{n % 7}}}:{n}" for n in range(100))]
-    assert proposed(adopt("users", fill(placed("crc32", 3), keys))) == "crc32"
-    result = adopt("users", fill(placed("crc32", 3)))
+    assert proposed(growth.adopt("users", fill(placed("crc32", 3), keys))) == "crc32"
+    result = growth.adopt("users", fill(placed("crc32", 3)))
     assert proposed(result) == "crc32"
     assert "whole:crc32" in result.alike
     assert "does not tell crc32 from" in result.notes[0]
@@ -403,9 +427,10 @@ def test_hash_tags_are_found_and_rules_that_differ_only_for_braces_are_named(fil
 RULES = ["rb", "redis-array", "rendezvous", "slot", "crc:crc-64", 'jedis {"hash":"murmur"}']
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_without_names_are_found(fill: Fill, rule: str) -> None:
-    assert proposed(adopt("users", fill(placed(rule, 3)))) == rule
+    assert proposed(growth.adopt("users", fill(placed(rule, 3)))) == rule
 
 
 NAMED = [
@@ -420,20 +445,20 @@ NAMED = [
 def test_rings_are_found_by_the_servers_names(fill: Fill, rule: str) -> None:
     rule = rule.replace("NAMES", '["alpha","beta","gamma"]')
     on = fill(placed(rule, 3))
-    assert proposed(adopt("users", on, names=["alpha", "beta", "gamma"])) == rule
-    assert "no rule fits" in adopt("users", on).problem
+    assert proposed(growth.adopt("users", on, names=["alpha", "beta", "gamma"])) == rule
+    assert "no rule fits" in growth.adopt("users", on).problem
 
 
 def test_servers_in_another_order_are_put_into_the_order_of_the_rule(fill: Fill) -> None:
     on = fill(placed("rb", 3))
-    result = adopt("users", [on[2], on[0], on[1]])
+    result = growth.adopt("users", [on[2], on[0], on[1]])
     assert proposed(result) == "rb"
     assert [each.shard for each in result.servers] == [2, 0, 1]
     assert any("another order" in note for note in result.notes)
 
 
 def test_keys_anywhere_are_refused_with_the_best_rule(fill: Fill) -> None:
-    result = adopt("users", fill(lambda key: int(key.split(":")[1]) // 10 % 3))
+    result = growth.adopt("users", fill(lambda key: int(key.split(":")[1]) // 10 % 3))
     assert result.shard_map is None
     assert "no rule fits" in result.problem
     assert all(each.misplaced for each in result.servers)
@@ -441,8 +466,8 @@ def test_keys_anywhere_are_refused_with_the_best_rule(fill: Fill) -> None:
 
 def test_routing_keys_inside_names_are_found_by_rules(fill: Fill) -> None:
     on = fill(lambda key: crc32(key.split(":")[1].encode()) % 3)
-    assert adopt("users", on).shard_map is None
-    result = adopt("users", on, routes=[r"user:(\d+):profile"])
+    assert growth.adopt("users", on).shard_map is None
+    result = growth.adopt("users", on, routes=[r"user:(\d+):profile"])
     assert proposed(result) == "crc32"
     assert result.shard_map is not None
     assert result.shard_map.components["users"].routes == (r"user:(\d+):profile",)
@@ -450,10 +475,10 @@ def test_routing_keys_inside_names_are_found_by_rules(fill: Fill) -> None:
 
 def test_few_keys_do_not_tell_rules_apart(fill: Fill) -> None:
     for keys in (KEYS[:5], [f"{{one}}:{n}" for n in range(500)]):
-        result = adopt("users", fill(placed("crc32", 3), keys))
+        result = growth.adopt("users", fill(placed("crc32", 3), keys))
         assert result.shard_map is None
         assert "too few keys" in result.problem
-    assert "hold no keys" in adopt("users", fill(placed("crc32", 3), [])).problem
+    assert "hold no keys" in growth.adopt("users", fill(placed("crc32", 3), [])).problem
 
 
 def test_keys_of_another_program_among_them_are_told_from_keys_without_a_rule(
@@ -462,7 +487,7 @@ def test_keys_of_another_program_among_them_are_told_from_keys_without_a_rule(
     on = fill(placed("crc32", 3))
     with server.client(db=1) as client:
         client.mset({f"session:{n}": 1 for n in range(600)})
-    result = adopt("users", on)
+    result = growth.adopt("users", on)
     assert result.shard_map is None
     assert "crc32 explains 1,1" in result.problem
     assert "which is no chance" in result.problem
@@ -470,17 +495,17 @@ def test_keys_of_another_program_among_them_are_told_from_keys_without_a_rule(
     assert result.servers[0].misplaced
     # A ring whose weights are not known explains most keys, too.
     rule = 'jedis {"names":["a","b","c"],"weights":[3,2,2]}'
-    result = adopt("users", fill(placed(rule, 3)), names=["a", "b", "c"])
+    result = growth.adopt("users", fill(placed(rule, 3)), names=["a", "b", "c"])
     assert result.shard_map is None
     assert "weights (--placement)" in result.remedy
-    assert proposed(adopt("users", fill(placed(rule, 3)), placements=[rule])) == rule
+    assert proposed(growth.adopt("users", fill(placed(rule, 3)), placements=[rule])) == rule
 
 
 def test_nodes_of_a_cluster_are_refused() -> None:
     with LocalCluster(masters=1) as cluster:
         on = [cluster.nodes[0].address, "127.0.0.1:1"]
         with pytest.raises(GrowthError, match=r"is a node of a cluster, .*; write one entry"):
-            adopt("users", on)
+            growth.adopt("users", on)
 
 
 def test_keys_of_any_bytes_and_many_servers_are_readable(fill: Fill, server: LocalServer) -> None:
@@ -502,13 +527,13 @@ def test_keys_of_any_bytes_and_many_servers_are_readable(fill: Fill, server: Loc
     assert len(table.splitlines()) < 60
     assert "100%" in shown
     told: list[str] = []
-    adopt("users", on, names=names, progress=told.append)
+    growth.adopt("users", on, names=names, progress=told.append)
     assert told[7].startswith("sampled ")
     assert told[7].endswith(" of 8 of 8 servers")
 
 
 def test_one_server_becomes_an_entry(fill: Fill) -> None:
-    result = adopt("users", fill(lambda key: 0, count=1))
+    result = growth.adopt("users", fill(lambda key: 0, count=1))
     assert result.shard_map is not None
     assert result.shard_map.components["users"].entry is not None
 
@@ -516,15 +541,15 @@ def test_one_server_becomes_an_entry(fill: Fill) -> None:
 def test_nothing_is_written_and_errors_name_the_server(fill: Fill, server: LocalServer) -> None:
     on = fill(placed("crc32", 3))
     ask(server, "config_resetstat")
-    adopt("users", on)
+    growth.adopt("users", on)
     used = {name.removeprefix("cmdstat_") for name in ask(server, "info", "commandstats")}
     assert used <= {"scan", "select", "hello", "client|setinfo", "ping", "config|resetstat", "info"}
     with pytest.raises(GrowthError, match=r"1:1/0 cannot be read: connection refused; check"):
-        adopt("users", ["127.0.0.1:1/0", on[0]])
+        growth.adopt("users", ["127.0.0.1:1/0", on[0]])
     with pytest.raises(InvalidArgumentError, match="appears twice"):
-        adopt("users", [on[0], on[0]])
+        growth.adopt("users", [on[0], on[0]])
     with pytest.raises(InvalidArgumentError, match=r"sample=0; give an integer, 1 to"):
-        adopt("users", on, sample=0)
+        growth.adopt("users", on, sample=0)
 
 
 def test_the_command_writes_a_map_that_can_be_loaded(fill: Fill, cli: Cli, tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -20,11 +22,13 @@ from faces import holder, sessions
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.admin.doctor.scan import scan
+from shardkit.cli.commands import doctor
 from shardkit.completion import fold
-from shardkit.errors import ShardErrors, ShardUnavailable
+from shardkit.errors import ConfigError, ShardErrors, ShardUnavailable
 from shardkit.geo import City, IpRange
 from shardkit.local import LocalServer, LocalServers, find_server
 from shardkit.network.survey import loses_scripts
+from shardkit.operations import pages
 
 BINARIES = {Path(p).name: p for p in (find_server(), shutil.which("redis-server")) if p}
 
@@ -265,6 +269,25 @@ def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
     assert [name for _, name in found.structures] == ["lost"]
 
 
+def test_a_structure_that_is_deleted_meanwhile_is_not_broken(
+    cli: Cli, ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[bytes] = []
+    client = ward.client("plain")
+    client.hset("ids:meta", "kind", "set")
+
+    def deleted_meanwhile(names: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+        for page in pages(names, size):
+            listed.extend(page)
+            client.delete("ids:meta")
+            yield page
+
+    monkeypatch.setattr("shardkit.admin.doctor.scan.pages", deleted_meanwhile)
+    result = cli("doctor", "plain", "-c", ward.path, code=0)
+    assert listed == [b"ids:meta"]
+    assert "ids" not in result.out
+
+
 def test_only_servers_that_tell_their_limits_are_given_others(cli: Cli, ward: Ward) -> None:
     fill(ward, "big", 6_000, 1024, 5_600)
     ward.deny("-config", servers=1)
@@ -468,6 +491,13 @@ def test_every_kind_of_structure_is_checked_and_repaired(
     assert kit.set("ids", component="geo", part_size=64, members=int, parts=4).scard() == 300
     found = cli.json("doctor", "--check", "-c", path, code=1)
     assert [each["key"] for each in found["damages"]] == ["unique:2015-05-17"]
+
+
+def test_a_structure_that_cannot_be_rebuilt_says_why() -> None:
+    rebuild = Mock(side_effect=[None, ConfigError("a shard is away", "start it")])
+    structure: Any = SimpleNamespace(rebuild=rebuild)
+    assert doctor._rebuilt(structure) == "rebuilt"
+    assert doctor._rebuilt(structure) == "not rebuilt: a shard is away; start it"
 
 
 def test_structures_without_parameters_are_found(cli: Cli, stored: tuple[ShardKit, Path]) -> None:

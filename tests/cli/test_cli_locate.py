@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 from cli_helpers import SECRET, Cli, edited_map, in_terminal, placed, plain
+from redis.crc import key_slot
 
 import shardkit
 from shardkit import ShardMap
@@ -31,6 +32,28 @@ def test_keys_are_where_the_kit_finds_them(cli: Cli, town: LocalServers, town_ma
     shown = cli("locate", "unique", *keys, "-c", town_map)
     assert len(shown.lines) == 1 + len(keys)
     assert f"tag home:42: crc32 = {found[1]['hash']}, mod 8 = {found[1]['number']}" in shown.out
+
+
+@pytest.mark.parametrize(
+    "placement", ["crc32", "slot", "rendezvous", "redis-in-action", "crc:crc-64", "crc:xmodem"]
+)
+def test_what_is_told_is_what_the_placement_does(cli: Cli, tmp_path: Path, placement: str) -> None:
+    path = tmp_path / "map.json"
+    shards = [{"db": n} for n in range(7)]
+    components = {"u": {"shards": shards, "placement": placement}, "one": {"entry": {}}}
+    path.write_text(json.dumps({"components": components}))
+    keys = ["{user:7}:a", "x", "é", *(f"k{n}" for n in range(20))]
+    place = placed(placement, 7)
+    for key, told in zip(keys, cli.json("locate", "u", *keys, "-c", path), strict=True):
+        assert told["number"] == place(key)
+        if placement.startswith(("crc", "redis")):
+            assert told["hash"] % 7 == told["number"]
+            assert told["why"].endswith(f"= {told['hash']}, mod 7 = {told['number']}")
+        if placement == "slot":
+            assert told["hash"] == key_slot(key.encode())
+        assert bool(told["is_tag"]) == (placement != "redis-in-action" and key[0] == "{")
+    [told] = cli.json("locate", "one", "k", "-c", path)
+    assert (told["number"], told["hash"], told["why"]) == (None, None, "not sharded")
 
 
 def test_pairs_are_placed_whatever_their_order(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_helpers import Cli
 
 import shardkit
-from shardkit.structures.layouts import replan
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(lower: Callable[..., None]) -> None:
     """Nobody else uses the structures, so nothing has to wait for anybody."""
-    for name in ("GRACE", "LEASE", "SHORT_LEASE"):
-        monkeypatch.setattr(replan, name, 0.0)
+    lower(plan_grace=0.0, plan_lease=0.0, plan_short_lease=0.0)
 
 
 def test_structures_that_have_outgrown_their_plan_are_replanned(cli: Cli, town_map: Path) -> None:

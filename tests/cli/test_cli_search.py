@@ -7,12 +7,11 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from cli_helpers import COMMAND, Cli, in_terminal, plain
@@ -170,8 +169,8 @@ def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
             raise PermissionError(13, "Permission denied")
         return listed(path)
 
-    monkeypatch.setattr(Path, "iterdir", iterdir)
-    done = cli.json("search", "index", folder, *TO)
+    with patch.object(Path, "iterdir", iterdir):
+        done = cli.json("search", "index", folder, *TO)
     assert (done["indexed"], done["skipped"]) == (2, 1)
     assert done["first_skipped"] == [{"path": str(folder / "deep"), "reason": "Permission denied"}]
 
@@ -214,7 +213,7 @@ def test_a_query_that_cannot_be_read_is_shown_with_the_place(cli: Cli, posts: Pa
 
 
 def test_export_writes_the_bulk_form(
-    cli: Cli, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, posts: Path, tmp_path: Path, lower: Callable[..., None]
 ) -> None:
     cli("search", "index", posts, *WITH_FIELDS, *TO)
     lines = [json.loads(line) for line in cli("search", "export", *TO).lines]
@@ -231,8 +230,7 @@ def test_export_writes_the_bulk_form(
     assert written == {"written": 2, "file": str(target)}
     assert json.loads(target.read_text().splitlines()[0])["index"]["_index"] == "posts"
     assert not list(tmp_path.glob("*.part"))
-    module = import_module("shardkit.cli.commands.search")
-    monkeypatch.setattr(module, "_AT_ONCE", 2)  # documents are read in pages
+    lower(search_exported=2)  # documents are read in pages
     everything = cli("search", "export", "-o", target, *TO)
     assert (everything.out, everything.err) == ("", f"3 documents written to {target}\n")
     assert target.read_text().splitlines() == cli("search", "export", *TO).lines
@@ -299,36 +297,10 @@ def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(cli: Cli, tmp_path: P
     assert cli.json("search", "query", "word", *TO)["total"] == there
 
 
-def test_a_file_that_is_not_written_to_the_end_leaves_the_one_before(tmp_path: Path) -> None:
-    module = import_module("shardkit.cli.commands.search")
-    folder = tmp_path / "exported"
-    folder.mkdir()
-    with module._target(folder / "posts") as out:
-        out.write("first")
-
-    def write_half() -> None:
-        with module._target(folder / "posts") as out:
-            out.write("half of the sec")
-            raise RuntimeError("a shard is away")
-
-    with pytest.raises(RuntimeError, match="a shard is away"):
-        write_half()
-    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("posts", "first")]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0.0, "1970-01-01 00:00"), (1e15, "1,000,000,000,000,000"), (-1e12, "-1,000,000,000,000")],
-)
-def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: str) -> None:
-    module = import_module("shardkit.cli.commands.search")
-    hit = SimpleNamespace(attributes={"born": value}, value=value)
-    assert module._value(hit, "born", "date") == shown
-
-
-def test_installed_packages_are_indexed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.search.files.installed_packages", lambda: [distribution("click")])
-    done = cli.json("search", "index", "--installed", *TO)
+def test_installed_packages_are_indexed(cli: Cli) -> None:
+    found = [distribution("click")]
+    with patch("importlib.metadata.Distribution.discover", lambda **how: found):
+        done = cli.json("search", "index", "--installed", *TO)
     assert done["indexed"] > 10
     [package] = cli.json("search", "query", "* kind:=package", *TO)["hits"]
     assert package["title"] == "click: Composable command line interface toolkit"

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import Mock
 
 import pytest
 import redis
-from cli_helpers import COMMAND, SECRET, Cli, ends
+from cli_helpers import COMMAND, SECRET, ends
 
 import shardkit
-from shardkit import ShardMap
 from shardkit.admin.growth import start_move
-from shardkit.cli.commands.up import (
-    _config_value,
-    _hold_data,
-    _signals_interrupt,
-    _start,
-)
-from shardkit.cli.output import Output
-from shardkit.errors import LocalServerError
-from shardkit.local import LocalServers
 
 MAP = """
 config_server: {port: 7100}
@@ -100,74 +88,23 @@ def test_a_signal_stops_every_server(up: Callable[..., Running], name: str) -> N
     assert all(map(ends, running.pids))
 
 
-def test_a_program_that_brings_servers_up_gets_its_handlers_of_signals_back() -> None:
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in signals]
-    for number in signals:
-        with pytest.raises(KeyboardInterrupt), _signals_interrupt():
-            signal.raise_signal(number)
-        assert [signal.getsignal(number) for number in signals] == before
-    in_a_thread: list[Any] = []  # where Python lets nobody set them
-
-    def run() -> None:
-        with _signals_interrupt():
-            in_a_thread.extend(signal.getsignal(number) for number in signals)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert in_a_thread == before
-
-
-def test_signals_ignored_by_nohup_stay_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with _signals_interrupt():
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_only_keys_beside_the_configuration_are_data_that_a_push_could_strand(
-    cli: Cli, town: LocalServers, pushed_map: Path
-) -> None:
-    assert not _hold_data(town)
-    with shardkit.connect(town.shard_map) as kit:
-        client: Any = kit.client("unique", 5)
-        client.set("key", 1)
-    assert _hold_data(town)
-
-
-@pytest.mark.parametrize("free_ports", [True, False])
-def test_servers_that_run_are_not_started_again(town: LocalServers, free_ports: bool) -> None:
-    with pytest.raises(LocalServerError, match="run already; stop them first"):
-        _start(town, free_ports)
-    assert all(server.running for server in town.servers)
-
-
-def test_people_see_which_servers_have_started_and_how_a_map_with_passwords_is_used(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[str] = []
-
-    @contextmanager
-    def busy(output: Output, text: str) -> Iterator[Callable[[str], object]]:
-        shown.append(text)
-        yield shown.append
-
-    monkeypatch.setattr(Output, "busy", busy)
-    monkeypatch.setattr("shardkit.cli.commands.up._watch", Mock(side_effect=KeyboardInterrupt))
-    path = tmp_path / "map.yaml"
-    path.write_text(f"defaults: {{password: {SECRET}}}\n{MAP}")
-    done = cli("up", path, "--free-ports", code=0)
-    assert done.lines[-2] == "To connect, write the map with the real ports: --write FILE"
-    started, stopped = done.err.splitlines()
-    assert started.startswith("started 3 servers in ")
-    assert stopped == "stopped 3 servers"
-    assert (shown[0], shown[-1], len(shown)) == ("starting 3 servers", "stopping", 5)
-    assert shown[3].startswith("started 3 of 3 servers: ")
+def test_signals_ignored_by_nohup_stay_ignored(tmp_path: Path) -> None:
+    (path := tmp_path / "map.yaml").write_text(MAP)
+    process = subprocess.Popen(
+        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *COMMAND, "up", str(path), "--free-ports"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("started 3 servers in ")
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    [ignored] = re.findall(r"^SigIgn:\s+(\w+)$", status, re.MULTILINE)
+    assert int(ignored, 16) & 1 << signal.SIGHUP - 1
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert err.splitlines()[-1] == "stopped 3 servers"
 
 
 def test_the_map_is_pushed_and_can_be_used_at_once(up: Callable[..., Running]) -> None:
@@ -236,6 +173,17 @@ def test_data_is_kept_in_a_directory_and_not_stranded_by_another_map(
     assert line.endswith("start with another --data-dir, or with --no-push and push with --force")
 
 
+def test_another_count_is_pushed_while_there_is_no_data(
+    up: Callable[..., Running], tmp_path: Path
+) -> None:
+    data = str(tmp_path / "data")
+    up(MAP, "--data-dir", data).end(signal.SIGTERM)
+    running = up(MAP.replace("count: 4", "count: 8"), "--data-dir", data)
+    with shardkit.connect(running.told["config"]) as kit:
+        assert len(kit.component("unique").shards) == 8
+    running.end(signal.SIGTERM)
+
+
 def test_a_map_from_before_a_move_is_not_pushed(up: Callable[..., Running], tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     running = up(MAP, "--data-dir", data)
@@ -289,19 +237,10 @@ def test_a_taken_port_is_one_line_and_nothing_runs(
     running.end(signal.SIGTERM)
 
 
-def test_a_map_whose_servers_run_where_it_says_is_the_topology() -> None:
-    text = "components: {a: {entry: {port: 7}}, b: {entry: {host: localhost}}}"
-    described = ShardMap.parse(text, "map.yaml")
-    here = {"a": {"entry": {"host": "127.0.0.1", "port": 7}}, "b": {"entry": {"host": "127.0.0.1"}}}
-    running = ShardMap.parse(json.dumps({"components": here}))
-    assert _config_value(described, running, False, None) == "map.yaml"
-    moved = ShardMap.parse(json.dumps({"components": here}).replace("7", "8"))
-    assert _config_value(described, moved, False, None) is None
-
-
-def test_people_see_where_the_servers_are_and_how_to_connect(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secret", ["", SECRET])
+def test_people_see_where_the_servers_are_and_how_to_connect(tmp_path: Path, secret: str) -> None:
     path = tmp_path / "map.yaml"
-    path.write_text(MAP)
+    path.write_text(f"defaults: {{password: {secret}}}\n{MAP}" if secret else MAP)
     process = subprocess.Popen(
         [*COMMAND, "up", str(path), "--free-ports"],
         stdout=subprocess.PIPE,
@@ -314,7 +253,10 @@ def test_people_see_where_the_servers_are_and_how_to_connect(tmp_path: Path) -> 
     out, err = process.communicate(timeout=60)
     assert lines[0].split() == ["server", "address", "shards", "pid"]
     assert lines[2].split()[2:5] == ["unique", "unique:0,2", lines[2].split()[4]]
-    assert lines[5].startswith("export SHARDKIT_CONFIG=redis://127.0.0.1:")
+    if secret:
+        assert lines[5] == "To connect, write the map with the real ports: --write FILE"
+    else:
+        assert lines[5].startswith("export SHARDKIT_CONFIG=redis://127.0.0.1:")
     assert lines[6] == "Ctrl-C stops the servers."
     assert err.splitlines()[0].startswith("started 3 servers in ")
     assert not out

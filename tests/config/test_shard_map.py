@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from pathlib import Path
@@ -246,7 +247,12 @@ def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
         ("components: {a: {shards: [{}], placement: }}", "names null as placement"),
         ("components: {a: {shards: [{}], placement: [x]}}", "names a list as placement"),
         ("components: {a b: {entry: {}}}", '"a b" is not a component\'s name'),
+        *(
+            (f"components: {{{json.dumps(name)}: {{entry: {{}}}}}}", "is not a component's name")
+            for name in ("", ":", "a:", ":a", "a::b", "a\n", "\u00e9", "a{b}", "a*")
+        ),
         ("components: {7: {entry: {}}}", "7 is not a component's name"),
+        ("components: {'a:b:007': {entry: {}}}", "a:b:007 is the name of a shard"),
         ("components: {? [a] : {entry: {}}}", "is not a component's name"),
         ("components: {? {a: b} : {entry: {}}}", "is not a component's name"),
         ("components: {'a:0': {entry: {}}}", "a:0 is the name of a shard of 'a'"),

@@ -19,10 +19,9 @@ from damages import BOMBS, DEEP, STORED, SUBJECTS as DAMAGED, Driver, cases
 from faces import Face
 from subjects import MAP, RANGES, SESSIONS, SUBJECTS, _tally
 
-from shardkit import DamagedDataError, ShardKit, ShardKitError, ShardMap, connect
+from shardkit import DamagedDataError, ShardKit, ShardKitError, ShardMap, connect, operations
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.local import LocalServers
-from shardkit.operations import operation
 
 CASES = 8  # of each subject, on each face
 
@@ -783,7 +782,7 @@ def test_what_a_call_refuses_it_refuses_before_it_sends(driver: Driver) -> None:
         for name, subject in SUBJECTS.items():
             there, away = subject.open(driver.kit), subject.open(absent)
             for method in dir(type(there)):
-                if not isinstance(getattr_static(type(there), method), operation):
+                if not isinstance(getattr_static(type(there), method), operations.operation):
                     continue
                 waits = {"blocking_timeout", "timeout"} & signature(
                     getattr(there, method)

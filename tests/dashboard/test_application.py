@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from fleets import HOSTILE, Shown, hottest, until
 from starlette.testclient import TestClient
 
 from shardkit.admin.heat import hot_keys_of
-from shardkit.dashboard import application, fleet
+from shardkit.dashboard import application
 from shardkit.dashboard.app import METRICS, PAGE, VIEWS
 from shardkit.dashboard.fleet import _shown_command
 from shardkit.errors import InvalidArgumentError
@@ -71,9 +72,9 @@ def test_a_server_has_its_samples_and_databases(shown: Shown, client: TestClient
 
 
 def test_slow_commands_are_shown_without_their_values(
-    shown: Shown, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    shown: Shown, client: TestClient, lower: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(fleet, "_CHECK", 0.1)  # seconds between readings
+    lower(dashboard_check=0.1)  # seconds between readings
     server = shown.server(1)
     with server.client() as plain:
         plain.config_set("slowlog-log-slower-than", 0)
@@ -367,8 +368,8 @@ def test_a_name_of_another_site_is_refused(shown: Shown) -> None:
     assert TestClient(app, base_url="http://evil.example").get("/").status_code == 400
 
 
-def test_a_token_is_asked_for_everywhere(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.dashboard.app._REFUSED_AFTER", 0)
+def test_a_token_is_asked_for_everywhere(shown: Shown, lower: Callable[..., None]) -> None:
+    lower(dashboard_refusal=0)
     for path in ("/", "/api/overview", "/api/events", "/metrics", "/files/dashboard.js"):
         for wrong in ("", "?token=wrong"):
             response = opened(shown, token="right").get(f"{path}{wrong}")

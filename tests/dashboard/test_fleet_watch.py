@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-import pytest
+from arranged import map_of
 from fleets import shown_fleet, until
+from starlette.testclient import TestClient
 
 import shardkit
-from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.config.component import Component
-from shardkit.dashboard import FleetWatch
-from shardkit.dashboard.views import Views
+from shardkit.dashboard import FleetWatch, application
 from shardkit.local import LocalCluster
+
+
+def answered(watch: FleetWatch, view: str) -> Any:
+    """What the dashboard's API answers."""
+    client = TestClient(application(watch), base_url="http://127.0.0.1")
+    return client.get(f"/api/{view}").json()
 
 
 def test_a_server_that_ends_and_comes_back_is_noted_once_each() -> None:
@@ -35,9 +42,9 @@ def test_a_server_that_ends_and_comes_back_is_noted_once_each() -> None:
 
 
 def test_charts_of_a_day_survive_a_restart_and_begin_with_their_first_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lower: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr("shardkit.dashboard.history.STEP", 1.0)
+    lower(dashboard_step=1.0)
     path = tmp_path / "state" / "history.json"
     with shown_fleet() as shown:
         address = shown.server(0).address
@@ -54,8 +61,7 @@ def test_charts_of_a_day_survive_a_restart_and_begin_with_their_first_sample(
             until(lambda: address in again.servers and again.servers[address].samples)
             until(lambda: path.stat().st_ino != written)
             assert stat.S_IMODE(path.stat().st_mode) == 0o640
-            view = Views(again).server(address)
-            assert view is not None
+            view = answered(again, f"servers/{quote(address, safe='')}")
             assert view["samples"]["at"] == sorted(view["samples"]["at"])
             assert view["samples"]["at"][0] == view["day"]["at"][0]
         kept = path.read_text()
@@ -108,7 +114,7 @@ def test_a_config_server_that_is_away_is_a_banner_over_what_is_known() -> None:
 def test_a_cluster_is_shown_by_node_even_when_one_is_away() -> None:
     with (
         LocalCluster(replicas_per_master=1) as cluster,
-        shardkit.connect(ShardMap({"wide": Component("wide", cluster.entry)})) as kit,
+        shardkit.connect(map_of(wide={"entry": cluster.entry.fields})) as kit,
         closing(FleetWatch(kit, interval=0.2)) as fleet,
     ):
         kit.client("wide").set("k", "v")
@@ -119,9 +125,8 @@ def test_a_cluster_is_shown_by_node_even_when_one_is_away() -> None:
         until(lambda: all(each["state"] == "up" for each in server.nodes))
         until(lambda: sum(each["keys"] for each in server.nodes[:3]) == 1)
         assert sum(each["slots"] or 0 for each in server.nodes) == 16384
-        for view in (Views(fleet).component("wide"), Views(fleet).server(server.address)):
-            assert view is not None
-            assert len(view["nodes"]) == 6
+        for view in ("components/wide", f"servers/{quote(server.address, safe='')}"):
+            assert len(answered(fleet, view)["nodes"]) == 6
         cluster.nodes[5].kill()
         until(lambda: "down" in {each["state"] for each in server.nodes})
         with cluster.nodes[0].client() as asked:

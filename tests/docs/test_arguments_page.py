@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from shardkit.config.fields import FIELDS
 from shardkit.kit.catalogue import Catalogue
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,3 +31,9 @@ def test_the_table_of_methods_is_what_the_signatures_say() -> None:
     written = "import kit_methods as k, sys; sys.exit(k.page() != k.PAGE.read_text('utf-8'))"
     done = subprocess.run([sys.executable, "-c", written], cwd=ROOT / "tools", check=False)
     assert done.returncode == 0, "run tools/kit_methods.py"
+
+
+def test_the_page_describes_every_field_of_an_entry() -> None:
+    page = Path("docs/configuration.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- fields -->")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == FIELDS.keys()

@@ -243,12 +243,14 @@ def test_our_django_cache_reads_what_django_redis_stored(
     exec(code, own)
     if not django.settings.configured:
         django.settings.configure()
-    from shardkit.integrations.django.cache import ShardKitCache, kit_of
+    import shardkit.integrations.django.cache as django_cache
 
     path = tmp_path / "users.yaml"
     path.write_text(json.dumps({"components": {"users": users}}))
     options = {"NAME": "", "TOPOLOGY": str(path)}
-    cache = ShardKitCache("users", {"OPTIONS": options, "KEY_FUNCTION": own["version_and_key"]})
+    cache = django_cache.ShardKitCache(
+        "users", {"OPTIONS": options, "KEY_FUNCTION": own["version_and_key"]}
+    )
     assert cache.get_many([f"user:{n}" for n in range(60)]) == {
         f"user:{n}": f"name {n}" for n in range(60)
     }
@@ -256,4 +258,4 @@ def test_our_django_cache_reads_what_django_redis_stored(
     assert cache.get("user:1") == "changed"
     with redis.Redis(port=fresh[1].port, db=1) as client:
         assert {key.partition(b":")[2][:2] for key in client.scan_iter()} == {b"1:"}
-    kit_of(str(path)).close()
+    django_cache.kit_of(str(path)).close()

@@ -8,13 +8,13 @@ import pytest
 from runbook import RunbookFleet, tasks
 
 import shardkit
-from shardkit.admin import rotate
+from shardkit import admin
 
 
 def test_the_thirteen_tasks_of_the_runbook_can_be_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(rotate.__kwdefaults__, "settled", 0.1)
+    monkeypatch.setitem(admin.rotate.__kwdefaults__, "settled", 0.1)
     found = tasks()
     assert [int(heading.partition(".")[0]) for heading in found] == list(range(1, 14))
     assert all(found.values())

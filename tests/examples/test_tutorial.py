@@ -31,7 +31,7 @@ STEPS = [
 ]
 # What a person waits for after each command that stays.
 READY = {
-    "shardkit up": "shardkit -c redis://127.0.0.1:7200 locate timelines x",
+    "shardkit up": "grep 'Ctrl-C stops the servers' out",
     "uvicorn": "curl -sf localhost:8000/health/ready",
     "shardkit dashboard": "curl -sf http://127.0.0.1:7180/metrics | grep shardkit",
 }

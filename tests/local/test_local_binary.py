@@ -1,21 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
 from shardkit.errors import LocalServerError
-from shardkit.local import find_server, server
+from shardkit.local import find_server
 
 
 @pytest.fixture
-def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(server.metadata, "files", absent)
+def no_wheel() -> Iterator[None]:
+    with patch("importlib.metadata.files", side_effect=metadata.PackageNotFoundError):
+        yield
 
 
 def executable(path: Path) -> Path:
@@ -44,19 +44,17 @@ def test_valkey_on_path_comes_before_redis(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("held", [["valkey-server"], ["LICENSE"], []])
-def test_a_wheel_without_a_program_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: list[str]
-) -> None:
+def test_a_wheel_without_a_program_is_passed_over(tmp_path: Path, held: list[str]) -> None:
     (tmp_path / "wheel").mkdir()
     files = [
         SimpleNamespace(name=each, locate=lambda each=each: tmp_path / "wheel" / each)
         for each in held
     ]
-    monkeypatch.setattr(server.metadata, "files", lambda name: files)
     for each in held:
         (tmp_path / "wheel" / each).write_text("no program")
     valkey = executable(tmp_path / "valkey-server")
-    assert find_server({"PATH": str(tmp_path)}) == valkey
+    with patch("importlib.metadata.files", lambda name: files):
+        assert find_server({"PATH": str(tmp_path)}) == valkey
 
 
 @pytest.mark.usefixtures("no_wheel")

@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -17,7 +19,6 @@ from local_helpers import alive, all_end, eventually
 
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
-from shardkit.local.process import GuardedProcess
 
 # What every parent does first: start two servers and say what it started.
 STARTED = """
@@ -244,12 +245,22 @@ with LocalServer() as server:
     assert all_end([told["pid"]])
 
 
+def children() -> set[int]:
+    """The processes that this one has started, and that run."""
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
+
+
 def test_a_server_whose_guard_was_killed_still_stops() -> None:
+    before = children()
     with LocalServer() as server:
         pid = server.pid
-        guard = server._process._guard  # type: ignore[union-attr]
-        os.kill(guard.pid, signal.SIGKILL)
-        assert eventually(lambda: not alive(guard.pid))
+        for guard in children() - before - {pid}:
+            os.kill(guard, signal.SIGKILL)
+            assert eventually(lambda guard=guard: not alive(guard))
         server.restart()
         with redis.Redis(port=server.port) as client:
             assert client.ping()
@@ -260,19 +271,13 @@ def test_a_server_whose_guard_was_killed_still_stops() -> None:
 def test_a_server_without_a_guard_is_not_started_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-
-    def refused(*args: object, **options: object) -> None:
-        raise OSError("no more processes")
-
-    monkeypatch.setattr("shardkit.local.process.tempfile.mkdtemp", lambda prefix: str(scratch))
-    monkeypatch.setattr("shardkit.local.process.subprocess.Popen", refused)
+    monkeypatch.setitem(vars(tempfile), "tempdir", str(tmp_path))
     before = os.listdir("/dev/fd")
-    with pytest.raises(OSError, match="no more processes"):
-        GuardedProcess(None)
+    refused = patch("subprocess.Popen", side_effect=OSError("no more processes"))
+    with refused, pytest.raises(OSError, match="no more processes"):
+        LocalServer().start()
     assert os.listdir("/dev/fd") == before
-    assert not scratch.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stopped_server_leaves_no_file_open() -> None:
@@ -289,9 +294,9 @@ def test_a_stopped_server_leaves_no_file_open() -> None:
 
 
 def test_two_servers_do_not_save_into_one_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lower: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr("shardkit.local.process._SAVING", 0.1)
+    lower(server_saving=0.1)
     with LocalServer(data_dir=tmp_path) as server:
         with pytest.raises(LocalServerError, match="is in use: another server saves its data"):
             LocalServer(data_dir=tmp_path).start()

@@ -17,9 +17,7 @@ from arranged import emptied, map_of, meanwhile
 
 import shardkit
 from shardkit import ShardKit, ShardKitError, ShardMap
-from shardkit.admin.conversion.convert import Converted, convert
-from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.scan import databases_with
+from shardkit.admin import Conversion, Converted, convert, databases_with
 from shardkit.errors import GrowthError
 from shardkit.local import LocalCluster, LocalServer, LocalServers
 
@@ -365,9 +363,21 @@ def test_a_value_that_the_structure_cannot_store_is_named(
         copied(kit, conversion, offline=True)
 
 
+def test_names_with_special_characters_match_themselves_only(kit: ShardKit) -> None:
+    old = kit.key_sharded("old")
+    names = ["a[b]*:5:x", "a[b]*:6:x", "ab:7:x", "a[b]*:8:y", "a[b]*:n:x"]
+    old.mset({name: name for name in names})
+    conversion = Conversion("a[b]*:<n>:x", "string", "strings", "names")
+    assert copied(kit, conversion, offline=True).entries == 2
+    found = kit.hash("names:strings", component="new").hgetall()
+    assert sorted(map(str, found)) == ["5", "6"]
+
+
 def test_a_structure_whose_keys_would_belong_to_the_family_is_refused() -> None:
     with pytest.raises(ShardKitError, match="would belong to the family"):
         Conversion("user:<n>", "hash", "hash", "user")
+    with pytest.raises(ShardKitError, match="is not a family of keys"):
+        Conversion("user:<id>", "hash", "hash", "other")
     with pytest.raises(ShardKitError, match="use one of"):
         Conversion("user:<n>", "hash", "index", "users")
 

@@ -18,21 +18,12 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 from faces import PATIENCE, eventually
+from moments import write_record
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import (
-    Move,
-    MovePlan,
-    gate,
-    journal,
-    move,
-    plan_move,
-    servers,
-    shard_move,
-    start_move,
-)
+from shardkit.admin.growth import Move, MovePlan, plan_move, start_move
 from shardkit.cli.app import app
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
@@ -184,33 +175,6 @@ def fleet(request: pytest.FixtureRequest, running: dict[str | None, Running]) ->
         servers.stop()
 
 
-def module_of(name: str) -> Any:
-    """Return the module by which a mover calls a function."""
-    return next(each for each in (shard_move, gate, move, servers) if hasattr(each, name))
-
-
-class Killed(BaseException):
-    """The mover was killed."""
-
-
-def killed(*args: object, **options: object) -> Any:
-    """Be called in the place of a mover's function."""
-    raise Killed
-
-
-@contextmanager
-def killed_at(*moments: tuple[Any, str]) -> Iterator[None]:
-    """Have a mover inside be killed where it calls one of these functions of modules or classes."""
-    with pytest.MonkeyPatch.context() as patched:
-        for owner, name in moments:
-            patched.setattr(owner, name, killed)
-        with pytest.raises(Killed):
-            yield
-
-
-LET_GO = (shard_move.ShardMover, "_let_go")  # what a mover that is killed does not do
-
-
 def recorded(fleet: Fleet, of_shards: bool, **fields: Any) -> Move:
     """Write the record of a move, as a mover that was killed leaves it."""
     a, b = fleet.name(0), fleet.name(1)
@@ -218,8 +182,7 @@ def recorded(fleet: Fleet, of_shards: bool, **fields: Any) -> Move:
     if of_shards:
         move = Move("users:1", "keys", a, b, ["users:1"], [f"{a}/2"], [f"{b}/2"], **fields)
     fleet.config.delete(CHANGES_KEY)
-    with journal.lease(fleet.config) as lease:
-        lease.write(move)
+    write_record(fleet.config, move)
     return move
 
 
@@ -271,6 +234,11 @@ def there(fleet: Fleet) -> dict[str, Any]:
             "pending": router["one stream"].xpending("one stream", "readers"),
             "tagged": router["{tag}:1"].get("{tag}:1"),
         }
+
+
+def strays(client: redis.Redis) -> list[str]:
+    """The keys of a database that are not shardkit's own."""
+    return [key.decode() for key in client.scan_iter() if not key.startswith(b"config:")]
 
 
 def small(fleet: Fleet) -> None:

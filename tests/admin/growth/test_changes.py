@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
+from growth_helpers import PATIENT, Fleet, small, still_there
+from moments import Killed, killed_at
 from redis.client import Pipeline
 
 from shardkit.admin import backup, changes, delete_data, last_known, remove
@@ -30,7 +31,6 @@ from shardkit.admin.growth import (
     plan_move,
     resume_move,
     reverse_move,
-    shard_move,
     start_split,
 )
 from shardkit.errors import ConfigError, GrowthError
@@ -136,7 +136,7 @@ def test_retire_keeps_what_a_split_fills(fleet: Fleet) -> None:
 
 def test_what_an_interrupted_move_needs_is_not_retired(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, "_push")):
+    with killed_at("push"):
         fleet.move_shard()
     with pytest.raises(GrowthError, match=r"users: a move of users:1 \(fenced, .*resume users:1"):
         remove(fleet.config, last_known(fleet.config, "users"))
@@ -245,10 +245,6 @@ def test_a_fence_that_could_be_evicted_stops_a_move(fleet: Fleet) -> None:
     with fleet.servers[0].client() as client:
         client.config_set("maxmemory-policy", "volatile-lru")
     assert fleet.move_shard().phase == "done"
-
-
-class Killed(BaseException):
-    """The command was killed."""
 
 
 def test_the_abort_of_a_reversal_leaves_the_move(fleet: Fleet) -> None:

@@ -15,8 +15,7 @@ from growth_helpers import Fleet
 import shardkit
 from shardkit import Entry
 from shardkit.cli.app import app
-from shardkit.config.store import pull
-from shardkit.dashboard.fleet import FleetWatch
+from shardkit.dashboard import FleetWatch
 from shardkit.errors import ShardErrors, ShardUnavailable
 
 
@@ -25,8 +24,7 @@ def map_file(fleet: Fleet, tmp_path: Path) -> Path:
     """The map of a fleet with a replica, which names its config server."""
     fleet.replicated(1)
     path = tmp_path / "map.yaml"
-    server = Entry({"host": "127.0.0.1", "port": fleet.config_server.port})
-    path.write_text(pull(fleet.config, server).to_yaml(), encoding="utf-8")
+    fleet.run("config", "pull", "-o", str(path))
     return path
 
 
@@ -100,10 +98,9 @@ def failure(call: Callable[[], object]) -> Exception | None:
 
 
 def test_a_replica_that_lost_its_link_long_ago_takes_over_by_the_command_that_is_shown(
-    fleet: Fleet, map_file: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, map_file: Path, lower: Callable[..., None]
 ) -> None:
-    for module in ("network.rules", "admin.growth.failover"):
-        monkeypatch.setattr(f"shardkit.{module}.MOST_DOWN", 0)
+    lower(down_link=0)
     fleet.servers[0].kill()
     command = f"failover {fleet.name(0)}"
     forced = f"shardkit {command} --force: {fleet.name(1)} takes over, and what it had not"

@@ -251,6 +251,7 @@ MUTATIONS = [
 ]
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_each_part_of_the_real_steps_is_needed(
     monkeypatch: pytest.MonkeyPatch, mutation: Mutation

@@ -7,12 +7,14 @@ import threading
 from inspect import isfunction
 
 import pytest
+from faces import eventually
 from growth_helpers import Fleet
 
 import shardkit
+import shardkit.admin.growth.awaiting as awaiting
 from shardkit.admin import growth
-from shardkit.admin.growth import awaiting
 from shardkit.errors import InvalidArgumentError
+from shardkit.local import LocalServer
 
 
 def test_every_function_that_works_on_servers_can_be_awaited() -> None:
@@ -24,27 +26,26 @@ def test_every_function_that_works_on_servers_can_be_awaited() -> None:
 
 
 def test_who_waits_no_more_is_not_told_what_came_of_it() -> None:
-    began, go_on = threading.Event(), threading.Event()
     troubles: list[dict[str, object]] = []
 
-    def work() -> None:
-        began.set()
-        assert go_on.wait(30)
+    def working() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name.startswith("shardkit-moves")]
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, trouble: troubles.append(trouble))
-        task = asyncio.create_task(awaiting._awaiting(work)())
-        await asyncio.to_thread(began.wait)
-        [thread] = [each for each in threading.enumerate() if each.name.startswith("shardkit-work")]
+        server.pause()
+        task = asyncio.create_task(awaiting.moves(config))
+        [thread] = await asyncio.to_thread(eventually, working)
         task.cancel()
         with pytest.raises(asyncio.CancelledError, match=r"^$"):
             await task
-        go_on.set()
+        server.resume()
         await asyncio.to_thread(thread.join)
         await asyncio.sleep(0)  # what the thread has left for the loop to do is done first
 
-    asyncio.run(main())
+    with LocalServer() as server, server.client() as config:
+        asyncio.run(main())
     assert troubles == []
 
 

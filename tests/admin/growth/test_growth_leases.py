@@ -7,35 +7,29 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from arranged import before_sending
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import (
     PATIENT,
     Fleet,
-    Killed,
     damage,
-    killed_at,
     replication,
     small,
     still_there,
 )
-from redis.client import Pipeline
+from moments import before, killed_after_order, killed_at, write_record
 
 import shardkit
-from shardkit.admin import changes
 from shardkit.admin.growth import (
     Move,
     abort_move,
     fail_over,
-    journal,
     moves,
     resume_move,
     reverse_move,
-    servers as growth_servers,
-    shard_move,
     verify_move,
 )
-from shardkit.admin.growth.journal import Lease
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
@@ -43,31 +37,28 @@ from shardkit.local import LocalServer
 ENDED = "Another process may have taken over"
 
 
-def asleep_at(
-    monkeypatch: pytest.MonkeyPatch,
-    fleet: Fleet,
-    owner: Any,
-    moment: str,
-    meanwhile: Callable[[], object],
-) -> None:
-    """Have a mover be stopped when it first calls a function, until others have done something."""
-    go_on = getattr(owner, moment)
+def asleep(fleet: Fleet, meanwhile: Callable[[], object]) -> Callable[[], object]:
+    """What others do while a mover is stopped for longer than its lease."""
 
-    def asleep(*args: object, **options: object) -> object:
-        monkeypatch.setattr(owner, moment, go_on)
+    def act() -> None:
         fleet.config.delete("config:growth:lease")
         meanwhile()
-        return go_on(*args, **options)
 
-    monkeypatch.setattr(owner, moment, asleep)
+    return act
 
 
-def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (changes, journal):
-        monkeypatch.setattr(module, "LEASE", 1.0)
-    with journal.lease(fleet.config):
-        fleet.config.pexpire("config:growth:lease", 3_600_000)
-        assert eventually(lambda: fleet.config.pttl("config:growth:lease") <= 1000)
+def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, lower: Callable[..., None]) -> None:
+    lower(change_lease=1.0)
+    small(fleet)
+    renewed: list[bool] = []
+
+    def wait(said: str) -> None:
+        if not renewed:
+            fleet.config.pexpire("config:growth:lease", 3_600_000)
+            renewed.append(eventually(lambda: fleet.config.pttl("config:growth:lease") <= 1000))
+
+    fleet.move_server(progress=wait, hold=PATIENT)
+    assert renewed == [True]
     assert not fleet.config.exists("config:growth:lease"), "others may have it"
 
 
@@ -91,7 +82,7 @@ def abort_and_move(fleet: Fleet) -> None:
 
 
 def killed_and_aborted(fleet: Fleet) -> None:
-    with killed_at((growth_servers, "take_writes_alone")):
+    with killed_at("take writes alone"):
         fleet.move_server()
     abort_move(fleet.config, fleet.name(0))
 
@@ -123,50 +114,27 @@ def fail_over_after_a_crash(fleet: Fleet) -> None:
     ids=["hands over", "replicates", "empties", "fails over", "promotes"],
 )
 def test_a_command_that_arrives_late_is_refused(
-    fleet: Fleet,
-    monkeypatch: pytest.MonkeyPatch,
-    work: Any,
-    order: str,
-    meanwhile: Any,
-    master: int,
+    fleet: Fleet, work: Any, order: str, meanwhile: Any, master: int
 ) -> None:
     """The process is stopped after its last look at the lease, and wakes when others are done."""
     small(fleet)
     if work not in (Fleet.move_server, killed_and_aborted):
         fleet.replicated(1, 2)
-    call = Pipeline.execute_command
-
-    def asleep(pipe: Any, *command: Any, **options: Any) -> Any:
-        if command[0] == order:
-            monkeypatch.setattr(Pipeline, "execute_command", call)
-            fleet.config.delete("config:growth:lease")
-            meanwhile(fleet)
-        return call(pipe, *command, **options)
-
-    monkeypatch.setattr(Pipeline, "execute_command", asleep)
-    with pytest.raises(GrowthError, match=ENDED):
+    is_order = lambda connection, text: f"{order}\r\n" in text and "MULTI" in text  # noqa: E731
+    with (
+        before_sending(is_order, asleep(fleet, lambda: meanwhile(fleet))),
+        pytest.raises(GrowthError, match=ENDED),
+    ):
         work(fleet)
     assert fleet.masters() == [fleet.name(master)] * 2
     assert masters_write(fleet)
 
 
-def order_and_die(
-    lease: Lease, client: Any, *command: Any, order: Callable[..., None] = Lease.order
-) -> None:
-    order(lease, client, *command)
-    if command[0] == "FAILOVER":
-        raise Killed
-
-
-def test_a_failover_ends_another_ones_handover(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failover_ends_another_ones_handover(fleet: Fleet) -> None:
     small(fleet)
     fleet.replicated(1, 2)
-    with monkeypatch.context() as patched:
-        patched.setattr(Lease, "order", order_and_die)
-        with pytest.raises(Killed):
-            fail_over_to(1)(fleet)
+    with killed_after_order("FAILOVER"):
+        fail_over_to(1)(fleet)
     fail_over_to(2)(fleet)
     assert fleet.masters() == [fleet.name(2)] * 2
     assert masters_write(fleet)
@@ -188,8 +156,7 @@ def test_a_stale_record_points_no_entries_at_an_empty_place(fleet: Fleet, of_sha
     phase = "fenced" if of_shards else "promoted"
     move = fleet.move(of_shards, hold=PATIENT)
     reverse_move(fleet.config, move.name, hold=PATIENT)
-    with journal.lease(fleet.config) as lease:  # as in an old snapshot of the config server
-        lease.write(replace(move, phase=phase))
+    write_record(fleet.config, replace(move, phase=phase))
     said = f"the record is out of date; find out .*: shardkit changes end {move.name}$"
     with pytest.raises(GrowthError, match=said):
         resume_move(fleet.config, move.name)
@@ -208,9 +175,8 @@ def test_a_stale_record_points_no_entries_at_an_empty_place(fleet: Fleet, of_sha
 def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: object) -> None:
     move = Move("users:1", "keys", "a:1", "b:1", ["users:1"], ["a:1/1"], ["b:1/1"])
     with own_server.client() as config:
-        with journal.lease(config) as lease:
-            lease.write(move)
-            lease.write(Move("users:2", "keys", "a:1", "b:1", ["users:2"], phase="done"))
+        write_record(config, move)
+        write_record(config, Move("users:2", "keys", "a:1", "b:1", ["users:2"], phase="done"))
         assert len(moves(config)) == 2
         key = damage(config, move, **{field: value})
         said = f"^{key} does not describe a move; check it, and delete it"
@@ -218,7 +184,6 @@ def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: o
             moves(config)
         with pytest.raises(ConfigError, match=said):
             resume_move(config, "users:1")
-        assert journal.read(config, "users:2").phase == "done"
     where = f"redis://127.0.0.1:{own_server.port}"
     shown = CliRunner().invoke(app, ["move", "status", "--config", where])
     assert shown.exit_code == 1
@@ -226,19 +191,13 @@ def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: o
     assert "users:2" in shown.stdout
 
 
-def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_failover_promotes_nothing(fleet: Fleet) -> None:
     a, b, _ = fleet.servers
     small(fleet)
     fleet.replicated(1, 2)
     a.kill()
-    asleep_at(
-        monkeypatch,
-        fleet,
-        growth_servers,
-        "take_writes_alone",
-        lambda: fail_over(fleet.config, "users:0", fleet.name(2)),
-    )
-    with pytest.raises(GrowthError, match=ENDED):
+    others = asleep(fleet, lambda: fail_over(fleet.config, "users:0", fleet.name(2)))
+    with before("take writes alone", others), pytest.raises(GrowthError, match=ENDED):
         fail_over(fleet.config, "users:0", fleet.name(1))
     assert fleet.masters() == [fleet.name(2)] * 2
     with b.client() as client:
@@ -246,17 +205,11 @@ def test_a_late_failover_promotes_nothing(fleet: Fleet, monkeypatch: pytest.Monk
     assert masters_write(fleet)
 
 
-def test_a_verification_keeps_a_new_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verification_keeps_a_new_move(fleet: Fleet) -> None:
     small(fleet)
     fleet.move_shard()
-    with monkeypatch.context() as patched:
-        asleep_at(
-            patched,
-            fleet,
-            shard_move.ShardMover,
-            "verify",
-            lambda: reverse_move(fleet.config, "users:1", hold=PATIENT),
-        )
+    others = asleep(fleet, lambda: reverse_move(fleet.config, "users:1", hold=PATIENT))
+    with before("verify", others):
         assert verify_move(fleet.config, "users:1").target == fleet.name(1)
     assert [each.target for each in moves(fleet.config)] == [fleet.name(0)]
     fleet.move_server(to=2, hold=PATIENT)

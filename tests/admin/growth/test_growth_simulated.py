@@ -431,6 +431,7 @@ def test_real_steps_are_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[Mov
         simulate(protocol(), schedules=SCHEDULES)
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_each_part_of_the_real_steps_is_needed(
     monkeypatch: pytest.MonkeyPatch, mutation: Mutation

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from growth_helpers import FAST, Fleet, follow, killed_at
+from growth_helpers import FAST, Fleet, follow
+from moments import killed_at
 
 import shardkit
 from shardkit.admin.growth import (
@@ -14,12 +15,8 @@ from shardkit.admin.growth import (
     fail_over,
     moves,
     plan_move,
-    servers as growth_servers,
     start_move,
 )
-from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import KnownServers
-from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
 
@@ -33,8 +30,8 @@ def two_names(fleet: Fleet, numbers: dict[str, int], **more: Any) -> None:
 
 
 def addresses(fleet: Fleet) -> dict[str, str]:
-    components = read_components(fleet.config)
-    return {name: components[name].entries()[0][1].address for name in sorted(components)}
+    with shardkit.connect(fleet.url) as kit:
+        return {name: kit.component(name).entries()[0][1].address for name in HOSTS}
 
 
 def write_and_read(fleet: Fleet, value: str) -> list[str | None]:
@@ -96,28 +93,10 @@ def test_an_entry_with_a_unix_socket_stops_a_move(fleet: Fleet, tmp_path: Path) 
             start_move(fleet.config, ["a"], fleet.name(1))
 
 
-def test_run_ids_decide_unless_a_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_ids = {("a", 1): "x", ("b", 2): "x", ("127.0.0.1", 3): "y"}
-
-    def ask(server: ServerAddress, logins: object) -> str:
-        return run_ids[server]
-
-    monkeypatch.setattr(growth_servers, "_run_id_at", ask)
-    servers = [ServerAddress(*each) for each in [*run_ids, ("localhost", 3), ("c", 4)]]
-    a, b, here, local, c = servers
-    same = KnownServers((), *servers).same
-    assert same(a, b)
-    assert not same(a, here)
-    assert same(local, here)
-    assert not same(a, c)
-    assert same(c, c)
-    assert not same(None, c)
-
-
 def test_a_move_is_found_by_any_name_of_its_server(fleet: Fleet) -> None:
     two_names(fleet, {"a": 1, "b": 2})
     names = [f"{host}:{fleet.servers[0].port}" for host in HOSTS.values()]
-    with killed_at((growth_servers, "hand_over")):
+    with killed_at("hand over"):
         start_move(fleet.config, names[0], fleet.name(1))
     said = f"^{names[0]} is already being moved to .*; resume it: shardkit move resume {names[0]}"
     for to in (1, 2):

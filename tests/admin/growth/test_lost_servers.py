@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, killed_at, replication, small, still_there
+from growth_helpers import PATIENT, Fleet, replication, small, still_there
+from moments import killed_at
 
 import shardkit
 from shardkit.admin.growth import (
@@ -15,30 +16,27 @@ from shardkit.admin.growth import (
     apply_fences,
     end_change,
     fail_over,
-    move as server_move,
     moves,
     resume_move,
-    servers as growth_servers,
-    shard_move,
     start_split,
 )
 from shardkit.errors import GrowthError
 
 
 @pytest.mark.parametrize("work", [resume_move, abort_move], ids=["resumed", "aborted"])
-@pytest.mark.parametrize("moment", ["_caught_up", "_push"], ids=["copying", "decided"])
+@pytest.mark.parametrize("moment", ["caught up", "push"])
 def test_a_promoted_replica_takes_the_place_of_its_master(
     fleet: Fleet, work: Any, moment: str
 ) -> None:
     small(fleet)
     fleet.replicated(2)
-    with killed_at((shard_move.ShardMover, moment)):
+    with killed_at(moment):
         fleet.move_shard()
     with fleet.servers[0].client() as master:
         assert master.wait(1, 5000)
     fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0))
-    if (work, moment) == (abort_move, "_push"):
+    if (work, moment) == (abort_move, "push"):
         with pytest.raises(GrowthError, match=f"{fleet.name(1)} has taken over; resume it, and th"):
             abort_move(fleet.config, "users:1")
         return
@@ -53,7 +51,7 @@ def test_a_promoted_replica_takes_the_place_of_its_master(
 def test_a_source_that_was_promoted_before_it_was_closed_is_copied_again(fleet: Fleet) -> None:
     small(fleet)
     fleet.replicated(2)
-    with killed_at((shard_move.ShardMover, "_push")):
+    with killed_at("push"):
         fleet.move_shard()
     with fleet.servers[2].client(db=2) as replica:
         replica.execute_command("REPLICAOF", "NO", "ONE")
@@ -69,12 +67,12 @@ def test_a_source_that_was_promoted_before_it_was_closed_is_copied_again(fleet: 
 
 
 @pytest.mark.parametrize("followed", [False, True])
-@pytest.mark.parametrize("moment", ["push_relocation", "wait_until_left"])
+@pytest.mark.parametrize("moment", ["server: push entries", "server: wait until left"])
 def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
     fleet: Fleet, moment: str, followed: bool
 ) -> None:
     small(fleet)
-    with killed_at((server_move, moment)):
+    with killed_at(moment):
         fleet.move_server()
     old, new = fleet.servers[:2]
     if not followed:
@@ -98,25 +96,18 @@ def test_a_new_server_that_comes_back_empty_does_not_replace_the_old_one(
         assert fleet.masters() == [fleet.name(0)] * 2
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("since", ["done", "restarted", "flushed"])
-@pytest.mark.parametrize(
-    "moment",
-    [
-        (growth_servers, "hand_over"),
-        (server_move, "push_relocation"),
-        (server_move, "wait_until_left"),
-    ],
-    ids=["attached", "promoted", "pushed"],
-)
+@pytest.mark.parametrize("moment", ["hand over", "server: push entries", "server: wait until left"])
 def test_data_without_the_mark_of_its_move_is_not_lost(
-    fleet: Fleet, moment: Any, since: str
+    fleet: Fleet, moment: str, since: str
 ) -> None:
     small(fleet)
     with killed_at(moment):
         fleet.move_server()
     snapshot = {key: fleet.config.dump(key) for key in fleet.config.keys("config:*")}
     with fleet.servers[1].client() as new:
-        if since == "flushed" and moment[1] != "hand_over":
+        if since == "flushed" and moment != "hand over":
             new.flushall()
         else:
             assert resume_move(fleet.config, fleet.name(0)).phase == "done"
@@ -136,7 +127,7 @@ def test_data_without_the_mark_of_its_move_is_not_lost(
 
 def test_an_abort_removes_the_mark_of_the_move(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((growth_servers, "hand_over")):
+    with killed_at("hand over"):
         fleet.move_server()
     with fleet.servers[0].client() as old:
         assert old.exists("config:fence{}:copied")
@@ -147,8 +138,8 @@ def test_an_abort_removes_the_mark_of_the_move(fleet: Fleet) -> None:
 
 def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:
     small(fleet)
-    for of_shards, moment in ((True, (shard_move.ShardMover, "_caught_up")), (False, None)):
-        with killed_at(moment or (growth_servers, "take_writes_alone")):
+    for of_shards, moment in ((True, "caught up"), (False, "take writes alone")):
+        with killed_at(moment):
             fleet.move(of_shards)
         fleet.servers[1].kill()
         name = "users:1" if of_shards else fleet.name(0)
@@ -159,7 +150,7 @@ def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:
 
 def test_an_abort_does_not_empty_the_only_copy(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((growth_servers, "take_writes_alone")):
+    with killed_at("take writes alone"):
         fleet.move_server()
     fleet.servers[0].kill()
     said = f"{fleet.name(0)} does not have the data .*, so {fleet.name(1)} keeps its copy; start"
@@ -172,7 +163,7 @@ def test_an_abort_does_not_empty_the_only_copy(fleet: Fleet) -> None:
 
 def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, "_caught_up")):
+    with killed_at("caught up"):
         fleet.move_shard()
     with fleet.servers[1].client(db=2) as target:
         copied = target.dbsize()
@@ -182,10 +173,10 @@ def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> Non
     assert [each.phase for each in moves(fleet.config)] == ["aborted"]
 
 
-@pytest.mark.parametrize("moment", ["_push", "_certify"], ids=["promoted", "pushed"])
+@pytest.mark.parametrize("moment", ["server: push", "server: certify"])
 def test_the_move_of_a_server_that_is_gone_is_resumed(fleet: Fleet, moment: str) -> None:
     small(fleet)
-    with killed_at((server_move.ServerMover, moment)):
+    with killed_at(moment):
         fleet.move_server()
     fleet.servers[0].kill()
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
@@ -193,20 +184,20 @@ def test_the_move_of_a_server_that_is_gone_is_resumed(fleet: Fleet, moment: str)
     assert still_there(fleet)
 
 
-@pytest.mark.parametrize("moment", ["_push", "_certify"], ids=["promoted", "pushed"])
+@pytest.mark.parametrize("moment", ["server: push", "server: certify"])
 @pytest.mark.parametrize("command", ["changes end", "failover"])
 def test_the_old_server_takes_the_place_of_a_new_one_that_is_gone(
     fleet: Fleet, moment: str, command: str
 ) -> None:
     small(fleet)
-    with killed_at((server_move.ServerMover, moment)):
+    with killed_at(moment):
         fleet.move_server()
     with pytest.raises(GrowthError, match="has lost no server"):
         end_change(fleet.config, fleet.name(0), lost=True)
     fleet.servers[1].kill()
     if command == "changes end":
         fleet.run("changes", "end", fleet.name(0), "--lost")
-    elif moment == "_push":
+    elif moment == "server: push":
         with pytest.raises(GrowthError, match=r"which does not take writes; .* --force has"):
             fail_over(fleet.config, fleet.name(0))
         fail_over(fleet.config, fleet.name(0), force=True)

@@ -26,9 +26,9 @@ from redis.client import Pipeline
 
 import shardkit
 from shardkit import Entry
-from shardkit.admin.growth import fail_over, failover, servers
+from shardkit.admin.growth import Takeover, fail_over, failover, servers
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import Takeover
+from shardkit.admin.growth.servers import ServerRole
 from shardkit.cli.app import app
 from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
@@ -253,6 +253,14 @@ def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:
         said = f"{address} does not let its replica-priority be changed .*; give the user CONFIG"
         with pytest.raises(GrowthError, match=said):
             failover._set_priority(LEASED, server.entry, "data", address, 1)
+
+
+def test_a_replica_that_has_lost_its_old_data_does_not_take_over() -> None:
+    said = {"master_sync_in_progress": 1}
+    half_filled = ServerRole(False, B, False, 5, "f00d", 9, (), said)
+    with pytest.raises(GrowthError, match=f"{A} is half filled: it has lost its old data; use a b"):
+        failover._best(B, {A: half_filled}, 60)
+    assert failover._best(B, {A: half_filled}, None) == A, "that was forced"
 
 
 def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 import redis
 from growth_helpers import PATIENT, Fleet, certified, on_redis_too
+from moments import before, uncounted_calls
 
 import shardkit
 from shardkit.admin.growth import (
     Move,
-    gate,
-    journal,
+    moves,
     resume_move,
     start_move,
     verify_move,
 )
-from shardkit.admin.growth.shard_copy import KeyCapture
 from shardkit.errors import GrowthError
 
 FENCE_KEY = "config:fence"
@@ -100,6 +99,7 @@ MEDDLERS = [set_by_somebody, set_and_set_back, set_back_and_statistics_reset]
 MEDDLERS += [subscription_lost, flushed]
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("moment", ["copied", "comparing", "holding writers"])
 @pytest.mark.parametrize("meddle", MEDDLERS)
 def test_doubtful_copies_are_redone(fleet: Fleet, meddle: Callable[..., None], moment: str) -> None:
@@ -138,36 +138,31 @@ def test_a_move_whose_copies_all_miss_changes_gives_up_and_names_the_cause(fleet
             shard.move("copied", lambda: set_by_somebody(source, shard.write), times=99)
         assert fleet.masters()[1] == fleet.name(0)
         assert shard.has("new")
-        assert journal.read(fleet.config, "users:1").phase == "begun"
+        assert [each.phase for each in moves(fleet.config)] == ["begun"]
         shard.write("newer")
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert shard.has("newer")
         assert not target.exists(FENCE_KEY)
 
 
-@pytest.mark.parametrize("is_needed", ["the fence is told of", "calls are counted"])
-def test_silence_is_noticed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_needed: str) -> None:
+def test_a_fence_that_nobody_tells_of_is_noticed(fleet: Fleet) -> None:
+    """Even if calls of CONFIG SET were not counted."""
     shard = Shard(fleet)
-    if is_needed == "the fence is told of":
-        monkeypatch.setattr(KeyCapture, "require_complete", lambda self: None)
-        meddle: Any = set_by_somebody
-    else:
-        meddle = set_and_set_back
-    with fleet.servers[0].client() as source:
-        shard.move("holding writers", lambda: meddle(source, shard.write))
+    with uncounted_calls(), fleet.servers[0].client() as source:
+        shard.move("holding writers", lambda: set_by_somebody(source, shard.write))
     assert shard.has("new")
 
 
-def test_only_held_writers_give_a_same(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_held_writers_give_a_same(fleet: Fleet) -> None:
     shard = Shard(fleet)
     seen: list[Any] = []
-    decide = gate.make_permanent
 
     def look() -> None:
-        seen.append(journal.read(fleet.config, "users:1").certificate)
+        [move] = moves(fleet.config)
+        seen.append(move.certificate)
 
-    monkeypatch.setattr(gate, "make_permanent", lambda *args: look() or decide(*args))
-    shard.move("holding writers", look)
+    with before("decide", look):
+        shard.move("holding writers", look)
     assert seen[0] is None
     assert seen[1]["same"]
 

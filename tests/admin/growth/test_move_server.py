@@ -33,7 +33,6 @@ from growth_helpers import (
     describe,
     filled,
     follow,
-    killed_at,
     losing_nothing,
     on_redis_too,
     recorded,
@@ -41,6 +40,7 @@ from growth_helpers import (
     small,
     there,
 )
+from moments import killed_at, killed_in
 from secure_server import SecureServer, secure_server
 
 import shardkit
@@ -54,13 +54,10 @@ from shardkit.admin.growth import (
     compare,
     complete_move,
     fail_over,
-    journal,
-    move as server_move,
     moves,
     plan_move,
     resume_move,
     reverse_move,
-    servers as growth_servers,
     start_move,
     verify_move,
 )
@@ -139,42 +136,26 @@ def test_data_moves_between_all_kinds_of_servers_or_it_is_said_why_not(
         fleet.config.close()
 
 
+PHASES = "begun", "attached", "promoted", "pushed", "done"
+
+
 @on_redis_too
-def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(fleet: Fleet) -> None:
     fleet.push(0)
-    write = journal.Lease.write
     with shardkit.connect(fleet.url) as kit:
         router = kit.key_sharded("users")
         router.mset({f"k{n}": n for n in range(50)})
         more = 0
         for turn, (phase, moment) in enumerate(
-            (phase, moment)
-            for phase in journal.PHASES["replication"][:5]
-            for moment in ("before", "after")
+            (phase, moment) for phase in PHASES for moment in ("before", "after")
         ):
-
-            def killed(
-                lease: journal.Lease,
-                move: Move,
-                phase: str = phase,
-                moment: str = moment,
-            ) -> None:
-                if moment == "after" or move.phase != phase:
-                    write(lease, move)
-                if move.phase == phase:
-                    raise SystemExit("killed")
-
-            monkeypatch.setattr(journal.Lease, "write", killed)
             begin = partial(start_move, to=fleet.name(1)) if turn < 2 else resume_move
-            with pytest.raises(SystemExit, match="killed"):
+            with killed_in(phase, moment):
                 begin(fleet.config, fleet.name(0))
             if phase != "promoted":  # then the entries are still to be pushed
                 router["more"].incr("more")
                 more += 1
             assert int(router["k1"].get("k1")) == 1, "clients read on meanwhile"
-        monkeypatch.setattr(journal.Lease, "write", write)
         done = resume_move(fleet.config, fleet.name(0))
         assert done.phase == "done"
         assert done.epoch == int(fleet.config.get("config:epoch") or 0)
@@ -190,7 +171,7 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
 ) -> None:
     fleet.replicated(2)
     ask_for_a_replica(*fleet.servers[:2])
-    with killed_at((growth_servers, "hand_over"), (growth_servers, "ask_for_replicas")):
+    with killed_at("hand over", "ask for replicas"):
         fleet.move_server()
     with fleet.servers[1].client() as client:
         assert client.config_get(LEAST)[LEAST] == "0"
@@ -202,10 +183,10 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
 @pytest.mark.parametrize("of_shards", [False, True])
 @on_redis_too
 def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_place(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, of_shards: bool
+    fleet: Fleet, lower: Callable[..., None], monkeypatch: pytest.MonkeyPatch, of_shards: bool
 ) -> None:
     fleet.push(0)
-    monkeypatch.setattr("shardkit.network.connections.databases.FENCE_WAIT", 0.2)
+    lower(fence_wait=0.2)
     refused: Any = redis.ReadOnlyError, "read only replica"
     if of_shards:
         refused = redis.ConnectionError, "shardkit move resume users:1"
@@ -240,8 +221,10 @@ def test_a_lost_copy_is_made_again(fleet: Fleet) -> None:
         with pytest.raises(GrowthError, match="copy was not complete within 0 s"):
             resume_move(fleet.config, fleet.name(0), copy_timeout=0)
         old.config_set("repl-diskless-sync-delay", 0)
-    with journal.lease(fleet.config), pytest.raises(GrowthError, match="is working"):
+    fleet.config.set("config:growth:lease", "another/1/x", ex=60)
+    with pytest.raises(GrowthError, match="is working"):
         resume_move(fleet.config, fleet.name(0))
+    fleet.config.delete("config:growth:lease")
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
 
 
@@ -255,7 +238,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(fleet: Fl
     with fleet.servers[1].client() as client:
         assert client.info("replication")["role"] == "master"
         assert client.info("keyspace") == {}
-    with killed_at((server_move, "push_relocation")):
+    with killed_at("server: push entries"):
         fleet.move_server()
     with pytest.raises(GrowthError, match="has taken over"):
         abort_move(fleet.config, fleet.name(0))
@@ -266,7 +249,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(fleet: Fl
 
 def not_handed_over(fleet: Fleet) -> None:
     """Have a mover be killed when the second server has everything."""
-    with killed_at((growth_servers, "hand_over")):
+    with killed_at("hand over"):
         fleet.move_server()
 
 

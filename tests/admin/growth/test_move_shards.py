@@ -10,62 +10,53 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from faces import eventually, faced
+from faces import eventually, faced, free_port
 from growth_helpers import (
     FAST,
-    LET_GO,
     PATIENT,
     Fleet,
-    Killed,
     certified,
     filled,
     follow,
-    killed_at,
     losing_nothing,
-    module_of,
     on_redis_too,
     recorded,
     small,
     still_there,
+    strays,
     there,
 )
+from moments import Killed, before, killed_at, not_seen_as_decided
 from secure_server import SecureServer, TlsProxy
 
 import shardkit
-from shardkit import Entry
 from shardkit.admin.growth import (
     abort_move,
-    certificate,
-    gate,
     moves,
     plan_move,
     resume_move,
     reverse_move,
-    shard_move,
     start_move,
     verify_move,
 )
-from shardkit.admin.growth.certificate import compare, differing
-from shardkit.admin.growth.exchange import strays
-from shardkit.admin.growth.gate import fence_value
-from shardkit.admin.growth.relocation import Place, ServerAddress, Stored
-from shardkit.admin.growth.servers import connected_to
-from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.local.server import free_port
-from shardkit.network.connections.databases import READING, WAITING
 
 FENCE_KEY = "config:fence"
+
+
+def fence(move: str, target: str) -> bytes:
+    """What closes a database."""
+    return json.dumps({"format": 1, "move": move, "attempt": "1", "to": target}).encode()
 
 
 @pytest.fixture
@@ -121,19 +112,17 @@ def waits(fleet: Fleet) -> bool:
     """Whether a writer waits at a fence."""
     for server in fleet.servers[:2]:
         with server.client() as client:
-            if any(each["name"].startswith(WAITING) for each in client.client_list()):
+            if any(each["name"].startswith("shardkit:waiting/") for each in client.client_list()):
                 return True
     return False
 
 
 # What the mover calls while writers are held: before it is decided, before entries name the target,
 # before the source is closed to readers, and before the target takes writes.
-WHILE_HELD = ("differing", "make_permanent", "push_changed", "change", "lift")
+WHILE_HELD = ("last differences", "decide", "push entries", "close to readers", "open")
 
 
-def test_readers_never_wait_for_a_move_of_a_shard(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_never_wait_for_a_move_of_a_shard(fleet: Fleet) -> None:
     small(fleet)
     seen: list[str] = []
 
@@ -180,27 +169,24 @@ def test_readers_never_wait_for_a_move_of_a_shard(
                     threading.Thread(target=ids.sadd, args=(50,)),
                 ]
 
-                def stand_still(moment: str, go_on: Any, *args: object, **options: object) -> Any:
-                    if moment == "differing":
+                def stand_still(moment: str) -> None:
+                    if moment == WHILE_HELD[0]:
                         for writer in writers:
                             writer.start()
                         while not waits(fleet):
                             time.sleep(0.001)
-                    if writers[0].ident:
+                    if writers[0].ident and "open" not in seen:
                         read_all()
                         assert all(writer.is_alive() for writer in writers[:2]), moment
                         seen.append(moment)
-                        if moment == "lift":
-                            monkeypatch.undo()
-                    return go_on(*args, **options)
 
-                for moment in WHILE_HELD:
-                    owner = module_of(moment)
-                    stand = partial(stand_still, moment, getattr(owner, moment))
-                    monkeypatch.setattr(owner, moment, stand)
-                move = await asyncio.to_thread(
-                    start_move, fleet.config, ["users:1"], fleet.name(1), hold=4 * PATIENT
-                )
+                with ExitStack() as stack:
+                    for moment in WHILE_HELD:
+                        act = partial(stand_still, moment)
+                        stack.enter_context(before(moment, act, once=False))
+                    move = await asyncio.to_thread(
+                        start_move, fleet.config, ["users:1"], fleet.name(1), hold=4 * PATIENT
+                    )
                 for writer in writers:
                     writer.join()
                 assert move.phase == "done"
@@ -215,13 +201,13 @@ def test_readers_never_wait_for_a_move_of_a_shard(
 
 # Where a mover can be killed: what it calls next, and whether its move is decided by then.
 MOMENTS = {
-    "turn_on_notifications": False,
-    "DatabaseCopy": False,
-    "close_for": False,
-    "make_permanent": False,
-    "differing": False,
+    "notifications": False,
+    "copy": False,
+    "close": False,
+    "decide": False,
+    "last differences": False,
     "attest": True,
-    "write_under": True,
+    "empty": True,
 }
 
 
@@ -231,7 +217,7 @@ def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(fleet: Fleet) 
         router = kit.key_sharded("users")
         for moment, decided in MOMENTS.items():
             go_on = partial(resume_move, fleet.config, "users:1")
-            with killed_at((module_of(moment), moment), LET_GO):
+            with killed_at(moment, "let go"):
                 (go_on if moves(fleet.config) else fleet.move_shard)(hold=0.3)
             router["more"].incr("more")  # waits, at most until the fence of the killed one expires
             assert (fleet.masters()[1] == fleet.name(1)) == decided, moment
@@ -245,34 +231,28 @@ def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(fleet: Fleet) 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "decided after a look"])
 def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, seen: bool
+    fleet: Fleet, seen: bool
 ) -> None:
     small(fleet)
-    if not seen:
-        monkeypatch.setattr(gate, "is_permanent", lambda client, move: False)
-
-    with killed_at((shard_move.ShardMover, "_reached")):
+    with nullcontext() if seen else not_seen_as_decided(), killed_at("decided"):
         fleet.move_shard()
     assert moves(fleet.config)[0].phase == "begun"
     with pytest.raises(GrowthError, match="has taken over"):
         abort_move(fleet.config, "users:1")
     with fleet.servers[1].client(db=2) as new:
-        copied = sorted(strays(new, 1000))
+        copied = sorted(strays(new))
         assert resume_move(fleet.config, "users:1").phase == "done"
-        assert sorted(strays(new, 1000)) == copied
+        assert sorted(strays(new)) == copied
     assert still_there(fleet)
 
 
-def test_what_is_decided_after_a_look_leaves_every_database_closed(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_decided_after_a_look_leaves_every_database_closed(fleet: Fleet) -> None:
     small(fleet)
     begin = partial(start_move, fleet.config, ["users:0", "users:1"], fleet.name(1), hold=PATIENT)
     go_on = partial(resume_move, fleet.config, "users:0")
-    with monkeypatch.context() as patched:
-        patched.setattr(gate, "is_permanent", lambda client, move: False)
+    with not_seen_as_decided():
         for process in (begin, go_on):
-            with killed_at((shard_move.ShardMover, "_reached")):
+            with killed_at("decided"):
                 process()
             for number in (1, 2):
                 with fleet.servers[0].client(db=number) as old:
@@ -281,14 +261,14 @@ def test_what_is_decided_after_a_look_leaves_every_database_closed(
     assert still_there(fleet)
 
 
-@pytest.mark.parametrize("moment", ["_push", "_admit_writers", "_require_takeover"])
+@pytest.mark.parametrize("moment", ["push", "admit writers", "take over"])
 def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: str) -> None:
     """Its server died after the decision, and came back empty."""
     small(fleet)
-    with killed_at((shard_move.ShardMover, moment)):
+    with killed_at(moment):
         fleet.move_shard()
     fleet.servers[1].kill()
-    if moment == "_push":
+    if moment == "push":
         fleet.servers[1].restart()
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done", "copied again"
         assert fleet.masters() == [fleet.name(0), fleet.name(1)]
@@ -301,29 +281,28 @@ def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: st
     with pytest.raises(GrowthError, match=said.format("has lost what was copied to database 2")):
         resume_move(fleet.config, "users:1")
     with fleet.servers[0].client(db=2) as old:
-        assert len(strays(old, 1000)) > 20
+        assert len(strays(old)) > 20
 
 
 def test_a_source_that_entries_name_again_is_not_emptied(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, "_require_takeover")):
+    with killed_at("take over"):
         fleet.move_shard()
     fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]}}, force=True)
     with pytest.raises(GrowthError, match=f"entries name {fleet.name(0)} again.*; push entries"):
         resume_move(fleet.config, "users:1")
 
 
-def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_closed_shards_are_reopened(fleet: Fleet) -> None:
     small(fleet)
-    both, decide, closed = ["users:0", "users:1"], gate.make_permanent, []
+    both, closed = ["users:0", "users:1"], []
 
-    def once(clients: Mapping[Place, redis.Redis], value: bytes) -> bool:
+    def once() -> None:
         if closed:  # the first of the databases, which decides, comes last
             raise Killed
-        closed.append(decide(clients, value))
-        return closed[0]
+        closed.append(True)
 
-    left = fence_value("earlier", "1", fleet.name(0))  # by a move from there, long ago
+    left = fence("earlier", fleet.name(0))  # by a move from there, long ago
     with (
         fleet.servers[0].client(db=1) as old1,
         fleet.servers[0].client(db=2) as old2,
@@ -333,8 +312,7 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
         for client in (old1, old2):
             client.client_setname("shardkit:operator@test/1")
         new2.set(FENCE_KEY, left)
-        with monkeypatch.context() as patched, killed_at(LET_GO):
-            patched.setattr(gate, "make_permanent", once)
+        with before("decide", once, once=False), killed_at("let go"):
             start_move(fleet.config, both, fleet.name(1), hold=PATIENT)
         assert closed == [True]
         assert old1.pttl(FENCE_KEY) > 0
@@ -350,14 +328,12 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
     assert still_there(fleet)
 
 
-@pytest.mark.parametrize(
-    ("owner", "moment"), [(shard_move, "attest"), (shard_move.ShardMover, "_push")]
-)
+@pytest.mark.parametrize("moment", ["attest", "push"])
 def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kept(
-    fleet: Fleet, owner: Any, moment: str
+    fleet: Fleet, moment: str
 ) -> None:
     small(fleet)
-    with killed_at((owner, moment)):
+    with killed_at(moment):
         fleet.move_shard()
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
         keys = sorted(key for key in old.scan_iter(match="k*"))
@@ -381,7 +357,7 @@ def test_what_nobody_wrote_at_the_old_place_after_a_kill_is_not_kept(fleet: Flee
     with shardkit.connect(fleet.url) as kit:
         client: Any = kit.client("users", 1)
         client.set("key", "before")
-        with killed_at((shard_move.ShardMover, "_push")):
+        with killed_at("push"):
             fleet.move_shard()
         assert client.get("key") == b"before"
         writer = threading.Thread(target=client.set, args=("key", "after"))
@@ -398,22 +374,19 @@ def test_what_nobody_wrote_at_the_old_place_after_a_kill_is_not_kept(fleet: Flee
 
 
 def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, lower: Callable[..., None]
 ) -> None:
     small(fleet)
-    decide = gate.make_permanent
+    lower(move_attempts=1)
     written = []
 
-    def stopped(clients: Mapping[Place, redis.Redis], value: bytes) -> bool:
+    def stopped() -> None:
         with shardkit.connect(fleet.url) as kit:  # waits until the fence has expired
             written.append(kit.client("users", 1).incr("meanwhile"))  # type: ignore[union-attr]
-        return decide(clients, value)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(gate, "make_permanent", stopped)
-        patched.setattr(shard_move, "_ATTEMPTS", 1)
-        with pytest.raises(GrowthError, match="the shards are where they were"):
-            fleet.move_shard(hold=0.5)
+    said = "the shards are where they were"
+    with before("decide", stopped), pytest.raises(GrowthError, match=said):
+        fleet.move_shard(hold=0.5)
     assert fleet.masters() == [fleet.name(0)] * 2
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     with shardkit.connect(fleet.url) as kit:
@@ -421,17 +394,15 @@ def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
     assert written == [1]
 
 
-def test_differing_keys_are_copied_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differing_keys_are_copied_again(fleet: Fleet, lower: Callable[..., None]) -> None:
     small(fleet)
-    monkeypatch.setattr(certificate, "SETTLED", 0.1)
+    lower(settled=0.1)
 
-    def spoiled(*args: Any, **options: Any) -> Any:
+    def spoil() -> None:
         with fleet.servers[1].client(db=2) as new:
             new.set("stray", 1)
-        return compare(*args, **options)
 
-    with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.mover.compare", spoiled)
+    with before("compare", spoil, once=False):
         said = "^both servers differ in 1 key, such as 2 stray: is only on the .*: nothing has ch"
         with pytest.raises(GrowthError, match=said):
             fleet.move_shard()
@@ -446,24 +417,25 @@ def test_differing_keys_are_copied_again(fleet: Fleet, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["taken over", "gone"])
-def test_a_lost_target_is_fatal(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
+def test_a_lost_target_is_fatal(fleet: Fleet, lower: Callable[..., None], gone: bool) -> None:
     small(fleet)
+    lower(move_attempts=5 if gone else 1)
     attempts = 0
 
-    def lost(*args: Any) -> Any:
+    def lose() -> None:
         nonlocal attempts
         attempts += 1
         if gone:
             fleet.servers[1].kill()
             raise GrowthError("the target is away", "start it")
         with fleet.servers[1].client(db=2) as new:
-            new.set(FENCE_KEY, fence_value("another", "1", fleet.name(1)))
-        return differing(*args)
+            new.set(FENCE_KEY, fence("another", fleet.name(1)))
 
-    monkeypatch.setattr(shard_move, "differing", lost)
-    monkeypatch.setattr(shard_move, "_ATTEMPTS", 5 if gone else 1)
     said = "^the target is away; start it" if gone else "^another process has taken over this move"
-    with pytest.raises(GrowthError, match=said):
+    with (
+        before("last differences", lose, once=False),
+        pytest.raises(GrowthError, match=said),
+    ):
         fleet.move_shard()
     assert attempts == 1
     assert fleet.masters() == [fleet.name(0)] * 2
@@ -472,15 +444,16 @@ def test_a_lost_target_is_fatal(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, g
         assert not old.exists(FENCE_KEY)
 
 
-def test_readers_that_stay_are_closed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_move, "LEAVE", 0.05)
-    monkeypatch.setattr(shard_move, "_READ", 0.0)
+def test_readers_that_stay_are_closed(fleet: Fleet, lower: Callable[..., None]) -> None:
+    lower(move_leave=0.05, move_read=0.0)
     follow(fleet.servers[2], fleet.servers[0])
     small(fleet)
     fleet.push(0, (2,))
     with ExitStack() as stack:
         stay = [
-            stack.enter_context(fleet.servers[0].client(db=2, client_name=f"{READING}batch")),
+            stack.enter_context(
+                fleet.servers[0].client(db=2, client_name="shardkit:reading/batch")
+            ),
             stack.enter_context(fleet.servers[2].client(db=2, client_name="shardkit:batch")),
         ]
         before = [client.client_id() for client in stay]
@@ -492,22 +465,20 @@ def test_readers_that_stay_are_closed(fleet: Fleet, monkeypatch: pytest.MonkeyPa
     assert json.loads(fleet.config.get("config:redis:users:1")).get("replicas") is None
 
 
-def test_a_late_difference_stops_a_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_difference_stops_a_move(fleet: Fleet, lower: Callable[..., None]) -> None:
     small(fleet)
-    monkeypatch.setattr(certificate, "SETTLED", 0.3)
-    finish = shard_move.DatabaseCopy.finish
+    lower(settled=0.3, move_attempts=1)
 
-    def finished(copy: shard_move.DatabaseCopy, **options: Any) -> Any:
-        fleet.servers[0].client(db=2).set("k1", "last")
-        taken = finish(copy, **options)
-        fleet.servers[1].client(db=2).set("k1", "other")  # as a server that loses a write has it
-        return taken
+    def written(server: int, value: str) -> None:
+        with fleet.servers[server].client(db=2) as client:
+            client.set("k1", value)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(shard_move.DatabaseCopy, "finish", finished)
-        patched.setattr(shard_move, "_ATTEMPTS", 1)
-        with pytest.raises(GrowthError, match="both servers differ in 1 key, such as"):
-            fleet.move_shard(hold=60)
+    with (
+        before("finish the copy", lambda: written(0, "last")),
+        before("last differences", lambda: written(1, "other")),  # as if it had lost the write
+        pytest.raises(GrowthError, match="both servers differ in 1 key, such as"),
+    ):
+        fleet.move_shard(hold=60)
     assert fleet.masters() == [fleet.name(0)] * 2
     with fleet.servers[0].client(db=2) as client:
         assert client.get(FENCE_KEY) is None, "clients go on at once"
@@ -515,23 +486,20 @@ def test_a_late_difference_stops_a_move(fleet: Fleet, monkeypatch: pytest.Monkey
 
 def test_operators_that_are_stopped_while_they_connect_hold_up_no_move(fleet: Fleet) -> None:
     fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0)]}})
-    login = Stored(Entry(fleet.at(0)), "users")
     address = "127.0.0.1", fleet.servers[0].port
     with (
         socket.create_connection(address),  # before it has sent anything
         socket.create_connection(address) as greeted,
-        connected_to(ServerAddress(*address), login) as operator,
     ):
         greeted.sendall(b"HELLO 2\r\n")
-        operator.info()
         assert fleet.move_shard().phase == "done"
 
 
 def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, lower: Callable[..., None]
 ) -> None:
     small(fleet)
-    monkeypatch.setattr(shard_move, "_ATTEMPTS", 2)
+    lower(move_attempts=2)
     stranger = fleet.servers[0].client(db=2, client_name="batch-job")
     stranger.ping()
     with pytest.raises(GrowthError, match=r"did not leave within 0\.15 s: batch-job"):
@@ -638,6 +606,7 @@ def test_shards_are_moved_over_tls(fleet: Fleet, tmp_path: Path) -> None:
         secure.stop()
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("of_shards", [True, False])
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_private_clients_follow_a_move(fleet: Fleet, of_shards: bool, kind: str) -> None:
@@ -666,7 +635,7 @@ def test_private_clients_follow_a_move(fleet: Fleet, of_shards: bool, kind: str)
         assert kit.client("users", 1).get("count") == b"%d" % len(counts)  # type: ignore[union-attr]
 
 
-def test_functions_move_with_shards(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_move_with_shards(fleet: Fleet) -> None:
     small(fleet)
     source, target = (fleet.servers[n].client() for n in (0, 1))
     with source, target:
@@ -680,14 +649,12 @@ def test_functions_move_with_shards(fleet: Fleet, monkeypatch: pytest.MonkeyPatc
         plan = plan_move(fleet.config, ["users:1"], fleet.name(1))
         assert f"{fleet.name(1)}: FUNCTION LOAD own" in plan.steps
 
-        def loaded(*args: object) -> None:
-            target.function_load("#!lua name=own\nredis.register_function('x', function() end)")
-            copy_libraries(source, target)
-
-        monkeypatch.setattr(shard_move, "copy_libraries", loaded)
-        with pytest.raises(GrowthError, match="target refuses the library of functions own: L"):
+        other = "#!lua name=own\nredis.register_function('x', function() end)"
+        with (
+            before("libraries", lambda: target.function_load(other)),
+            pytest.raises(GrowthError, match="target refuses the library of functions own: L"),
+        ):
             fleet.move_shard()
-        monkeypatch.undo()
         target.function_delete("own")
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert target.fcall("one", 0) == 1
@@ -794,6 +761,7 @@ LARGE: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("kind", LARGE)
 def test_large_values_are_copied_in_pieces(fleet: Fleet, kind: str) -> None:
     """DUMP and RESTORE of them would hold the servers."""
@@ -889,7 +857,7 @@ def test_fields_of_large_hashes_expire_when_they_did_before(fleet: Fleet) -> Non
 def test_a_full_disk_of_the_source_stops_a_move_of_shards(
     fleet: Fleet, saving: redis.Redis, tmp_path: Path
 ) -> None:
-    with killed_at((gate, "close_for")):
+    with killed_at("close"):
         fleet.move_shard()
     fill_disk(saving, tmp_path / "disk")
     why = "the server cannot save its data to disk, and so refuses writes"

@@ -21,17 +21,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faces import eventually
-from growth_helpers import FAILURES, FAST, Fleet, filled, follow, replication, there
+from growth_helpers import (
+    FAILURES,
+    FAST,
+    Fleet,
+    filled,
+    follow,
+    replication,
+    strays,
+    there,
+)
+from moments import end_changes, open_changes
 
 import shardkit
-from shardkit.admin.changes import open_changes, text_of
-from shardkit.admin.growth.exchange import strays
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 
@@ -189,10 +196,7 @@ class Rounds:
             config = self.fleet.config
             if f"/{pid}/" in (config.get("config:growth:lease") or b"").decode():
                 config.delete("config:growth:lease")
-            for change in open_changes(config):
-                if change.until and change.owner.endswith(f"/{pid}"):
-                    ended = text_of(replace(change, until=1.0))
-                    config.hset(CHANGES_KEY, change.id, ended)
+            end_changes(config, f"/{pid}")
 
     def entry(self, key: str) -> dict[str, Any]:
         return dict(json.loads(self.fleet.config.get(f"config:redis:{key}") or "{}"))
@@ -338,7 +342,7 @@ class Rounds:
                     address, _, number = found["database"].partition("/")
                     server = next(s for s in fleet.servers if s.address == address)
                     with server.client(db=int(number)) as client:
-                        for key in strays(client, 10_000):
+                        for key in strays(client):
                             client.delete(key)
                     self.shardkit("changes", "open", found["database"])
         used = {self.entry(f"users:{n}")["port"] for n in range(self.shards())}

@@ -3,62 +3,52 @@
 from __future__ import annotations
 
 import json
-from operator import eq
 from typing import Any
 
 import pytest
+from growth_helpers import PATIENT, Fleet, follow
 
-from shardkit import ShardMap
-from shardkit.admin.growth.relocation import ServerAddress, at_server, relocated
-from shardkit.errors import ConfigError, InvalidArgumentError
-
-NEW = ServerAddress("::1", 7001)
+from shardkit.admin.growth import attach_replica, fail_over
+from shardkit.errors import InvalidArgumentError
 
 
-@pytest.mark.parametrize(
-    ("url", "there"),
-    [
-        ("redis://old:1", "redis://[::1]:7001"),
-        ("valkeys://old:1/4", "valkeys://[::1]:7001/4"),
-        ("rediss://me:p${S}@old:1/4?timeout=2", "rediss://me:p${S}@[::1]:7001/4?timeout=2"),
-        ("redis://${HOST}/4", "redis://[::1]:7001/4"),
-    ],
-)
-def test_a_url_keeps_everything_but_its_server(url: str, there: str) -> None:
-    assert at_server({"url": url, "read_from": "replica"}, NEW, "data") == {
-        "url": there,
-        "read_from": "replica",
-    }
+def entry(fleet: Fleet) -> dict[str, Any]:
+    return dict(json.loads(fleet.config.get("config:redis:data")))
 
 
-def test_a_url_that_is_a_reference_cannot_name_another_server() -> None:
-    with pytest.raises(ConfigError, match="data: its url is a reference"):
-        at_server({"url": "${URL}"}, NEW, "data")
+@pytest.mark.parametrize("rest", ["", "/4", "/4?socket_timeout=2"])
+def test_a_url_keeps_everything_but_its_server(fleet: Fleet, rest: str) -> None:
+    fleet.describe(
+        {"data": {"entry": {"url": f"redis://{fleet.name(0)}{rest}", "read_from": "replica"}}}
+    )
+    before = entry(fleet)
+    fleet.move_server(hold=PATIENT)
+    moved = before["url"].replace(fleet.name(0), fleet.name(1))
+    assert entry(fleet) == {**before, "url": moved}
 
 
-def test_a_replica_that_takes_over_brings_its_zone_and_leaves_the_others_as_they_were() -> None:
-    replicas = [
-        {"port": 2, "zone": "east"},
-        {"url": "redis://c:3", "zone": "north"},
-        {"host": "${SPARE}", "port": 4},
+def test_a_replica_that_takes_over_brings_its_zone_and_leaves_the_others_as_they_were(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARE", "127.0.0.1")
+    follow(fleet.servers[1], fleet.servers[0])
+    others = [
+        {"url": f"redis://{fleet.name(2)}", "zone": "north"},
+        {"host": "${SPARE}", "port": 1},
     ]
-    entry = {"host": "a", "port": 1, "db": 5, "zone": "west", "replicas": replicas}
-    components = ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})).components
-    old, new = ServerAddress("a", 1), ServerAddress("a", 2)
-
-    def fields(keep_source: bool) -> dict[str, Any]:
-        changed = relocated(components, old, new, eq, keep_source=keep_source)["data"].entry
-        assert changed is not None
-        return changed.fields
-
-    there = {"host": "a", "port": 2, "db": 5, "zone": "east", "replicas": replicas[1:]}
-    assert fields(keep_source=False) == there
-    former = {"host": "a", "port": 1, "zone": "west"}
-    assert fields(keep_source=True) == {**there, "replicas": [*replicas[1:], former]}
-    assert relocated(components, new, old, eq, keep_source=True) == {}
+    new = fleet.at(1, zone="east")
+    described = fleet.at(0, db=5, zone="west", replicas=[new, *others])
+    fleet.describe({"data": {"entry": described}}, check=False)
+    fail_over(fleet.config, "data", fleet.name(1), hold=PATIENT)
+    former = fleet.at(0, zone="west")
+    assert entry(fleet) == fleet.at(1, db=5, zone="east", replicas=[*others, former])
+    fleet.servers[1].kill()
+    fail_over(fleet.config, "data", fleet.name(0), hold=PATIENT)
+    assert entry(fleet) == fleet.at(0, db=5, zone="west", replicas=others)
 
 
 @pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a:b", "::1", "redis://a:1", "a b", "a/1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_what_is_no_address_is_refused(fleet: Fleet, text: str) -> None:
+    fleet.push(0)
     with pytest.raises(InvalidArgumentError, match=f"^{text!r} is not a server; specify"):
-        ServerAddress.parse(text)
+        attach_replica(fleet.config, text, fleet.name(0))

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, follow, killed_at, small, still_there
+from growth_helpers import PATIENT, Fleet, follow, small, still_there
+from moments import killed_at
 
 import shardkit
+from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import (
     end_change,
-    move as server_move,
     moves,
     open_database,
     repair_changes,
     resume_move,
     reverse_move,
-    shard_move,
     start_move,
     start_split,
 )
-from shardkit.config.store import pull
 from shardkit.errors import GrowthError, PushRefusedError
 
 CHANGES_KEY = "config:changes"
@@ -49,9 +49,9 @@ def lose_the_config_server(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("moment", "does"),
     [
-        ("_push", "resume"),
-        ("_admit_writers", "resume"),
-        ("_require_takeover", "resume"),
+        ("push", "resume"),
+        ("admit writers", "resume"),
+        ("take over", "resume"),
         ("", "follow"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_split_goes_on_after_the_config_server_was_lost(
 ) -> None:
     small(fleet)
     if moment:
-        with killed_at((shard_move.ShardMover, moment)):
+        with killed_at(moment):
             split(fleet)
     else:
         split(fleet)
@@ -75,12 +75,12 @@ def test_a_split_goes_on_after_the_config_server_was_lost(
     assert {each.action for each in repair_changes(fleet.config)} <= {"left"}
 
 
-@pytest.mark.parametrize("moment", ["_push", "_certify", ""])
+@pytest.mark.parametrize("moment", ["server: push", "server: certify", ""])
 @pytest.mark.parametrize("lost", [True, False], ids=["config server lost", "record there"])
 def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> None:
     small(fleet)
     if moment:
-        with killed_at((server_move.ServerMover, moment)):
+        with killed_at(moment):
             fleet.move_server(hold=PATIENT)
     else:
         fleet.move_server(hold=PATIENT)
@@ -99,6 +99,7 @@ def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> No
     assert repair_changes(fleet.config) == []
 
 
+@pytest.mark.long(6)
 @pytest.mark.parametrize("work", ["shards", "split", "server"])
 @pytest.mark.parametrize(
     "moment", ["cop", "comparing", "holding", "pushing", "emptying", "waiting"]
@@ -150,12 +151,12 @@ def test_a_map_from_before_two_moves_follows_both(fleet: Fleet, records: bool) -
     assert still_there(fleet)
 
 
-@pytest.mark.parametrize(("moment", "side"), [("_hold_and_decide", 0), ("_push", 0), ("_push", 1)])
+@pytest.mark.parametrize(("moment", "side"), [("hold writers", 0), ("push", 0), ("push", 1)])
 def test_a_fence_that_somebody_has_overwritten_closes_nothing_for_ever(
     fleet: Fleet, moment: str, side: int
 ) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, moment)):
+    with killed_at(moment):
         fleet.move_shard()
     with fleet.servers[side].client(db=2) as client:
         client.set("config:fence", "nonsense")
@@ -176,10 +177,13 @@ def test_a_replica_whose_master_is_another_ones_stays_unknown(fleet: Fleet) -> N
     assert fleet.masters() == [fleet.name(0)] * 2
 
 
-def test_entries_that_follow_are_newer_than_servers_have_witnessed(fleet: Fleet) -> None:
+def test_entries_that_follow_are_newer_than_servers_have_witnessed(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     small(fleet)
     split(fleet)
-    push(fleet.config, pull(fleet.config), above=40)
+    fleet.run("config", "pull", "-o", str(tmp_path / "map.yaml"))
+    push(fleet.config, ShardMap.load(tmp_path / "map.yaml"), above=40)
     lose_the_config_server(fleet)
     repair_changes(fleet.config)
     assert still_there(fleet), "a client that has just started is not refused"
@@ -207,10 +211,10 @@ def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None
     assert repair_changes(fleet.config) == [], "they stay open"
 
 
-@pytest.mark.parametrize("moment", ["_push", "_keep_or_clear", "_follow"])
+@pytest.mark.parametrize("moment", ["push", "keep or empty", "keep up to date"])
 def test_a_repair_ends_although_a_move_keeps_its_old_databases(fleet: Fleet, moment: str) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, moment)):
+    with killed_at(moment):
         fleet.move_shard(keep=True)
     repair_changes(fleet.config)
     assert [each.action for each in repair_changes(fleet.config)] == ["kept"]
@@ -243,7 +247,7 @@ def test_a_replica_needs_no_fence(fleet: Fleet) -> None:
 
 def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, "_require_takeover")):
+    with killed_at("take over"):
         fleet.move_shard()
     with pytest.raises(GrowthError, match="has lost no server and closes databases; resume it"):
         end_change(fleet.config, "users:1")
@@ -261,7 +265,7 @@ def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
 
 def test_a_move_that_was_killed_after_all_was_emptied_ends(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, "verify")):
+    with killed_at("verify"):
         fleet.move_shard()
     assert resume_move(fleet.config, "users:1").phase == "done"
     with fleet.servers[1].client(db=2) as client:
@@ -271,7 +275,7 @@ def test_a_move_that_was_killed_after_all_was_emptied_ends(fleet: Fleet) -> None
 
 def test_a_record_whose_databases_are_open_ends(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((shard_move.ShardMover, "_push")):
+    with killed_at("push"):
         fleet.move_shard()
     for server in fleet.servers[:2]:
         with server.client(db=2) as client:

@@ -4,42 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import import_module
-from operator import eq
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import redis
-from faces import eventually
+from arranged import before_sending
+from faces import eventually, free_port
 from growth_helpers import Fleet, follow, replication, writing
+from moments import before
 
-from shardkit import ShardMap
+import shardkit
 from shardkit.admin.growth import (
     ReplicaNode,
     VerifiedReplica,
     attach_replica,
-    attachment,
     detach_replica,
     plan_move,
     replica_tree,
-    servers as growth_servers,
     verify_replica,
     verify_replicas,
 )
-from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import KnownServers
-from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.local.server import free_port
 
 
 def tree(fleet: Fleet) -> list[ReplicaNode]:
-    return replica_tree(read_components(fleet.config).values())
+    with shardkit.connect(fleet.url) as kit:
+        return replica_tree([kit.component("users")])
 
 
-def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fleet) -> None:
+def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(
+    fleet: Fleet, lower: Callable[..., None]
+) -> None:
     a, b, c = fleet.servers
     fleet.push(0, (1,))
     nodes = tree(fleet)
@@ -53,11 +48,10 @@ def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fle
         (fleet.name(1), 1, "in sync", True),
         (fleet.name(2), 2, "in sync", True),
     ]
-    with pytest.MonkeyPatch.context() as patched:  # servers that replicate each other in a circle
-        patched.setattr(import_module("shardkit.admin.growth.attachment"), "_DEEPEST", 1)
-        assert len(tree(fleet)) == 2
     output = fleet.run("replicas", "tree").output
     assert "in sync" in output or "behind" in output
+    lower(replica_levels=1)  # as with servers that replicate each other in a circle
+    assert len(tree(fleet)) == 2
     b.kill()
     assert not all(node.ok for node in tree(fleet))
 
@@ -106,17 +100,12 @@ def test_a_replica_is_attached_and_detached_while_clients_write(fleet: Fleet) ->
 
 
 def test_an_attach_fails_if_entries_name_another_master_by_then(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet,
 ) -> None:
     fleet.push(0)
-
-    def wait(*args: Any, real: Any = growth_servers.wait_for_copy) -> None:
-        real(*args)
-        fleet.push(2)
-
-    monkeypatch.setattr(growth_servers, "wait_for_copy", wait)
     words = "replicas", "attach", fleet.name(1), "--to", fleet.name(0)
-    assert f"entries have stopped naming {fleet.name(0)}" in fleet.run(*words, code=1).output
+    with before("wait for the copy", lambda: fleet.push(2)):
+        assert f"entries have stopped naming {fleet.name(0)}" in fleet.run(*words, code=1).output
     assert named_replicas(fleet) == [[], []]
     assert replication(fleet.servers[1])["role"] == "master"
 
@@ -156,7 +145,8 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     fleet.push(0, (1, 2))
     alias = {"host": "localhost", "port": a.port, "replicas": [{"port": b.port}]}
     fleet.describe({"users_too": {"entry": alias}})
-    components = read_components(fleet.config).values()
+    with shardkit.connect(fleet.url) as kit:
+        components = [kit.component(name) for name in ("users", "users_too")]
     found = verify_replicas(components, timeout=0.3)
     verdicts = {str(replica): verdict for (_, replica), verdict in found.items()}
     assert verdicts[fleet.name(1)].ok
@@ -188,41 +178,46 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
 
 
 # Servers that are named by references only, or are seen to by others.
-ELSEWHERE = ShardMap.parse("""
-components:
-  far: {entry: {host: "${HOST}", port: 1, replicas: [{host: "${REPLICA}"}, {host: near, port: 1}]}}
-  nodes: {entry: {host: node, cluster: true}}
-  own: {entry: {host: near, port: 2, replicas: [{port: 3}, {host: "${REPLICA}"}, {port: 4}]}}
-""").components
+ELSEWHERE = {
+    "far": {
+        "entry": {
+            "host": "${HOST}",
+            "port": 1,
+            "replicas": [{"host": "${REPLICA}"}, {"host": "127.0.0.1", "port": 1}],
+        }
+    },
+    "nodes": {"entry": {"host": "node", "cluster": True}},
+}
 
 
-def test_entries_name_servers_by_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth_servers, "role_at", Mock(side_effect=redis.ConnectionError("away")))
-    near = ServerAddress("near", 2)
-    for port in (3, 4):
-        replica = ServerAddress("near", port)
-        found = attachment._followed(ELSEWHERE, f"near:{port}")
-        assert found == (replica, (ELSEWHERE["own"].entry, "config:redis:own"))
-        assert attachment._followed_by(ELSEWHERE, replica, eq)[0] == near
-    with pytest.raises(InvalidArgumentError, match="near:1 is neither a shard nor a master that"):
-        attachment._followed(ELSEWHERE, "near:1")
-    with pytest.raises(InvalidArgumentError, match="near:1 follows no server that entries name"):
-        attachment._followed_by(ELSEWHERE, ServerAddress("near", 1), eq)
-    servers = KnownServers(ELSEWHERE.values())
-    assert servers.replicas_of(near) == [ServerAddress("near", n) for n in (3, 4)]
+def test_entries_name_servers_by_host_and_port(fleet: Fleet) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    replicas = [{"host": "${REPLICA}"}, fleet.at(1)]
+    own = {"own": {"entry": fleet.at(0, replicas=replicas)}}
+    fleet.describe({**ELSEWHERE, **own}, check=False)
+    a, b = fleet.name(0), fleet.name(1)
+    assert str(attach_replica(fleet.config, b, a).master) == a
+    with pytest.raises(InvalidArgumentError, match=r"127\.0\.0\.1:1 is neither a sha"):
+        attach_replica(fleet.config, fleet.name(2), "127.0.0.1:1")
+    with pytest.raises(InvalidArgumentError, match=r"127\.0\.0\.1:1 follows no server tha"):
+        detach_replica(fleet.config, "127.0.0.1:1")
+    assert str(detach_replica(fleet.config, b).master) == a
 
 
-@pytest.mark.parametrize(("described", "database"), [({}, 0), ({"db": 3}, 3)])
-def test_a_replica_is_verified_in_the_database_of_its_entry(
-    monkeypatch: pytest.MonkeyPatch, described: dict[str, int], database: int
-) -> None:
-    asked = Mock(side_effect=redis.ConnectionError("away"))
-    monkeypatch.setattr(growth_servers, "connected_to", asked)
-    entry = {"host": "a", "port": 1, "replicas": [{"port": 2}], **described}
-    text = json.dumps({"components": {"data": {"entry": entry}}})
-    [answer] = verify_replicas(ShardMap.parse(text).components.values()).values()
-    assert isinstance(answer, redis.ConnectionError)
-    assert asked.call_args.kwargs == {"database": database}
+@pytest.mark.parametrize("database", [0, 3])
+def test_a_replica_is_verified_in_the_database_of_its_entry(fleet: Fleet, database: int) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    described = {"db": database} if database else {}
+    entry = fleet.at(0, replicas=[fleet.at(1)], **described)
+    fleet.describe({"data": {"entry": entry}}, check=False)
+    with shardkit.connect(fleet.url) as kit, fleet.servers[0].client(db=database) as master:
+        key, seen = b"sync:wait", []
+        look = lambda: seen.append(master.exists(key))  # noqa: E731
+        with before_sending(lambda connection, text: "ZREM" in text or "DEL" in text, look):
+            [answer] = verify_replicas([kit.component("data")]).values()
+    assert isinstance(answer, VerifiedReplica)
+    assert answer.ok
+    assert seen == [1]
 
 
 def test_a_node_of_a_cluster_is_neither_moved_nor_replicated(fleet: Fleet) -> None:

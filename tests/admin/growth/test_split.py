@@ -13,29 +13,25 @@ from typing import Any
 import pytest
 from faces import PATIENCE, eventually
 from growth_helpers import (
-    LET_GO,
     PATIENT,
     Fleet,
     certified,
     filled,
-    killed_at,
     losing_nothing,
-    module_of,
     on_redis_too,
     there,
 )
+from moments import before as overtaken, killed_at
 
 import shardkit
+import shardkit.admin.growth.awaiting as awaiting
 from shardkit.admin.growth import (
     abort_move,
-    awaiting,
     complete_move,
-    gate,
     moves,
     plan_split,
     resume_move,
     reverse_move,
-    shard_move,
     start_move,
     start_split,
     verify_move,
@@ -77,6 +73,7 @@ def stored(fleet: Fleet) -> tuple[int, str, int]:
     return len(users.shards), users.placement, len(ports)
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize(
     ("component", "new", "then"),
     [
@@ -148,12 +145,12 @@ def test_clients_that_are_kept_over_a_split_find_each_key_or_refuse(fleet: Fleet
 
 
 MOMENTS = {
-    "KeyCapture": False,
-    "DatabaseCopy": False,
-    "close_for": False,
-    "make_permanent": False,
+    "capture": False,
+    "copy": False,
+    "close": False,
+    "decide": False,
     "attest": True,
-    "write_under": True,
+    "empty": True,
 }
 
 
@@ -165,14 +162,14 @@ def test_a_split_that_is_killed_at_any_point_is_resumed_or_aborted(fleet: Fleet)
     with shardkit.connect(fleet.url) as kit:
         router = kit.key_sharded("users")
         for moment, decided in MOMENTS.items():
-            again = moves(fleet.config) and moment != "close_for"
-            with killed_at((module_of(moment), moment), LET_GO):
+            again = moves(fleet.config) and moment != "close"
+            with killed_at(moment, "let go"):
                 step = partial(resume_move, fleet.config, "users") if again else begin
                 step(hold=0.3 * PATIENCE)
             router["more"].incr("more")  # waits, at most until the fence of the killed one expires
             assert (stored(fleet) == (3, "crc32", 2)) == decided, moment
             assert there(fleet) == before
-            if moment == "DatabaseCopy":
+            if moment == "copy":
                 assert abort_move(fleet.config, "users").phase == "aborted"
                 assert stored(fleet) == at_first
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
@@ -209,21 +206,17 @@ def test_keys_that_do_not_tell_their_place_are_named_and_found_by_rules(fleet: F
         assert [visits[n].get(f"visits:{n}") for n in range(100)] == [b"%d" % n for n in range(100)]
 
 
-def test_a_key_that_comes_to_a_wrong_place_during_a_copy_stops_it(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_comes_to_a_wrong_place_during_a_copy_stops_it(fleet: Fleet) -> None:
     fleet.push(0)
     before = filled(fleet)
     at_first = stored(fleet)
-    copy_all = shard_move.DatabaseCopy.copy_all
 
-    def disturbed(copy: Any, tell: Any) -> None:
+    def disturb() -> None:
         with fleet.servers[0].client(db=1) as client:
             client.mset({f"wrong{n}": n for n in range(40)})
-        copy_all(copy, tell)
 
-    monkeypatch.setattr(shard_move.DatabaseCopy, "copy_all", disturbed)
-    with pytest.raises(GrowthError, match=r"not where their names say, such as wrong.*, so the"):
+    said = r"not where their names say, such as wrong.*, so the"
+    with overtaken("copy all", disturb), pytest.raises(GrowthError, match=said):
         start_split(fleet.config, "users", shards=3, hold=PATIENT)
     assert abort_move(fleet.config, "users").phase == "aborted"
     assert stored(fleet) == at_first
@@ -288,7 +281,7 @@ def test_a_split_offline_needs_no_notifications(fleet: Fleet, is_killed: bool) -
         options: Any = {"offline": True, "hold": PATIENT}
         start = partial(start_split, fleet.config, "users", shards=3, over=over)
         if is_killed:
-            with killed_at((gate, "make_permanent")):
+            with killed_at("decide"):
                 start(**options)
             start = partial(resume_move, fleet.config, "users")
         assert certified(start(**options))
@@ -333,7 +326,7 @@ def test_old_databases_are_kept_up_to_date_until_a_split_is_reversed(
             assert eventually(lambda: stored(fleet) == (3, "crc32", 1) and phase(fleet) == "kept")
             time.sleep(0.3)  # some writes are copied back
             if is_killed:  # its copy is lost with it
-                with killed_at((shard_move.ShardMover, "_follow")):
+                with killed_at("keep up to date"):
                     fleet.servers[2].client().client_kill_filter(_type="pubsub")
                     split.result()
             back = reverse_move(fleet.config, "users", hold=PATIENT, progress=copied.append)
@@ -373,7 +366,7 @@ def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_c
                 GrowthError, match=r"users is already being moved to .* .kept.; resume it: sh"
             ):
                 start_split(fleet.config, "users", shards=5)
-            with killed_at((shard_move.ShardMover, "_follow")):
+            with killed_at("keep up to date"):
                 client.client_kill_filter(_type="pubsub")
                 split.result()
             router["k4"].set("k4", "while nobody keeps them")

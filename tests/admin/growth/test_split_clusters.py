@@ -15,27 +15,24 @@ import redis
 from faces import eventually
 from growth_helpers import (
     FAST,
-    LET_GO,
     PATIENT,
     Fleet,
     certified,
     filled,
-    killed_at,
     losing_nothing,
     there,
 )
+from moments import before as overtaken, killed_at
 
 import shardkit
+import shardkit.admin.growth.awaiting as awaiting
 from shardkit.admin.growth import (
     abort_move,
-    awaiting,
-    gate,
     moves,
     plan_split,
     repair_changes,
     resume_move,
     reverse_move,
-    shard_move,
     start_split,
 )
 from shardkit.errors import GrowthError, InvalidArgumentError
@@ -156,22 +153,22 @@ def test_keys_of_a_tag_stay_together_and_clients_find_them_out_of_a_cluster(
 
 
 INTO = {
-    (shard_move, "KeyCapture"): False,
-    (shard_move, "DatabaseCopy"): False,
-    (gate, "close_for"): False,
-    (gate, "make_permanent"): False,
-    (gate.ClusterGate, "admit_readers"): False,
-    (gate.ClusterGate, "open"): True,
-    (shard_move, "attest"): True,
+    "capture": False,
+    "copy": False,
+    "close": False,
+    "decide": False,
+    "cluster: admit readers": False,
+    "cluster: open": True,
+    "attest": True,
 }
 OUT_OF = {
-    (shard_move, "DatabaseCopy"): False,
-    (gate.ClusterGate, "wait_for_writers"): False,
-    (gate.ClusterGate, "_close_nodes"): False,
-    (gate, "set_if_marked"): False,
-    (gate.ClusterGate, "turn_away"): True,
-    (gate.CopyGate, "open"): True,
-    (shard_move, "attest"): True,
+    "copy": False,
+    "cluster: writers left": False,
+    "cluster: close": False,
+    "cluster: mark": False,
+    "cluster: turn away": True,
+    "shards: open": True,
+    "attest": True,
 }
 
 
@@ -185,7 +182,7 @@ def test_a_split_with_a_cluster_that_is_killed_at_any_point_is_resumed(
     with losing_nothing(fleet, shards=None):
         for moment, decided in (INTO if into else OUT_OF).items():
             go_on = partial(resume_move, fleet.config, "users") if moves(fleet.config) else begin
-            with killed_at(moment, LET_GO):
+            with killed_at(moment, "let go"):
                 go_on(hold=PATIENT / 2)
             assert (stored(fleet).get("cluster") != at_first.get("cluster")) == decided, moment
         assert certified(resume_move(fleet.config, "users", hold=PATIENT))
@@ -198,9 +195,9 @@ def test_a_split_with_a_cluster_is_aborted_before_it_is_decided(
     into, new = split
     before, at_first = filled(fleet), stored(fleet)
     # Or it is closed, and the journal does not say so.
-    moment = (gate, "make_permanent") if into else (shard_move.ShardMover, "_reached")
-    with killed_at(moment, LET_GO):
-        start_split(fleet.config, "users", **new)
+    moment = "decide" if into else "decided"
+    with killed_at(moment, "let go"):  # for three seconds, nodes answer nobody
+        start_split(fleet.config, "users", **{**new, "hold": 3.0})
     assert (settings(cluster) == {"0"}) == into
     assert abort_move(fleet.config, "users").phase == "aborted"
     assert settings(cluster) == {"0"}
@@ -251,12 +248,9 @@ def test_a_cluster_is_entered_and_left_offline(
     assert there(fleet) == before
 
 
-def test_slots_that_move_during_a_copy_stop_it(
-    fleet: Fleet, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_that_move_during_a_copy_stop_it(fleet: Fleet, cluster: LocalCluster) -> None:
     in_cluster(fleet, cluster)
     before = filled(fleet)
-    decide = gate.ClusterGate.decide
     a, b = cluster.nodes[:2]
 
     def move_a_slot(nodes: tuple[Any, ...], slot: int) -> None:
@@ -265,19 +259,16 @@ def test_slots_that_move_during_a_copy_stop_it(
                 name = to.execute_command("CLUSTER", "MYID")
                 client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
 
-    def disturbed(*args: Any) -> bool:
-        move_a_slot((a, b), slot)
-        return decide(*args)
-
     with a.client() as client:
         slot = next(
             n for n in range(5000) if not client.execute_command("CLUSTER", "COUNTKEYSINSLOT", n)
         )
-    monkeypatch.setattr(gate.ClusterGate, "decide", disturbed)
-    with pytest.raises(GrowthError, match=r"slots of the cluster of .* have moved"):
+    with (
+        overtaken("cluster: decide", lambda: move_a_slot((a, b), slot)),
+        pytest.raises(GrowthError, match=r"slots of the cluster of .* have moved"),
+    ):
         # A node that is closed for longer than a client waits would not say that a slot moved.
         start_split(fleet.config, "users", over=[fleet.name(0)], hold=1.0)
-    monkeypatch.undo()
     assert settings(cluster) == {"0"}
     assert there(fleet) == before
     assert certified(resume_move(fleet.config, "users", hold=PATIENT))
@@ -321,14 +312,15 @@ def test_a_dry_run_names_what_keeps_shards_from_a_cluster(
     assert f"{node.address} is a node of a cluster: specify --to-cluster" in problem
 
 
-@pytest.mark.parametrize("moment", ["_push", "_admit_writers", "_require_takeover", ""])
+@pytest.mark.long(2)
+@pytest.mark.parametrize("moment", ["push", "admit writers", "take over", ""])
 def test_a_split_with_a_cluster_goes_on_after_the_config_server_was_lost(
     fleet: Fleet, cluster: LocalCluster, split: tuple[bool, dict[str, Any]], moment: str
 ) -> None:
     into, options = split
     before = filled(fleet)
     if moment:
-        with killed_at((shard_move.ShardMover, moment)):
+        with killed_at(moment):
             start_split(fleet.config, "users", **options)
     else:
         start_split(fleet.config, "users", **options)

@@ -167,6 +167,7 @@ def test_steps_with_a_cluster_are_safe(
         simulate(protocol(), schedules=SCHEDULES)
 
 
+@pytest.mark.long(2)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_each_part_of_the_steps_with_a_cluster_is_needed(
     monkeypatch: pytest.MonkeyPatch, mutation: Mutation

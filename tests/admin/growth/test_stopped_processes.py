@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from inspect import currentframe
 from typing import Any
 
 import pytest
@@ -27,7 +27,6 @@ from shardkit.admin.growth import (
     moves,
     resume_move,
     reverse_move,
-    servers,
 )
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
 
@@ -39,7 +38,7 @@ def step_of(connection: Any) -> Step | None:
     """Where in the code a command is sent, and to which server; None if not by an operator."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    frame: Any = sys._getframe()
+    frame: Any = currentframe()
     while frame is not None:
         name = frame.f_code.co_filename
         if "/shardkit/admin/" in name:
@@ -173,9 +172,9 @@ def test_a_failover_that_wakes_at_any_step_changes_nothing(fleet: Fleet, back: b
 
 
 def test_a_failover_whose_new_master_others_have_replaced_ends(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, lower: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(servers, "TIMEOUT", 0.5)
+    lower(answer_timeout=0.5)
     anew(fleet, (1, 2))
 
     def other() -> None:

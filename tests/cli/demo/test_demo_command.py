@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from click import unstyle
 from click.testing import CliRunner, Result
 from demo_helpers import awk_figures, chance_log
 from faces import eventually
@@ -24,9 +23,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shardkit.cli.app import app
-from shardkit.cli.demo import command, sample
+from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLogParser
-from shardkit.cli.demo.logs import LogCounts
 
 COMMAND = [sys.executable, "-m", "shardkit", "demo"]
 
@@ -114,33 +112,6 @@ def test_years_of_days_are_shown_in_part_and_counted_in_full(url: str) -> None:
     found = document("-c", url, "--fresh", "--log", "-", stdin=text)
     assert set(figures(found).values()) == {(1, 1)}
     assert len(found["days"]) == 50
-
-
-def test_a_terminal_sees_bars(url: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.cli.output._is_terminal", lambda stream: True)
-    monkeypatch.setattr("shardkit.cli.demo.report._ROWS", 6)
-    shown = unstyle(run("-c", url, "--log", str(log)).stdout).splitlines()
-    assert any(line.startswith("unique:0 ") and "█" in line for line in shown)
-    assert any(line.split()[:2] == ["10", "more"] for line in shown)
-
-
-def test_people_get_the_counts_of_logs_in_a_table(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    days = {"2025-03-03": {("country", "Peru"): 1_200, ("city", "Lima"): 1_200}}
-    found = LogCounts(2, 1_200, 1, 0.5, days, days)
-    monkeypatch.setattr(command, "started", lambda output, servers: nullcontext(url))
-    monkeypatch.setattr(command, "count_logs", lambda *given: found)
-    shown = run("logs", str(tmp_path), "--workers", "3")
-    assert shown.return_value == 0
-    first, *lines = shown.stdout.splitlines()
-    assert first == "2 files, 1,200 lines, 0.5 s with 3 processes at a time, 1 killed"
-    assert ["Peru", "1,200"] in [line.split() for line in lines]
-    assert shown.stdout.splitlines()[-1] == "one process counts the same"
-    monkeypatch.setattr(command, "count_logs", lambda *given: found._replace(expected={}))
-    other = run("logs", str(tmp_path))
-    assert other.return_value == 1
-    assert other.stdout.splitlines()[-1] == "ONE PROCESS COUNTS OTHERWISE"
 
 
 def test_malformed_lines_are_shown_so_that_no_terminal_obeys_them(url: str) -> None:

@@ -73,7 +73,7 @@ async def test_a_post_reaches_a_follower_and_leaves_with_the_author(web: AsyncCl
 async def test_the_rest_of_the_followers_is_reached_by_a_worker(
     app: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "PASS_SIZE", 1)
+    monkeypatch.setitem(vars(app), "PASS_SIZE", 1)
     async with served(app) as web:
         alan = await user(web, "alan")
         uids = [await user(web, f"user{n}") for n in range(40)]

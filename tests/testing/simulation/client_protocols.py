@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from shared import BothFaces, Counted, Roles, map_of, rest, run_blocking, settled
+from shared import BothFaces, Counted, Roles, is_outage, map_of, push, rest, run_blocking, settled
 
 from shardkit import ShardKit
-from shardkit.config.store import push
 from shardkit.errors import (
     BreakerOpenError,
     ClosedError,
@@ -21,7 +20,6 @@ from shardkit.errors import (
 )
 from shardkit.queues import AsyncWorker, Worker
 from shardkit.testing import CLIENTS, NETWORK, Client, Protocol
-from shardkit.testing.simulation.protocol import is_outage
 
 
 class Workers(Roles):

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from shared import Roles, map_of, persist
+from shared import Roles, components_at, map_of, persist, pull, push, read_epoch, read_history
 
 from shardkit import ShardKit, ShardMap
-from shardkit.config.store import components_at, pull, push, read_epoch, read_history
 from shardkit.errors import ConfigError
 from shardkit.testing import CLIENTS, NETWORK, Client, Protocol
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from shared import Roles
+from shared import Roles, is_outage
 
 from shardkit import ShardKit
 from shardkit.errors import FileLeaseLostError, FileStalledError
 from shardkit.messaging import RecordTally, Total
 from shardkit.testing import CLIENTS, NETWORK, Client, Protocol
-from shardkit.testing.simulation.protocol import is_outage
 
 
 async def attempt(call: Callable[[], Any]) -> Any:

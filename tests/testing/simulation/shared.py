@@ -12,8 +12,15 @@ from functools import cache
 from typing import Any
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.config.store import (
+    components_at as components_at,
+    pull as pull,
+    push as push,
+    read_epoch as read_epoch,
+    read_history as read_history,
+)
 from shardkit.testing import Client, Protocol
-from shardkit.testing.simulation.protocol import is_outage
+from shardkit.testing.simulation.protocol import is_outage as is_outage
 
 
 @cache
