@@ -16,6 +16,7 @@ _SEARCHER, _PARTS, _LISTS = "search.searcher", "search.parts", "structures.list.
 # What a test says, and the names in the modules of shardkit that are set.
 LIMITS: dict[str, tuple[str, ...]] = {
     "ads_work": ("ads.ads.WORK_PER_CALL",),
+    "chunk_requests": ("network.links.resp.CHUNK_REQUESTS",),
     "city_blocks": ("geo.block_store.BLOCKS_AT_ONCE",),
     "city_cached_addresses": ("messaging.totals._MOST_KNOWN",),
     "compression_lease": ("structures.codecs.compression.LEASE",),
@@ -47,6 +48,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
         *("structures.list.scripts.ATTEMPTS", "structures.list.sharded_list.ATTEMPTS"),
         "structures.unique.days.ATTEMPTS",
     ),
+    "replies_due": ("network.links.multiplexer.MAX_REPLIES",),
     "search_expansions": (f"{_SEARCHER}.MAX_EXPANSIONS",),
     "search_facet_values": (f"{_SEARCHER}.MAX_FACET_VALUES",),
     "search_hits": (f"{_SEARCHER}.HITS_PER_CALL",),

@@ -11,16 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from link_helpers import (
-    clients_of,
-    closed,
-    eventually,
-    exit_code,
-    forked,
-    listed,
-    of,
-    opened,
-)
+from arranged import exit_code, forked
+from link_helpers import clients_of, closed, eventually, listed, of, opened
 
 import shardkit
 from shardkit import ClosedError, ShardKit, ShardMap

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import redis
-from link_helpers import clients_of, closed, eventually, exit_code, forked, of, opened
+from arranged import exit_code, forked
+from link_helpers import clients_of, closed, eventually, of, opened
 
 import shardkit
 from shardkit import AsyncShardKit, ConfigError, Entry, ShardKit, ShardMap

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from arranged import ask
+from arranged import ask, exit_code, forked
 from faces import PATIENCE, Face, faced
 from redis import Redis
 from redis.exceptions import RedisError
@@ -284,15 +284,15 @@ def test_a_forked_child_has_subscriptions_of_its_own_and_takes_nothing_from_its_
         names = [f"news:{n}" for n in range(20)]
         events.subscribe(*names)
         reading, writing = os.pipe()
-        if not (child := os.fork()):
-            try:
-                heard, end = set[str](), time.monotonic() + 30 * PATIENCE
-                while heard != {*names} and time.monotonic() < end:
-                    if message := events.get_message(timeout=1):
-                        heard |= {(message["channel"] or b"").decode()} - {""}
-                        os.write(writing, message["type"][:1].encode())  # gap, message
-            finally:
-                os._exit(0)
+
+        def hear() -> None:
+            heard = set[str]()
+            while heard != {*names}:
+                if message := events.get_message(timeout=1):
+                    heard |= {(message["channel"] or b"").decode()} - {""}
+                    os.write(writing, message["type"][:1].encode())  # gap, message
+
+        child = forked(hear)
         assert os.read(reading, 1) == b"g"  # it is connected
         time.sleep(1)  # for the gaps of its other shards
         for name in names:
@@ -302,7 +302,7 @@ def test_a_forked_child_has_subscriptions_of_its_own_and_takes_nothing_from_its_
             for message in (events.get_message(timeout=5) for _ in names)
         ]
         assert sorted(found) == sorted(names)
-        assert os.waitpid(child, 0)[1] == 0
+        assert exit_code(child) == 0
         assert events.get_message(timeout=0.3) is None
         told = os.read(reading, 1000).decode()
         assert told.count("m") == len(names)

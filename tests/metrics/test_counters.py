@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from typing import Any
 
 import pytest
+from arranged import exit_code, forked
 from faces import Exchanges, Face, Time, clocked, holder
 
 import shardkit
@@ -191,14 +191,12 @@ def test_a_mistake_in_sending_is_logged_and_others_are_sent(
 def test_a_forked_child_does_not_send_its_parents_hits(kit: ShardKit) -> None:
     counters = kit.counters(component="few", precisions=[60])
     counters.hit("x")
-    child = os.fork()
-    if child == 0:
-        try:
-            counters.hit("x", 10)
-            counters.flush()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+
+    def hit() -> None:
+        counters.hit("x", 10)
+        counters.flush()
+
+    assert exit_code(forked(hit)) == 0
     counters.flush()
     assert counters.total(["x"], 60) == 11
 

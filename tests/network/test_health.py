@@ -17,7 +17,7 @@ from redis.credentials import CredentialProvider
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.config.store import push
+from shardkit.admin import push
 from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.log_records import Once
@@ -218,15 +218,6 @@ def test_readiness_depends_on_components_and_threshold_and_shows_no_address() ->
         for wrong in ("most", 0, 1.5, True, None):
             with pytest.raises(InvalidArgumentError, match="give all, any, or a share"):
                 wsgi(kit, threshold=wrong)  # type: ignore[arg-type]
-
-
-def test_a_kit_that_is_not_open_yet_is_live_and_not_ready() -> None:
-    assert ready(lambda: None) == "503"
-    said: list[str] = []
-    wsgi(lambda: None)({"PATH_INFO": "/live"}, lambda status, _: said.append(status))
-    assert said == ["200 OK"]
-    assert asyncio.run(probe(asgi(), "/live")) == (200, {"ok": True})
-    assert asyncio.run(probe(asgi(), "/ready"))[0] == 503
 
 
 def test_a_user_without_info_is_healthy_with_unknown_details(

@@ -17,22 +17,11 @@ import pytest
 from places import at_place
 
 import shardkit
-from shardkit import ShardKit, ShardMap
-from shardkit.coordination import Barrier, CountdownLatch, Election, Lock, Semaphore
-from shardkit.errors import ShardErrors, ShardFailure
+from shardkit import ShardKit
 from shardkit.local import LocalServers
-from shardkit.messaging import Mailboxes
-from shardkit.metrics import Logs
 from shardkit.operations import Command, Operation, Shard
-from shardkit.queues import TaskQueues
 
 WHERE = ("shardkit.network.connections", "shardkit.network.links", "redis", "_weakrefset")
-PLAN = """
-components:
-  c:
-    entry: {port: 7001, socket_timeout: 60}
-    shards: [{port: 7001, db: 1, socket_timeout: 60}, {port: 7001, db: 2, socket_timeout: 60}]
-"""
 
 
 @pytest.fixture
@@ -192,8 +181,6 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     use(kit)
 
 
-# Imported before an alarm rings: Python's imports ignore errors of files, such as a TimeoutError.
-IMPORTED = Barrier, CountdownLatch, Election, Lock, Logs, Mailboxes, Semaphore, TaskQueues
 WAITS: dict[str, Callable[[ShardKit], object]] = {
     "blpop": lambda kit: kit.client("c").blpop(["none"], timeout=20),
     "take": lambda kit: kit.queues(component="c").take("none", timeout=20),
@@ -258,32 +245,3 @@ def test_an_error_of_a_signal_handler_ends_a_wait_that_begins(kit: ShardKit) -> 
     finally:
         sys.settrace(None)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.timeout(120, method="thread")  # SIGALRM is the test's own
-def test_a_timeout_in_a_signal_handler(own: LocalServers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller, who has just been told by its handler, tries again inside of its except."""
-    entry = {**own.shard_map.components["c"].entries()[0][1].fields, "socket_timeout": 0.2}
-    plan = ShardMap.parse(f"components: {{c: {{shards: [{entry}]}}}}")
-
-    def handler(signum: int, frame: FrameType | None) -> None:
-        raise Alarm("of my own")
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        with shardkit.connect(plan) as kit:
-            one(kit)
-            own.servers[0].pause()
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with pytest.raises(Alarm) as told:
-                one(kit)
-            try:
-                raise told.value
-            except Alarm:
-                with pytest.raises((ShardFailure, ShardErrors)) as failed:
-                    one(kit)
-            failures = getattr(failed.value, "exceptions", [failed.value])
-            assert "imeout" in repr([failure.error for failure in failures])
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        own.servers[0].resume()

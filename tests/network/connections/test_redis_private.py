@@ -58,25 +58,6 @@ async def awaiting(server: LocalServer) -> AsyncIterator[AsyncTcpConnection]:
     await connection.disconnect()
 
 
-def test_blocking_socket_and_address(connection: TcpConnection, server: LocalServer) -> None:
-    with contract("socket_of", "where does a connection keep its socket?"):
-        assert redis_private.socket_of(connection).getpeername()[1] == server.port
-        connection.disconnect()
-        assert redis_private.socket_of(connection) is None
-    with contract("address_of", "what names the server in a connection's own errors?"):
-        assert str(server.port) in redis_private.address_of(connection)
-
-
-def test_a_blocking_connection_knows_that_it_is_to_reconnect(server: LocalServer) -> None:
-    connection = TcpConnection(host="127.0.0.1", port=server.port)
-    with contract("wants_reconnect", "what does mark_for_reconnect() set?"):
-        assert redis_private.wants_reconnect(connection) is False
-        connection.mark_for_reconnect()
-        assert redis_private.wants_reconnect(connection) is True
-        connection.disconnect()
-        assert redis_private.wants_reconnect(connection) is False
-
-
 def test_a_health_check_can_be_postponed(connection: TcpConnection) -> None:
     with contract("postpone_health_check", "when does check_health() send a PING?"):
         redis_private.postpone_health_check(connection, 100.0)
@@ -244,27 +225,6 @@ def test_a_parser_without_a_socket_says_that_the_connection_is_closed(server: Lo
         limited.disconnect()
         with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
             parser.read_from_socket()
-
-
-@pytest.mark.parametrize(
-    ("line", "unready"),
-    [
-        ("READONLY You can't write against a read only replica.", True),
-        ("READONLY of a script", False),
-        ("LOADING Redis is loading the dataset in memory", True),
-        ("LOADING Valkey is loading the dataset in memory", True),
-        ("LOADING of a script", False),
-        ("ERR Valkey is loading the dataset in memory", False),
-    ],
-)
-def test_refusals_differ_from_alike_script_answers(line: str, unready: bool) -> None:
-    assert redis_private.is_unready(redis_private.parse_error(line)) is unready
-
-
-def test_a_master_that_sentinels_replaced_is_unready_and_one_that_is_away_is_not() -> None:
-    assert redis_private.is_unready(redis.ConnectionError("The previous master is now a slave"))
-    assert not redis_private.is_unready(redis.ConnectionError("Connection refused"))
-    assert not redis_private.is_unready(redis.ResponseError("The previous master is now a slave"))
 
 
 PRIVATE = re.compile(

@@ -15,7 +15,6 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ConnectionError,  # noqa: A004 - redis-py's own
-    MaxConnectionsError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
@@ -23,12 +22,11 @@ from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardUnavailable
-from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded
+from shardkit.errors import BreakerOpenError, DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.operations import Command, Shard
-from shardkit.operations.deadlines import LONG_ENOUGH
 
 QUICK = {"failures": 2, "min_seconds": 0, "interval": 0.05, "max_interval": 0.1}
 NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}
@@ -166,26 +164,6 @@ async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
 def quick(probe: Any = lambda: None) -> Breaker:
     """A breaker that opens at the first failure."""
     return Breaker("s:1", BreakerSettings(failures=1, min_seconds=0, interval=0.01), probe)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        AuthenticationError("WRONGPASS"),
-        BusyLoadingError("is loading"),
-        MaxConnectionsError("Too many connections"),
-        BreakerOpenError("it was open"),
-        DeadlineExceeded("hasty", LONG_ENOUGH / 2),
-        ClosedError("the kit is closed"),
-        ResponseError("ERR"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_what_does_not_say_that_a_server_is_away_opens_no_breaker(error: Exception) -> None:
-    breaker = quick()
-    breaker.failed(error, 9.0)
-    assert not breaker.opened
-    assert breaker._count == 0
 
 
 @pytest.mark.parametrize("error", [AuthenticationError, BusyLoadingError, ResponseError])

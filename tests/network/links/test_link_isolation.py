@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
-from faces import own_client
-from link_helpers import FACES, command, mapped, opened, script_call, two
+from link_helpers import command, mapped, opened, script_call, two
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
     MasterDownError,
-    RedisClusterException,
     RedisError,
 )
 from scripted_server import bulk, scripted
 
-from shardkit import CommandRefused, ConfigError, ShardUnavailable
+from shardkit import CommandRefused, ShardUnavailable
 from shardkit.local import LocalServer
-from shardkit.network.connections.clients import Clients
-from shardkit.network.links import server_request
 from shardkit.operations import Command, CommandList, Script, Shard, Transaction
-
-BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
@@ -137,103 +129,6 @@ async def test_a_wrong_exec_fails_one_server(beside: Any) -> None:
         lost, kept = await face.send(group, on(1, "INCR", "k"))
         assert isinstance(lost, ShardUnavailable)
         assert kept == 1
-
-
-def raising(error: Exception) -> Callable[..., Any]:
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise error
-
-    return fail
-
-
-ERRORS = [kind("forced") for kind in server_request.ATTEMPT_ERRORS] + [
-    UnicodeDecodeError("utf-8", b"", 0, 1, "forced"),
-    RecursionError("forced"),
-    ConnectionError("forced"),
-    BlockingIOError("forced"),
-]
-POINTS = {
-    "blocking": [
-        "_pool _acquired",
-        "send_packed_command",
-        "read_replies",
-        "round_trip",
-    ],
-    "awaiting": ["_pool get_idle", "_pool acquire"],
-}
-
-
-@pytest.mark.long(12)
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("where", [(f, p) for f in FACES for p in POINTS[f]], ids="-".join)
-async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
-    where: tuple[str, str], error: Exception, own_server: LocalServer, monkeypatch: Any
-) -> None:
-    kind, point = where
-    with scripted() as other:
-        async with opened(kind, two(other.port, own_server.port)) as face:
-            await face.send(on(0, "PING"), on(1, "PING"))
-            for batch in ([on(0, "SET", "k", 1)], [on(0, "SET", "k", 1), on(1, "INCR", "k")]):
-                pool = own_client(face.kit, "data", 0).connection_pool
-                with monkeypatch.context() as patched:
-                    if point.startswith("_pool"):
-                        pool = pool if face.blocks else pool.way
-                        if "get_idle" not in point:
-                            dropped = pool.disconnect()
-                            if not face.blocks:
-                                await dropped
-                        patched.setattr(pool, point.split()[1], raising(error))
-                    else:
-                        original = getattr(pool.connection_class, point)
-
-                        def only_there(self: Any, *args: Any, o: Any = original, **kw: Any) -> Any:
-                            if self.port == other.port:
-                                raise error
-                            return o(self, *args, **kw)
-
-                        patched.setattr(pool.connection_class, point, only_there)
-                    replies = await face.send(*batch)
-                if len(batch) == 2:
-                    assert replies[1] == 1
-                meets = {"round_trip": 1, "send_packed_command": 2, "read_replies": 2}
-                if meets.get(point, len(batch)) == len(batch):
-                    assert isinstance(replies[0], ShardUnavailable)
-                    assert replies[0].error is error
-            assert await face.send(on(0, "SET", "k", 1), on(1, "INCR", "k")) == [b"OK", 2]
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ConfigError("gone"), RuntimeError("odd"), RedisClusterException("none")],
-    ids=lambda error: type(error).__name__,
-)
-async def test_what_cannot_be_sent_again_leaves_the_replies_that_came(
-    kind: str, error: Exception, own_server: LocalServer, monkeypatch: Any
-) -> None:
-    """The entries, or the client, are gone between the first attempt and the second."""
-    async with opened(kind, two(own_server.port, own_server.port)) as face:
-        call = script_call(Shard("data", 0), BUMP, ["n"], [1])
-        assert await face.send(call, on(1, "PING")) == [1, b"PONG"]
-        with own_server.client() as client:
-            client.script_flush()
-        name, calls = "endpoints" if face.blocks else "aendpoints", 0
-        original = getattr(Clients, name)
-
-        def second_fails(self: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls > 1:
-                raise error
-            return original(self, *args, **kwargs)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Clients, name, second_fails)  # of the first attempt: both shards'
-            lost, kept = await face.send(call, on(1, "INCR", "k"))
-        assert isinstance(lost, ShardUnavailable)
-        assert lost.error is error or lost.error is not None
-        assert "may have been executed" not in lost.remedy
-        assert kept == 1
-        assert await face.send(call) == [2]
 
 
 @pytest.mark.parametrize(

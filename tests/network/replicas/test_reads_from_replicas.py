@@ -63,21 +63,6 @@ def opened(kind: str, replicated: Replicated) -> Iterator[Face]:
         yield face
 
 
-def test_routers_read_replicas_and_write_masters(opened: Face, replicated: Replicated) -> None:
-    router = opened.kit.key_sharded("users", read_from="replica")
-    opened.run(opened.kit.key_sharded("users").mset({f"k{n}": n for n in range(20)}))
-    replicated.settle()
-    replicated.forget_counts()
-    for n in range(20):
-        assert on(opened, router, f"k{n}", "get", f"k{n}") == str(n).encode()
-    master, *replicas = replicated.counts("get")
-    assert master == 0
-    assert sum(replicas) == 20
-    assert on(opened, router, "k1", "set", "k1", "new")
-    assert on(opened, router, "k1", "get", "k1") == b"new", "what this process wrote is read"
-    assert replicated.counts("set")[0] == 1
-
-
 def test_reads_go_on_where_there_can_be_no_more_threads(
     opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,15 +347,6 @@ def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.Monke
     for name, remembered in (("a", ["", "a"]), ("b", ["b"]), ("a", ["b", "a"]), ("b", ["b", "a"])):
         read_in_session(opened, router, name)
         assert list(state.last) == remembered
-
-
-def test_a_kit_that_is_closed_asks_no_replicas_any_more(replicated: Replicated) -> None:
-    threads = set(threading.enumerate())
-    component = replicated.map().components["one"]
-    replicas = Replicas(SimpleNamespace(get=None))  # type: ignore[arg-type]
-    replicas.close()
-    assert replicas._state(component, Shard("one", None)).replicas
-    assert set(threading.enumerate()) <= threads
 
 
 def test_replicas_of_a_service_whose_sentinels_cannot_be_asked_are_not_known() -> None:

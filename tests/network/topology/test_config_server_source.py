@@ -22,7 +22,6 @@ from shardkit.config import store
 from shardkit.errors import (
     ConfigServerError,
     InvalidEntryError,
-    MissingEntryError,
     ShardCountError,
 )
 from shardkit.local import LocalServer
@@ -249,21 +248,6 @@ def test_a_dead_server_is_logged(
         assert caplog.messages[1:] == [f"config server {mortal.address}/0 can be read again"]
 
 
-async def test_more_components_than_connections_are_read_by_few_exchanges(
-    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    push(config, shard_map(**{f"c{n}": [{"host": "h", "port": 1 + n}] * 4 for n in range(150)}))
-    config.config_resetstat()
-    before = config.info("stats")["total_connections_received"]
-    async with await shardkit.aconnect(url(server)) as kit:
-        assert len(await kit.components()) == 150
-        assert kit.key_sharded("c149")[1]
-    # 15 components of 64 expected shards at once; and once more when changes are followed.
-    assert mgets(config) <= 22
-    assert config.info("stats")["total_connections_received"] - before <= 3
-    assert not caplog.messages
-
-
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -313,15 +297,6 @@ def test_what_is_broken_or_gone_keeps_the_last_good_entries(
         assert caplog.messages[1:] == ["component 'few' can be read again"]
         shown = [caplog.text, str(refused.value), repr(refused.value), repr(kit), repr(known)]
         assert SECRET not in "".join(shown)
-
-
-def test_a_lost_count_does_not_unshard(config: redis.Redis, kit: Any) -> None:
-    places = {"entry": {"port": 1}, "shards": [{"port": 2}, {"port": 3}]}
-    push(config, ShardMap.parse(json.dumps({"components": {"both": places}})))
-    config.delete("config:shards:both")
-    said = r"config:shards:both is missing .*, but 2 entries are stored"
-    with pytest.raises(MissingEntryError, match=said):
-        kit.key_sharded("both")["key"]
 
 
 def test_a_shard_is_not_taken_for_a_component(

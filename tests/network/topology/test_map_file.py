@@ -53,13 +53,6 @@ def next_port(topology: Topology) -> int:
     return port_of(topology)
 
 
-def test_a_changed_file_is_read_in_a_second(topology: Topology, path: Path) -> None:
-    assert port_of(topology) == 7001
-    write(path, port=7002)
-    assert port_of(topology) == 7001
-    assert next_port(topology) == 7002
-
-
 def test_a_file_that_did_not_change_is_not_parsed_again(
     topology: Topology, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,18 +77,6 @@ def test_unread_pushes_pass(server: LocalServer, config: redis.Redis, connect: C
     assert incr(face) == 1
 
 
-def test_newer_entries_stay(server: LocalServer, config: redis.Redis, connect: Connect) -> None:
-    admin.push(config, described(server, 1), check=False)
-    old = {key: config.dump(key) for key in config.scan_iter("config:*")}
-    admin.push(config, described(server, 2), check=False)
-    witness(server, 2, 1, 2)
-    face = connect()
-    load(face)
-    for key, value in old.items():
-        config.restore(key, 0, value, replace=True)  # type: ignore[arg-type]
-    assert incr(face) == 1  # connects only now
-
-
 def test_while_the_config_server_is_away_the_known_entries_stay_in_use(
     server: LocalServer,
     config: redis.Redis,

@@ -349,11 +349,6 @@ VECTORS = [
 ]
 
 
-@pytest.fixture(params=["one", "many", "few", "both"])
-def places(request: pytest.FixtureRequest, face: Face) -> Any:
-    return face.kit.locations(component=request.param)
-
-
 @pytest.mark.parametrize(("country", "region", "code"), VECTORS)
 def test_codes_match_the_spec(
     country: str | None, region: str | None, code: tuple[int, int]

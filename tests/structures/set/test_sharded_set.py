@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from faces import SESSION_ID, Exchanges, Face, drawn, faced, holder, keys_of
+from faces import SESSION_ID, Exchanges, Face, drawn, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.local import LocalServer
 
@@ -130,12 +130,6 @@ def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
     assert len(outcomes) == 8
     assert len(refused) == 4  # whichever came first, all of the others' were refused
     assert sum(outcome for outcome in outcomes if isinstance(outcome, int)) == 1
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def own(request: pytest.FixtureRequest, own_map: ShardMap) -> Any:
-    with faced(request.param, own_map) as face:
-        yield face
 
 
 def encodings(server: LocalServer, keys: list[str]) -> Counter[str]:

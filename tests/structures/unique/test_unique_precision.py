@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -150,7 +149,6 @@ def test_the_odds_of_each_precision() -> None:
 
 
 FULL = b"HYLL" + bytes(12) + b"\xff" * (REGISTERS * 6 // 8)  # each says 63
-DAY = date(2015, 5, 17)
 
 
 def test_an_estimate_is_the_servers(any_server: LocalServer) -> None:
