@@ -16,6 +16,7 @@ _SEARCHER, _PARTS, _LISTS = "search.searcher", "search.parts", "structures.list.
 # What a test says, and the names in the modules of shardkit that are set.
 LIMITS: dict[str, tuple[str, ...]] = {
     "ads_work": ("ads.ads.WORK_PER_CALL",),
+    "bulk_page": ("kit.bulk.PAGE",),
     "chunk_requests": ("network.links.resp.CHUNK_REQUESTS",),
     "city_blocks": ("geo.block_store.BLOCKS_AT_ONCE",),
     "city_cached_addresses": ("messaging.totals._MOST_KNOWN",),
@@ -29,6 +30,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "job_page": ("job_search.job_search.PAGE_SIZE",),
     "jobs_per_batch": ("job_search.job_search.JOBS_PER_BATCH",),
     "log_messages": ("metrics.logs._Messages.most",),
+    "feed_beat": ("network.topology.feed.BEAT",),
     "lease": tuple(f"{module}.LEASE" for module in _STRUCTURES),
     "list_block": ("structures.list.sharded_list.LONGEST_BLOCK",),
     "list_search": (f"{_LISTS}.PARTS_PER_SEARCH",),
@@ -41,8 +43,15 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "packed_block": ("structures.packed.part_store.BLOCK_BYTES",),
     "plan_grace": ("structures.layouts.replan.GRACE",),
     "plan_lease": ("structures.layouts.replan.LEASE",),
+    "most_cities": ("geo.readers.MOST_CITIES",),
     "plan_wait": ("structures.base.parameters._WAIT",),
     "queue_block": ("queues.claim.LONGEST_BLOCK",),
+    "read_attempts": ("network.replicas.reading.ATTEMPTS",),
+    "replica_interval": ("network.replicas.replicas.INTERVAL",),
+    "replica_outdated": ("network.replicas.replicas.OUTDATED",),
+    "replica_sessions": ("network.replicas.replicas._MOST_SESSIONS",),
+    "cluster_writes": ("network.replicas.replicas.CLUSTER_WRITES",),
+    "catch_up": ("network.replicas.replicas.CATCH_UP",),
     "recreations": (
         *("structures.base.writes.ATTEMPTS", "structures.layouts.growing.ATTEMPTS"),
         *("structures.list.scripts.ATTEMPTS", "structures.list.sharded_list.ATTEMPTS"),
@@ -70,6 +79,8 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "statistics_values": ("metrics.statistics._SUMMED_AT",),
     "transfer_attempts": ("coordination.transfers.ATTEMPTS",),
     "turns": ("testing.simulation.processes.MOST_TURNS",),
+    "worker_lease": ("queues.worker.LEAST_LEASE",),
+    "worker_pause": ("queues.worker.FIRST_PAUSE",),
     "visitors_compared": ("structures.unique.visitors.MOST_IDS_A_GROUP",),
 }
 

@@ -152,19 +152,6 @@ def close_in_handshakes(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "on_connect_check_health", instead)
 
 
-@pytest.mark.parametrize("through", ["structure", "client"])
-async def test_a_kit_that_is_closed_during_a_handshake_leaves_no_connection(
-    server: LocalServer, monkeypatch: pytest.MonkeyPatch, kind: str, through: str
-) -> None:
-    async with opened(kind, url_of(server)) as face:
-        client, words = await of(face.kit.client("c")), face.kit.hash("h", component="c")
-        close_in_handshakes(face.kit, monkeypatch)
-        with closed():
-            await of(words.hget("f") if through == "structure" else client.get("k"))
-    monkeypatch.undo()
-    assert await eventually(lambda: clients_of(server) == 0)
-
-
 @pytest.mark.parametrize("blocks", [True, False])
 async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
     server: LocalServer, blocks: bool

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from arranged import exit_code, forked
-from faces import Exchanges, Face, Time, clocked, holder
+from faces import Face, Time, clocked, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -56,17 +56,6 @@ def test_a_slice_grows_wider_and_keeps_its_neighbours(face: Face) -> None:
         face.run(counters.add("wide"))
     now.at = NOON + 15
     assert face.run(counters.get("wide", 1)) == expected
-
-
-def test_sums_over_counters_and_shards_take_one_exchange(face: Face) -> None:
-    now = Time(NOON)
-    counters = clocked(face.kit, now=now).counters(component="many")
-    face.run(counters.add_many({"a": 1, "b": 20, "c": 300}))
-    now.at += 60
-    face.run(counters.add("a", 5))
-    exchanges = Exchanges(face, counters.deferred.sum(["a", "b", "c", "a"], 60))
-    assert len(list(exchanges)) == 1
-    assert exchanges.result == [(NOON, 321), (NOON + 60, 5)]
 
 
 def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: Face) -> None:

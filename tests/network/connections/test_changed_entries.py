@@ -316,19 +316,6 @@ def test_loops_closed_without_shutdown_leave_nothing(here: LocalServer) -> None:
     assert alive(asyncio.SelectorEventLoop) <= before
 
 
-def test_a_closed_kit_is_let_go_at_once(here: LocalServer) -> None:
-    async def use() -> int:
-        before = alive(aioredis.ConnectionPool, AsyncShardKit)
-        kit = AsyncShardKit(Changing(c=entry(here)))
-        await kit.load("c")
-        await kit.hash("h", component="c").hget("f")
-        await kit.aclose()
-        del kit
-        return alive(aioredis.ConnectionPool, AsyncShardKit) - before
-
-    assert asyncio.run(use()) == 0
-
-
 @pytest.mark.parametrize("kind", ["one", "watched", "cluster"])
 def test_a_private_client_dropped_in_a_loops_last_turn_leaves_nothing_to_warn_of(
     here: LocalServer, others: LocalServers, kind: str, recwarn: pytest.WarningsRecorder

@@ -21,6 +21,8 @@ from shardkit.config.component import Component
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.network.connections import connection as connections
 
+PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
+
 
 @pytest.fixture
 def kit(own: LocalServers) -> Iterator[ShardKit]:

@@ -18,10 +18,20 @@ from places import at_place
 
 import shardkit
 from shardkit import ShardKit
+from shardkit.coordination import Barrier, CountdownLatch, Election, Lock, Semaphore
 from shardkit.local import LocalServers
+from shardkit.messaging import Mailboxes
+from shardkit.metrics import Logs
 from shardkit.operations import Command, Operation, Shard
+from shardkit.queues import TaskQueues
 
 WHERE = ("shardkit.network.connections", "shardkit.network.links", "redis", "_weakrefset")
+PLAN = """
+components:
+  c:
+    entry: {port: 7001, socket_timeout: 60}
+    shards: [{port: 7001, db: 1, socket_timeout: 60}, {port: 7001, db: 2, socket_timeout: 60}]
+"""
 
 
 @pytest.fixture
@@ -181,6 +191,8 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     use(kit)
 
 
+# Imported before an alarm rings: Python's imports ignore errors of files, such as a TimeoutError.
+IMPORTED = Barrier, CountdownLatch, Election, Lock, Logs, Mailboxes, Semaphore, TaskQueues
 WAITS: dict[str, Callable[[ShardKit], object]] = {
     "blpop": lambda kit: kit.client("c").blpop(["none"], timeout=20),
     "take": lambda kit: kit.queues(component="c").take("none", timeout=20),

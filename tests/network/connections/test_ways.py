@@ -24,7 +24,6 @@ from link_helpers import clients_of, opened
 import shardkit
 from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import numbers_in
 from shardkit.operations import Command
 
 FENCE_KEY = "config:fence"
@@ -88,7 +87,6 @@ def test_a_server_has_one_connection_whatever_the_shards(
             assert len(names(server)) == 1
         [name] = names(servers[0])
         assert {"many", "one"} <= set(name.removeprefix("shardkit:").partition(";")[0].split(","))
-        assert numbers_in(name) == {0, *range(1, 33)}
     for number, server in enumerate(servers):
         sizes = ask(server, "info", "keyspace")
         assert {int(name.removeprefix("db")) for name in sizes} <= set(range(33)), number

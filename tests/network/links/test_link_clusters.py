@@ -14,7 +14,6 @@ from arranged import ask
 from link_helpers import (
     Face,
     command,
-    count_of,
     mapped,
     of,
     opened,
@@ -22,7 +21,7 @@ from link_helpers import (
 )
 
 import shardkit
-from shardkit import CommandRefused, ShardFailure, ShardUnavailable
+from shardkit import ShardFailure, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.operations import Command
 
@@ -31,35 +30,6 @@ from shardkit.operations import Command
 async def watched() -> AsyncIterator[LocalSentinel]:
     with LocalSentinel("main") as running:
         yield running
-
-
-@pytest_asyncio.fixture
-async def slots(kind: str, cluster: LocalCluster) -> AsyncIterator[Face]:
-    async with opened(kind, mapped(cluster.entry.fields)) as found:
-        yield found
-
-
-async def test_keys_of_several_slots_in_one_command_are_refused(slots: Face) -> None:
-    wrong, right = await slots.send(
-        Command("data", "k1", ("MGET", "k1", "k2")),
-        Command("data", "{t}1", ("MGET", "{t}1", "{t}2")),
-    )
-    assert isinstance(wrong, CommandRefused)
-    assert right == [None, None]
-
-
-async def test_lost_connections_to_nodes_do_not_repeat(slots: Face, cluster: LocalCluster) -> None:
-    cut = Command("data", "{k}", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
-    batch = [
-        cut,
-        command("data", "{k}a", "INCR"),
-        command("data", "{k}b", "SET", 1, idempotent=True),
-    ]
-    replies = await slots.send(*batch)
-    assert isinstance(replies[1], ShardUnavailable)
-    assert "may have been executed" in str(replies[1])
-    assert replies[2] == b"OK"
-    assert sum(count_of(node, "incr") for node in cluster.nodes) <= 1
 
 
 @pytest.mark.parametrize("block", [None, 0.1], ids=["a write", "a blocking command"])

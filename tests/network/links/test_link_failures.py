@@ -147,16 +147,6 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
         assert sum(isinstance(reply, ShardUnavailable) for reply in replies) == 18
 
 
-async def test_large_batches_on_a_hanging_server_fail(mine: Face, own: list[LocalServer]) -> None:
-    own[0].pause()
-    batch = [command(Shard("data", n % 4), f"k{n}", "SET", "v" * 100) for n in range(20_000)]
-    replies = await mine.send(*batch)
-    for n, reply in enumerate(replies):
-        assert isinstance(reply, ShardUnavailable) if n % 4 == 0 else reply == b"OK"
-    own[0].resume()
-    assert await mine.send(*to_all("PING")) == [b"PONG"] * 4
-
-
 async def test_a_command_may_outlast_the_timeout(mine: Face, own: list[LocalServer]) -> None:
     wait = Command("one", "queue", ("BLPOP", "queue", 0.7), block=0.7)
     other = command(Shard("data", 1), "k", "INCR")

@@ -383,15 +383,6 @@ def test_stored_bytes_that_are_damaged_are_refused(name: str) -> None:
             one.decode(damaged)
 
 
-def test_a_hash_holds_values_compressed_so(kit: ShardKit, name: str) -> None:
-    pages = kit.hash("pages", component="one", codec=f"{name}-text")
-    pages.hset("home", PAGE)
-    again = kit.hash("pages", component="one", codec=f"{name}-text")
-    assert again.hget("home") == PAGE
-    [key] = list(kit.client("one").scan_iter("pages:*:0"))
-    assert len(kit.client("one").hget(key, "home") or b"") < 1_000
-
-
 def test_lz4_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     with pytest.raises(

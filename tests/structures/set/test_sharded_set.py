@@ -65,14 +65,6 @@ def test_members_that_stay_come_once_whatever_is_written_meanwhile(face: Face) -
     assert set(range(2000)) <= set(seen)
 
 
-def test_a_stream_that_is_left_early_leaves_its_connections_usable(face: Face) -> None:
-    ids = face.kit.set("ids", component="many", total=4000, part_size=4, members=int)
-    face.run(ids.sadd_many(range(3000)))
-    for _ in range(3):
-        assert 0 <= next(face.iterate(ids.sscan_iter())) < 3000
-        assert face.run(ids.scard()) == 3000
-
-
 def test_a_number_lives_where_the_published_rule_puts_it(kit: ShardKit) -> None:
     ids = kit.set(
         "ids", component="many", total=2_097_152, members=int, partition="redis-in-action"

@@ -22,12 +22,8 @@ from shardkit.structures import UniqueVisitors
 from shardkit.structures.unique.precision import (
     REGISTERS,
     CounterSettings,
-    average_fill,
     estimate,
-    expected_for,
-    parts_for,
     registers,
-    visitor_id,
 )
 
 
@@ -48,17 +44,6 @@ SPELLINGS = [
 @pytest.mark.parametrize("precision", ["exact", "60-bit", "compact", "hyperloglog"])
 def test_a_uuid_is_one_session_however_it_is_spelled(precision: str) -> None:
     assert len({read(precision, spelled) for spelled in SPELLINGS}) == 1
-
-
-@given(st.lists(st.one_of(st.uuids(), st.text(min_size=1, max_size=40)), max_size=30))
-def test_no_two_sessions_are_stored_alike(sessions: list[UUID | str]) -> None:
-    def canonical(session: UUID | str) -> str:
-        return str(visitor_id(read("exact", session)))
-
-    stored = {read("exact", session) for session in sessions}
-    assert len(stored) == len(set(map(canonical, sessions)))
-    for session in sessions:
-        assert canonical(session) == str(session) or UUID(str(session)) == UUID(canonical(session))
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -107,24 +92,6 @@ def test_parameters_of_other_precisions_are_refused(
         CounterSettings("daily", precision, **given)
     assert str(caught.value).startswith("daily: ")
     assert message in str(caught.value)
-
-
-@given(st.integers(0, 40), st.integers(1, 10_000))
-def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
-    expected = 2**doublings
-    parts = parts_for(expected, part_size)
-    average = expected / parts
-    assert average <= average_fill(part_size) or parts == 1
-    assert parts < 16 or parts <= expected / average_fill(part_size) * 9 / 8
-    if part_size >= 128:
-        assert average_fill(part_size) + 5 * math.sqrt(average_fill(part_size)) <= part_size + 1e-9
-    assert parts_for(expected_for(parts, part_size), part_size) <= parts
-
-
-@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 2000))
-def test_the_parts_of_one_plan_divide_those_of_another(one: int, other: int, size: int) -> None:
-    parts = [parts_for(2**doublings, size) for doublings in (one, other)]
-    assert math.gcd(*parts) == min(parts)
 
 
 def test_the_odds_of_each_precision() -> None:
