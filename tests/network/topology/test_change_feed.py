@@ -52,8 +52,8 @@ class Fed:
         until(self.is_fed)
 
     def is_fed(self) -> bool:
-        """Whether the kit says on the server which epoch it uses."""
-        return bool(self.announced())
+        """Whether the server tells the kit of changes."""
+        return any("t" in each["flags"] for each in self.client.client_list())
 
     def push(self, first: int, shards: int = 3) -> None:
         """Push a component of so many shards, in few databases."""

@@ -256,29 +256,6 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
     assert directory.asked[-2:] == ["c", "d"]  # every second again
 
 
-def test_one_broken_component_is_logged_once_and_read_every_second(
-    topology: Topology, directory: Directory, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "shardkit")
-    known = look(topology, "c")
-    look(topology, "d")
-    broken = directory.components.pop("c")
-    for _ in range(10):
-        clock.now += 1.01
-        assert look(topology, "c") is known
-        look(topology, "d")
-    assert [record.message for record in caplog.records] == [
-        "component 'c' keeps its last good entries (epoch 1): config:redis:c is missing; push it"
-    ]
-    assert directory.asked.count("c") == directory.asked.count("d") == 11
-    directory.components["c"] = broken
-    clock.now += 1.01
-    look(topology, "c")
-    clock.now += 1.01
-    look(topology, "c")
-    assert caplog.messages[1:] == ["component 'c' can be read again"]
-
-
 def test_limit_age_rereads(topology: Topology, directory: Directory, clock: Clock) -> None:
     topology.limit_age("c", 0.5)  # it was never read: the first caller does
     topology.component("c")

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Face, drawn
 from hypothesis import given, settings, strategies as st
 from resources import bounded
 
@@ -81,7 +81,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def test_every_json_value_comes_back(name: str) -> None:
     made = trained(name)
 
-    @settings(max_examples=15)
+    @settings(max_examples=drawn(6, 15))
     @given(json_values)
     def check(value: Any) -> None:
         try:
