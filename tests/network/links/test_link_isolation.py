@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 from link_helpers import command, mapped, opened, script_call, two
 from redis.exceptions import (
     MasterDownError,
@@ -116,6 +117,37 @@ async def test_too_few_values_fail_one_server(beside: Any) -> None:
         assert all(isinstance(reply, ShardUnavailable) for reply in replies[:20])
         assert "do not match" in str(replies[0])
         assert replies[20] == 1
+
+
+@pytest.mark.parametrize("joined", [False, True])
+async def test_what_came_before_a_connection_was_lost_counts(joined: bool) -> None:
+    """Of the shards that are databases of one server, the first one's replies have come.
+
+    Blocking calls read several replies at once, and have none of them then.
+    """
+    begun: set[bytes] = set()
+
+    def found(args: list[bytes]) -> bytes | None:
+        begun.add(args[1][:1])
+        if len(begun) > 1:
+            return None
+        return b"*%d\r\n" % len(args[1:]) + b"".join(map(bulk, args[1:]))
+
+    def one(args: list[bytes]) -> bytes | None:
+        begun.add(args[1][:1])
+        return None if len(begun) > 1 else bulk(args[1])
+
+    with scripted(GET=one, MGET=found) as server:
+        shards = [{"port": server.port, "db": n, "breaker": False} for n in (1, 2)]
+        async with opened("awaiting", map_of(data={"shards": shards})) as face:
+            await face.send(on(0, "STRLEN", "k"), on(1, "STRLEN", "k"))  # both are open
+            keys = [f"{n}k{m}" for n in (0, 1) for m in range(40)]
+            batch = [command(Shard("data", int(key[0])), key, "GET") for key in keys]
+            replies = await face.carry(CommandList(batch, coalesced=joined))
+        assert replies[:40] == [key.encode() for key in keys[:40]]
+        lost: list[Any] = replies[40:]
+        assert {type(reply) for reply in lost} == {ShardUnavailable}
+        assert all(reply.maybe_executed for reply in lost)
 
 
 async def test_a_wrong_exec_fails_one_server(beside: Any) -> None:
