@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from arranged import emptied
 from places import at_place
 
 import shardkit
@@ -36,7 +37,7 @@ components:
 
 @pytest.fixture
 def kit(own: LocalServers) -> Iterator[ShardKit]:
-    with shardkit.connect(own.shard_map) as opened:
+    with emptied(own) as opened:  # of what an earlier test holds
         yield opened
 
 
