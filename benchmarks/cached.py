@@ -2,7 +2,7 @@
 
 All use one server, and a value of 100 bytes as JSON. They take turns in short rounds, so that other
 load affects all; a figure is the shortest round's. What is not installed is left out: ``pip install
-'cashews[redis]' aiocache django-redis``.
+'cashews[redis]' aiocache django-redis valkey-glide``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def in_process(kit: shardkit.ShardKit) -> Calls:
     def near(user: int) -> Any:
         return VALUE
 
-    while not kit.near_copies or not kit.near_copies["cache"].copies:
+    for _ in range(50):  # until the server announces changes
         near(7)
+        time.sleep(0.02)
     return {
         "a dictionary": lambda: known[f"cached:{{near:{7}}}"],
         "functools.lru_cache": lambda: lru(7),
@@ -119,6 +120,21 @@ async def awaited(kit: shardkit.ShardKit, port: int) -> Calls:
             return VALUE
 
         calls["aiocache"] = lambda: by_aiocache(7)
+    with suppress(ImportError):
+        import glide
+
+        copies = glide.ClientSideCache.create(1000, 3_600_000, server_assisted=True)
+        near_glide: Any = await glide.GlideClient.create(
+            glide.GlideClientConfiguration(
+                [glide.NodeAddress("127.0.0.1", port)],
+                client_side_cache=copies,
+            )
+        )
+
+        async def by_glide() -> Any:
+            return json.loads(await near_glide.get("plain"))
+
+        calls["GLIDE's copies, GET and JSON"] = by_glide
     return calls
 
 

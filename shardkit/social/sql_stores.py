@@ -189,6 +189,7 @@ class SQLiteStatusStore(TableStatusStore):
                 cursor.execute("PRAGMA journal_mode = WAL")
                 self._create(cursor)
         except (sqlite3.DatabaseError, ValueError) as error:
+            self.close()
             raise InvalidArgumentError(
                 f"path={shown(str(path))} cannot be used: {error}",
                 "give the path of a store's file, or of a new one",
@@ -239,7 +240,11 @@ class SQLiteStatusStore(TableStatusStore):
         database = sqlite3.connect(
             self.path, timeout=30, isolation_level=None, check_same_thread=False
         )
-        database.execute(f"PRAGMA synchronous = {'FULL' if self._safe else 'NORMAL'}")
+        try:
+            database.execute(f"PRAGMA synchronous = {'FULL' if self._safe else 'NORMAL'}")
+        except sqlite3.Error:
+            database.close()
+            raise
         return database
 
     def _among(self, ids: Sequence[int]) -> tuple[str, Sequence[Any]]:

@@ -71,9 +71,12 @@ _MAY_BLOCK = frozenset({"XREAD", "XREADGROUP", "TS.READ"})  # if their arguments
 _NAME = itemgetter(0)
 _TRANSACTION = (("MULTI",), ("EXEC",))
 _SPELLINGS = 4096  # cached at most
+_OWN = ALONE | STATE | WATCHES | WHOLE  # effects of commands that do not use shared connections
 
 known: dict[Any, int] = {}
 """Effects by a command's first element as callers spell it, if that decides."""
+shared: dict[Any, int] = {}
+"""Of these, those of commands that use a shared connection and that redis-py does not divide."""
 
 
 class PackedCommands(list[Any]):
@@ -159,6 +162,8 @@ def _learned(args: Sequence[Any]) -> int:
     by_name = by_name and normal[1:2] != ("SETNAME",)
     if by_name and type(args[0]) in (str, bytes) and len(known) < _SPELLINGS:
         known[args[0]] = does
+        if type(args[0]) is str and " " not in args[0] and not does & _OWN:
+            shared[args[0]] = does
     return does
 
 

@@ -19,7 +19,6 @@ locks, WATCH, SELECT and so on run redis-py's code, and so does each command if 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -45,7 +44,7 @@ from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.databases import Steps
-from shardkit.network.connections.effects import ALONE, STATE, WATCHES, WHOLE, effects, known
+from shardkit.network.connections.effects import effects, shared
 from shardkit.network.connections.policy import CallPolicy, policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
@@ -66,7 +65,6 @@ from shardkit.routing.command_keys import blocking_seconds, reads_only
 
 # redis-py's, which read replies and join those of a cluster's nodes.
 _READERS = "parse_response", "_execute_transaction", "parse_scan_result", "<lambda>"
-_OWN = ALONE | STATE | WATCHES | WHOLE  # effects of commands that do not use shared connections
 
 
 def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
@@ -96,18 +94,16 @@ class _KitClient(RegistersScripts):
     def _packed(self: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Return a command packed, and what it does; None if redis-py's own code sends it."""
         try:
-            does = known.get(args[0])
-            if does is None and effects(args) is not None:  # perhaps the name decides from now on
-                does = known.get(args[0])
+            does = shared.get(args[0])
+            if does is None:
+                effects(args)  # perhaps the name decides from now on
+                does = shared.get(args[0])
         except (LookupError, TypeError):
             return None
         if self._takes_redis_pys_way is None:
             self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
         if (
             does is None
-            or does & _OWN
-            or type(args[0]) is not str
-            or " " in args[0]  # redis-py divides it
             or self._takes_redis_pys_way
             or self.connection is not None
             or NEVER_DECODE in options
@@ -163,7 +159,7 @@ class _KitClient(RegistersScripts):
     def _once_more(self: Any, args: Any, error: Exception) -> Callable[..., Any] | None:
         """Return what executes a command again that was refused; None if it must not be."""
         if isinstance(error, ServerReplacedError):
-            return None if self.connection is not None else self._execute
+            return None if self.connection is not None else self._as_redis_py
         return partial(self._again, error) if _may_go_on(self, args, error) else None
 
     @run_by_face
@@ -303,19 +299,20 @@ class DirectClient(_KitClient, redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
-        instead = self._instead(args)
-        if instead is not None:
-            return instead(*args, **options)
+        packed = self._packed(args, options)
+        if packed is None or getattr(self.connection_pool, "draining", True):
+            instead = self._instead(args)
+            if instead is not None:
+                return instead(*args, **options)
         try:
-            return self._execute(args, options)
+            return self._execute(packed, args, options)
         except (ResponseError, ConnectionError) as error:
             again = self._once_more(args, error)
             if again is None:
                 raise
             return again(args, options)
 
-    def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        packed = self._packed(args, options)
+    def _execute(self, packed: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if packed is None:
             return self._as_redis_py(args, options)
         pool: Any = self.connection_pool
@@ -352,19 +349,20 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
-        instead = self._instead(args)
-        if instead is not None:
-            return await instead(*args, **options)
+        packed = self._packed(args, options)
+        if packed is None or getattr(self.connection_pool, "draining", True):
+            instead = self._instead(args)
+            if instead is not None:
+                return await instead(*args, **options)
         try:
-            return await self._execute(args, options)
+            return await self._execute(packed, args, options)
         except (ResponseError, ConnectionError) as error:
             again = self._once_more(args, error)
             if again is None:
                 raise
             return await again(args, options)
 
-    async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        packed = self._packed(args, options)
+    async def _execute(self, packed: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if packed is None:
             return await self._as_redis_py(args, options)
         pool: Any = self.connection_pool
@@ -382,7 +380,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
             raise pool.policy.named(lost.error, sent=lost.sent) from lost.error.__cause__
         refused, written = received.refused, received.written
         value = self._value(args[0], options, received[0], refused, told, written)
-        return await value if inspect.isawaitable(value) else value
+        return await value if hasattr(value, "__await__") else value
 
 
 def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
