@@ -9,15 +9,21 @@ import pytest
 import redis
 from arranged import map_of
 from link_helpers import command, mapped, opened, script_call, two
+from redis.credentials import CredentialProvider
 from redis.exceptions import (
     MasterDownError,
+    RedisClusterException,
     RedisError,
 )
 from scripted_server import bulk, scripted
 
-from shardkit import CommandRefused, ShardUnavailable
+from shardkit import CommandRefused, ShardUnavailable, events
+from shardkit.admin import push
+from shardkit.errors import RetiredError
 from shardkit.local import LocalServer
 from shardkit.operations import Command, CommandList, Script, Shard, Transaction
+
+BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
@@ -161,6 +167,73 @@ async def test_a_wrong_exec_fails_one_server(beside: Any) -> None:
         lost, kept = await face.send(group, on(1, "INCR", "k"))
         assert isinstance(lost, ShardUnavailable)
         assert kept == 1
+
+
+class Failing(CredentialProvider):
+    """Raises, where an attempt logs in to its server, what a library below may."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def get_credentials(self) -> Any:
+        raise self.error
+
+
+FORCED = [
+    *(OSError("forced"), ArithmeticError("forced"), AttributeError("forced"), KeyError("forced")),
+    *(MemoryError("forced"), RecursionError("forced"), TypeError("forced")),
+    *(UnicodeDecodeError("utf-8", b"", 0, 1, "forced"), RedisError("forced")),
+    *(RedisClusterException("forced"), ConnectionError("forced"), BlockingIOError("forced")),
+]
+
+
+@pytest.mark.parametrize("error", FORCED, ids=lambda error: type(error).__name__)
+async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
+    kind: str, error: Exception, own_server: LocalServer
+) -> None:
+    place = {"port": own_server.port, "breaker": False}
+    providers = {"bad": Failing(error)}
+    described = map_of(bad={"entry": place}, good={"entry": place})
+    async with opened(kind, described, credential_providers=providers) as face:
+        for n in (1, 2):
+            batch = command("bad", "k", "SET", 1), command("good", "k", "INCR")
+            lost, kept = await face.send(*batch)
+            assert kept == n
+            assert isinstance(lost, ShardUnavailable)
+            assert not lost.maybe_executed
+            assert "forced" in str(lost)
+
+
+async def test_what_cannot_be_sent_again_leaves_the_replies_that_came(
+    kind: str, own_server: LocalServer
+) -> None:
+    """The component is removed between the first attempt and the second."""
+    shards = [{"port": own_server.port, "db": n} for n in (1, 2)]
+    described = map_of(data={"shards": shards}, one={"entry": shards[0]})
+    with own_server.client() as config:
+        push(config, described)
+        async with opened(kind, f"redis://{own_server.address}") as face:
+            call = script_call(Shard("data", 0), BUMP, ["n"], [1])
+            assert await face.send(call, on(1, "PING")) == [1, b"PONG"]
+            config.script_flush()
+
+            def remove(event: events.Event) -> None:
+                if isinstance(event, events.CommandsRetried):
+                    push(config, map_of(one={"entry": shards[0]}), prune=True, force=True)
+                    face.kit.topology.expire()
+
+            stop = events.subscribe(remove)
+            try:
+                lost, kept = await face.send(call, on(1, "INCR", "k"))
+            finally:
+                stop()
+            assert isinstance(lost, ShardUnavailable)
+            assert isinstance(lost.error, RetiredError)
+            assert not lost.maybe_executed
+            assert kept == 1
+            push(config, described, force=True)
+            face.kit.topology.expire()
+            assert await face.send(call) == [2]
 
 
 @pytest.mark.parametrize(
