@@ -21,7 +21,7 @@ from redis.exceptions import (
 from scripted_server import scripted
 
 import shardkit
-from shardkit import ShardUnavailable
+from shardkit import ShardFailure, ShardUnavailable
 from shardkit.errors import BreakerOpenError, DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
@@ -140,6 +140,37 @@ async def test_failures_between_successes_do_not_open_it(own_server: LocalServer
             other = pool.get_connection()
         assert not any(breaker.opened for breaker in kit.breakers.all())
         pool.release(other)
+
+
+REFUSING: dict[str, dict[str, Any]] = {
+    "a password": {"username": "nobody", "password": "wrong"},
+    "a database": {"db": 9999},
+    "more connections": {"max_connections": 1},
+    "a hasty caller": {},
+}
+
+
+@pytest.mark.parametrize("what", REFUSING)
+async def test_what_does_not_say_that_a_server_is_away_opens_no_breaker(
+    what: str, own_server: LocalServer
+) -> None:
+    fields = {**REFUSING[what], "breaker": {"failures": 1, "min_seconds": 0, "interval": 600}}
+    place = {"port": own_server.port, "socket_timeout": 20 * PATIENCE, **fields}
+    with shardkit.connect(mapped(place)) as kit:
+        wanted = command("data", "k", "GET")
+        if what == "a hasty caller":
+            kit.driver.link.send([wanted])
+            with paused(own_server), kit.deadline(0.02):
+                [reply] = kit.driver.link.send([wanted])
+        elif what == "more connections":
+            pool: Any = kit.client("data").connection_pool
+            lent = pool.get_connection()
+            [reply] = kit.driver.link.send([wanted])
+            pool.release(lent)
+        else:
+            [reply] = kit.driver.link.send([wanted])
+        assert isinstance(reply, ShardFailure)
+        assert not any(each.opened for each in kit.breakers.all())
 
 
 async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
