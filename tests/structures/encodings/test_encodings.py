@@ -92,6 +92,13 @@ def test_a_settings_reply_of_either_protocol_is_read_and_others_are_ignored() ->
     assert read_limits(None) is None
 
 
+def test_what_is_within_the_limits_and_no_longer_compact_is_stale() -> None:
+    assert check(KeyEncoding(b"k", "hash", "hashtable", 3, longest=5), NEW).stale
+    assert not check(KeyEncoding(b"k", "hash", "hashtable", 3, longest=5), None).stale
+    # no compact form of text sets there
+    assert not check(KeyEncoding(b"k", "set", "hashtable", 3, longest=5), NEW).stale
+
+
 @given(length=st.integers(1, 2000), longest=st.integers(0, 200), size=st.integers(1, 5000))
 def test_what_is_recommended_is_always_enough(length: int, longest: int, size: int) -> None:
     settings = recommend("hash", max(size, length), longest, NEW)

@@ -22,7 +22,10 @@ from shardkit.structures import UniqueVisitors
 from shardkit.structures.unique.precision import (
     REGISTERS,
     CounterSettings,
+    average_fill,
     estimate,
+    expected_for,
+    parts_for,
     registers,
 )
 
@@ -92,6 +95,24 @@ def test_parameters_of_other_precisions_are_refused(
         CounterSettings("daily", precision, **given)
     assert str(caught.value).startswith("daily: ")
     assert message in str(caught.value)
+
+
+@given(st.integers(0, 40), st.integers(1, 10_000))
+def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
+    expected = 2**doublings
+    parts = parts_for(expected, part_size)
+    average = expected / parts
+    assert average <= average_fill(part_size) or parts == 1
+    assert parts < 16 or parts <= expected / average_fill(part_size) * 9 / 8
+    if part_size >= 128:
+        assert average_fill(part_size) + 5 * math.sqrt(average_fill(part_size)) <= part_size + 1e-9
+    assert parts_for(expected_for(parts, part_size), part_size) <= parts
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 2000))
+def test_the_parts_of_one_plan_divide_those_of_another(one: int, other: int, size: int) -> None:
+    parts = [parts_for(2**doublings, size) for doublings in (one, other)]
+    assert math.gcd(*parts) == min(parts)
 
 
 def test_the_odds_of_each_precision() -> None:
