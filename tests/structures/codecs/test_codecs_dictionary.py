@@ -247,6 +247,14 @@ def test_one_zstd_coder_serves_many_threads() -> None:
     assert not failed
 
 
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(min_size=1), st.integers(0, 2**40), min_size=1))
+def test_code_lengths_make_a_prefix_code(counts: dict[str, int]) -> None:
+    lengths = code_lengths({**counts, "": 0}, 8)
+    assert sum(2.0**-length for length in lengths.values()) <= 1
+    assert lengths[""] == max(8, *lengths.values())
+
+
 def test_code_lengths_are_bounded_however_unequal_the_counts() -> None:
     fibonacci = [1, 1]
     while len(fibonacci) < 80:
