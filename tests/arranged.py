@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -48,6 +50,25 @@ def emptied(servers: LocalServers) -> Iterator[ShardKit]:
             client.flushall()
     with shardkit.connect(servers.shard_map) as opened:
         yield opened
+
+
+def forked(work: Callable[[], object], seconds: int = 30) -> int:
+    """Begin a function in a forked child; return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(seconds)  # one that hangs ends by itself
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def exit_code(pid: int) -> int:
+    """Wait for a child's end; 0 says that its function has not failed."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @contextmanager

@@ -202,6 +202,13 @@ def clocked(kit: Any, **readings: Any) -> Any:
     return other
 
 
+def over(kit: Any, link: Any) -> Any:
+    """The kit with another link, for what it makes: one that a test puts before the kit's own."""
+    other = object.__new__(type(kit))
+    vars(other).update(vars(kit), _driver=type(kit.driver)(link))
+    return other
+
+
 def holder(kit: ShardKit, component: str, key: str) -> redis.Redis:
     """The client of the shard on which a key lives."""
     client = kit.client(component, kit.component(component).shard_of(key).number)

@@ -73,10 +73,13 @@ class SecureServer:
 class TlsProxy:
     """Speaks TLS on one port, and passes on to another what it decrypts."""
 
-    def __init__(self, port: int, to: int, certificate: Path, key: Path) -> None:
+    def __init__(
+        self, port: int, to: int, certificate: Path, key: Path, most: str = "MAXIMUM_SUPPORTED"
+    ) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
         context.load_cert_chain(certificate, key)
         context.verify_mode = ssl.CERT_OPTIONAL
+        context.maximum_version = ssl.TLSVersion[most]
         self._to = to
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from arranged import exit_code, forked
 from faces import PATIENCE, eventually
 from redis.exceptions import RedisError, ResponseError
 from secure_server import SecureServer
@@ -211,13 +211,12 @@ def test_a_forked_child_has_copies_of_its_own(kit: ShardKit) -> None:
     source = Source()
     load = near(kit, source)
     assert copied(kit, load)
-    child = os.fork()
-    if child == 0:
-        try:
-            alone = not of(kit).copies and copied(kit, load)
-        finally:
-            os._exit(0 if alone else 1)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def use() -> None:
+        assert not of(kit).copies
+        assert copied(kit, load)
+
+    assert exit_code(forked(use)) == 0
     assert copied(kit, load)
 
 

@@ -34,7 +34,6 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.network.links import wakeups
-from shardkit.operations import AwaitWakeup, Subscribe
 
 COMPONENTS = ["one", "many"]
 
@@ -288,22 +287,6 @@ def test_a_killed_holder_is_in_the_way_until_its_time_is_over(
         process.wait()
         with kit.lock("x", component="one") as held:
             assert held.token > token
-
-
-def test_waiters_whose_connections_are_cut_get_it_all_the_same(kit: ShardKit) -> None:
-    lock = kit.lock("x", component="one")
-    client: Any = kit.client("one")
-    with ThreadPoolExecutor(8) as pool:
-        with lock:
-            waiting = [pool.submit(kit.lock("x", component="one").acquire) for _ in range(3)]
-            assert waiters(lock, 3)
-            client.client_kill_filter(_type="pubsub")
-        for _ in range(3):
-            assert eventually(lambda: any(each.done() for each in waiting))
-            done = next(each for each in waiting if each.done())  # in any order
-            waiting.remove(done)
-            assert lock.release(done.result())
-    assert waiting == []
 
 
 async def test_tasks_that_waited_in_vain_leave_nothing_behind(akit: AsyncShardKit) -> None:
@@ -746,17 +729,3 @@ def test_a_writer_whose_details_are_lost_still_excludes_readers(face: Face, kit:
         shared = face.run(shelf().read.acquire(blocking_timeout=0))
         assert shared
         face.run(shelf().read.break_holds("a test"))
-
-
-async def test_tasks_whose_connection_is_cut_stop_waiting_at_once(akit: AsyncShardKit) -> None:
-    client, link = await akit.client("one"), akit.driver.link
-    channel = await link.subscribe(Subscribe("one", "x"))
-    async with asyncio.timeout(20):
-        first, *others = [
-            asyncio.ensure_future(link.await_wakeup(AwaitWakeup("one", "x", waiter, 60)))
-            for waiter in "abc"
-        ]
-        assert await client.publish(channel, "a it is yours") == 1
-        assert await first == b"it is yours"  # by now all of them wait
-        await client.client_kill_filter(_type="pubsub")
-        assert await asyncio.gather(*others) == [None, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from geo_helpers import city, expected, some_ranges, telling_points
@@ -90,7 +91,7 @@ def test_what_is_no_generation_is_an_error(stored: bytes) -> None:
 
 
 def test_cities_are_numbered_once_up_to_the_most_and_skipped_lines_are_shown_up_to_some(
-    monkeypatch: pytest.MonkeyPatch,
+    lower: Any,
 ) -> None:
     bonn, other = city(7), city(8)
     intake = ImportInput([IpRange.of("1.0.0.0/24", city=bonn), bonn, bonn, other])
@@ -100,6 +101,6 @@ def test_cities_are_numbered_once_up_to_the_most_and_skipped_lines_are_shown_up_
     intake = ImportInput(skipped)
     assert list(intake.cities()) == list(intake.ranges()) == []
     assert (intake.skipped, intake.first_skipped) == (len(skipped), skipped[:SKIPPED_SHOWN])
-    monkeypatch.setattr("shardkit.geo.readers.MOST_CITIES", 2)
+    lower(most_cities=2)
     with pytest.raises(InvalidArgumentError, match="more than 2 cities; leave some out"):
         list(ImportInput(map(city, range(3))).cities())

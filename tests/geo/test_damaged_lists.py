@@ -9,11 +9,10 @@ from faces import Face, holder
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.geo import City, IpRange
-from shardkit.geo.blocks import ENTRIES_A_PAGE
-from shardkit.geo.readers import address_number
 
 CITIES = [City("DE", "NW", "Bonn"), City("FR", "", "Paris")]
-FIRST = address_number("1.0.0.0")
+FIRST = int(ip_address("1.0.0.0"))
+ENTRIES_A_PAGE = 4096
 IN_PAGE_2 = str(ip_address(FIRST + 2 * ENTRIES_A_PAGE + 5))
 RANGES = [IpRange(FIRST + n, FIRST + n, CITIES[n % 2]) for n in range(3 * ENTRIES_A_PAGE)]
 

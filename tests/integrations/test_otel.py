@@ -316,15 +316,6 @@ def test_prometheus_has_how_long_servers_took_for_what_was_sent(face: Face) -> N
     assert 0 < took < 30
 
 
-def test_prometheus_has_how_long_callers_waited_for_a_connection(kit: shardkit.ShardKit) -> None:
-    with counted() as registry:
-        for _ in range(3):
-            kit.client("one").get("k")
-        count, waited = times(registry, "connection_wait")
-    assert count == 3
-    assert 0 <= waited < 30
-
-
 def test_a_breaker_is_a_gauge() -> None:
     text = "{components: {a: {entry: {port: 1, breaker: {failures: 1, min_seconds: 0}}}}}"
     memory = MemoryServers(ShardMap.parse(text))

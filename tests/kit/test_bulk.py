@@ -15,9 +15,8 @@ from faces import Face, faced
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import shardkit
-from shardkit import CommandRefused, ShardErrors, ShardKit, ShardMap
+from shardkit import ShardErrors, ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, RoutingError, ShardUnavailable
-from shardkit.kit import bulk
 from shardkit.local import LocalServer, LocalServers
 
 KEYS = [f"k{n}" for n in range(1000)]
@@ -63,10 +62,8 @@ def test_a_command_for_each_key_has_the_replies_of_redis_pys_method(
     assert face.run(router.each("TTL", iter(blocking[:2]))) == [100, 100]
 
 
-def test_any_number_of_keys_goes_in_pages(
-    face: Face, router: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bulk, "PAGE", 7)
+def test_any_number_of_keys_goes_in_pages(face: Face, router: Any, lower: Any) -> None:
+    lower(bulk_page=7)
     face.run(router.mset({key: key for key in KEYS[:100]}))
     assert face.run(router.mget(KEYS[:100])) == [key.encode() for key in KEYS[:100]]
     for size in (1, 9):
@@ -123,17 +120,6 @@ def test_what_cannot_be_right_is_refused(face: Face, router: Any) -> None:
         with pytest.raises(RoutingError, match=reason):
             face.run(router.each(command, ["a"]))
     assert face.run(router.mget(["a"])) == [None]
-
-
-def test_a_refused_key_does_not_lose_the_replies_of_others(face: Face, router: Any) -> None:
-    face.run(router.mset({"a": 1, "b": 2}))
-    face.run(router.each("LPUSH", ["list"], "x"))
-    found = face.run(router.each("INCR", ["a", "list", "b"], raise_on_error=False))
-    assert (found[0], found[2]) == (2, 3)
-    assert isinstance(found[1], CommandRefused)
-    with pytest.raises(ShardErrors, match="1 shard failed"):
-        face.run(router.each("INCR", ["a", "list", "b"]))
-    assert face.run(router.mget(["a", "list", "b"])) == [b"3", None, b"4"]
 
 
 def test_a_server_that_is_down_costs_only_its_own_keys(shard_map: ShardMap) -> None:

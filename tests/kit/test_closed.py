@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
-import inspect
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
-from link_helpers import (
-    clients_of,
-    closed,
-    eventually,
-    exit_code,
-    forked,
-    listed,
-    of,
-    opened,
-)
+from arranged import exit_code, forked
+from link_helpers import clients_of, closed, eventually, listed, of, opened
 
 import shardkit
-from shardkit import ClosedError, ShardKit, ShardMap
+from shardkit import ClosedError, ShardKit, ShardMap, events
 from shardkit.admin import push
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
-from shardkit.search.text import stemmer
+from shardkit.search import Analyzer
 
 FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12
 
@@ -142,37 +134,6 @@ async def test_a_closed_async_kit_is_let_go_at_once_not_when_a_timer_fires(
     assert left() is None
 
 
-def close_in_handshakes(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the kit closed before the next connection has introduced itself."""
-    blocks = isinstance(kit, ShardKit)
-    connection: Any = TcpConnection if blocks else AsyncTcpConnection
-    shake_hands = connection.on_connect_check_health
-
-    def close_first(self: Any, *args: Any, **kwargs: Any) -> None:
-        kit.close()
-        shake_hands(self, *args, **kwargs)
-
-    async def aclose_first(self: Any, *args: Any, **kwargs: Any) -> None:
-        await kit.aclose()
-        await shake_hands(self, *args, **kwargs)
-
-    instead = close_first if blocks else aclose_first
-    monkeypatch.setattr(connection, "on_connect_check_health", instead)
-
-
-@pytest.mark.parametrize("through", ["structure", "client"])
-async def test_a_kit_that_is_closed_during_a_handshake_leaves_no_connection(
-    server: LocalServer, monkeypatch: pytest.MonkeyPatch, kind: str, through: str
-) -> None:
-    async with opened(kind, url_of(server)) as face:
-        client, words = await of(face.kit.client("c")), face.kit.hash("h", component="c")
-        close_in_handshakes(face.kit, monkeypatch)
-        with closed():
-            await of(words.hget("f") if through == "structure" else client.get("k"))
-    monkeypatch.undo()
-    assert await eventually(lambda: clients_of(server) == 0)
-
-
 @pytest.mark.parametrize("blocks", [True, False])
 async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
     server: LocalServer, blocks: bool
@@ -237,17 +198,26 @@ def test_children_that_are_forked_while_threads_use_the_kit_go_on(kit: ShardKit)
 
 
 @FORKING
-def test_a_child_that_is_forked_while_words_are_stemmed_stems(kit: ShardKit) -> None:
+def test_a_child_that_is_forked_while_words_are_stemmed_stems() -> None:
     pytest.importorskip("snowballstemmer")
-    stem = stemmer("english")
-    found = inspect.getclosurevars(stem.__wrapped__).nonlocals  # type: ignore[attr-defined]
-    with found["lock"]:
-        assert exit_code(forked(lambda: stem("running"))) == 0
+    analyzer, ended, numbers = Analyzer(stemmer="english"), threading.Event(), count()
+
+    def stem() -> None:
+        while not ended.is_set():
+            analyzer.terms(" ".join(f"running{next(numbers)}s" for _ in range(100)))
+
+    with ThreadPoolExecutor() as pool:
+        stemming = [pool.submit(stem) for _ in range(3)]
+        try:
+            for n in range(20):
+                assert exit_code(forked(lambda n=n: analyzer.terms(f"a word{n}"))) == 0
+        finally:
+            ended.set()
+        for each in stemming:
+            each.result(30)
 
 
-async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so() -> None:
     plan = """
     components:
       cluster: {entry: {cluster: true, port: 7301}}
@@ -257,24 +227,22 @@ async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so(
         for component in ("cluster", "watched"):
             kit = await shardkit.aconnect(servers.shard_map)
             client = await kit.client(component)
-            close_in_handshakes(kit, monkeypatch)
+            asked = asyncio.ensure_future(client.get("k"))
+            for _ in range(3):  # turns of the loop: by then it connects
+                await asyncio.sleep(0)
+            await kit.aclose()
             with closed():
-                await client.get("k")
-            monkeypatch.undo()
+                await asked
 
 
-def test_closing_under_a_call_of_a_clusters_client_says_so(
-    cluster_map: ShardMap, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_under_a_call_of_a_clusters_client_says_so(cluster_map: ShardMap) -> None:
     with shardkit.connect(cluster_map) as kit:
         client: Any = kit.client("cluster")
-
-        def close_first(*args: Any, **kwargs: Any) -> None:
-            kit.close()
-            raise AttributeError("as redis-py raises it then")
-
-        monkeypatch.setattr(client, "_determine_nodes", close_first)
-        with closed():
-            client.dbsize()
+        stop = events.subscribe(lambda event: kit.close())
+        try:
+            with closed():
+                client.dbsize()
+        finally:
+            stop()
         with closed():
             client.get("k")

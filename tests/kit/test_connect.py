@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import redis
-from link_helpers import clients_of, closed, eventually, exit_code, forked, of, opened
+from arranged import exit_code, forked
+from link_helpers import clients_of, closed, eventually, of, opened
 
 import shardkit
 from shardkit import AsyncShardKit, ConfigError, Entry, ShardKit, ShardMap
@@ -229,13 +230,6 @@ async def test_closing_closes_every_pool(where: ShardMap, server: LocalServer, k
     assert await eventually(lambda: clients_of(server) == 0)
 
 
-def test_a_loop_that_ends_takes_its_pools_along(where: ShardMap, server: LocalServer) -> None:
-    with shardkit.connect(where) as kit:
-        for _ in range(3):
-            asyncio.run(use_awaiting(kit))
-            assert asyncio.run(eventually(lambda: clients_of(server) == 0, 5))
-
-
 def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> None:
     with pytest.raises(InvalidEntryError, match=r"components\.few\.entry: port = 0 cannot be"):
         shardkit.connect(ShardMap.parse("components: {few: {entry: {port: 0}}}"))
@@ -281,24 +275,3 @@ def test_the_default_kit_goes_on_in_a_forked_child(where: ShardMap) -> None:
     assert asyncio.run(aput("d"))
     assert in_child(lambda: asyncio.run(aput("e"))) == 0
     assert put("f")
-
-
-@FORKING
-def test_a_child_forked_out_of_a_running_loop_has_a_loop_of_its_own(where: ShardMap) -> None:
-    with shardkit.connect(where) as kit:
-
-        def child() -> bool:
-            asyncio._set_running_loop(None)
-            return asyncio.run(alive(kit))
-
-        async def main() -> None:
-            assert await alive(kit)
-            assert in_child(child) == 0
-            assert await alive(kit)
-
-        asyncio.run(main())
-
-
-async def alive(kit: ShardKit) -> bool:
-    await use_awaiting(kit)
-    return True

@@ -17,19 +17,7 @@ from faces import Face
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.admin import (
-    apply_profile,
-    biggest_keys,
-    check,
-    connected_clients,
-    execute,
-    measure_disk_rate,
-    push,
-    rewrite_aof,
-    save_snapshot,
-)
 from shardkit.errors import ClosedError, InvalidArgumentError
-from shardkit.local import LocalServer
 from shardkit.queues import NewTask
 
 
@@ -231,30 +219,3 @@ def test_public_signatures_have_one_word_for_one_thing() -> None:
             if parameter.name in GONE or (is_long and parameter.name not in DURATIONS):
                 others.append(f"{name}({parameter.name}=)")
     assert others == []
-
-
-def test_what_operators_call_takes_timedeltas(own_server: LocalServer, shard_map: ShardMap) -> None:
-    second, moment = timedelta(seconds=1), timedelta(milliseconds=1)
-    components = shard_map.components.values()
-    findings = check(components, second).findings
-    assert [found for found in findings if found.kind != "slow"] == []  # the machine may be busy
-    assert connected_clients(components, timeout=second)
-    assert set(execute(components, ["PING"], timeout=second).values()) == {True}
-    assert biggest_keys(components, 1, timeout=second) == []
-    with own_server.client() as client:
-        push(client, shard_map, timeout=second)
-        assert measure_disk_rate(client, moment)
-        save_snapshot(client, 60 * second)
-        apply_profile(client, "everysec")
-        rewrite_aof(client, 60 * second)
-    with shardkit.connect(shard_map) as kit:
-        counters = kit.counters(component="one", precisions=[timedelta(hours=1), 60])
-        counters.add("hits", 2)
-        assert [count for _, count in counters.get("hits", timedelta(hours=1))] == [2]
-        assert counters.total(["hits"], timedelta(minutes=1)) == 2
-        maintenance = kit.maintenance(component="one")
-        maintenance.turn_on(ttl=moment)
-        maintenance.turn_on(ttl=timedelta(hours=1))
-        assert maintenance.check()
-        with pytest.raises(InvalidArgumentError, match="precision"):
-            counters.get("hits", timedelta(seconds=7))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
 import threading
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import exit_code, forked
 from click.testing import CliRunner
 
 import shardkit
@@ -110,16 +110,14 @@ def test_large_batches_are_sampled_and_scaled(url: str, config: Any) -> None:
 def test_a_forked_child_counts_for_itself(url: str, config: Any) -> None:
     with shardkit.connect(url, heat=1) as kit:
         listening()
-        child = os.fork()
-        if child == 0:
-            try:
-                listening()
-                for _ in range(50):
-                    kit.key_sharded("shop").get("child's")
-                kit.close()
-            finally:
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def use() -> None:
+            listening()
+            for _ in range(50):
+                kit.key_sharded("shop").get("child's")
+            kit.close()
+
+        assert exit_code(forked(use)) == 0
     assert "child's" in {each.name for each in read_heat(config).kinds["key"]}
 
 

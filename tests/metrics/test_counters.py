@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, holder
+from arranged import exit_code, forked
+from faces import Face, Time, clocked, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -56,17 +56,6 @@ def test_a_slice_grows_wider_and_keeps_its_neighbours(face: Face) -> None:
         face.run(counters.add("wide"))
     now.at = NOON + 15
     assert face.run(counters.get("wide", 1)) == expected
-
-
-def test_sums_over_counters_and_shards_take_one_exchange(face: Face) -> None:
-    now = Time(NOON)
-    counters = clocked(face.kit, now=now).counters(component="many")
-    face.run(counters.add_many({"a": 1, "b": 20, "c": 300}))
-    now.at += 60
-    face.run(counters.add("a", 5))
-    exchanges = Exchanges(face, counters.deferred.sum(["a", "b", "c", "a"], 60))
-    assert len(list(exchanges)) == 1
-    assert exchanges.result == [(NOON, 321), (NOON + 60, 5)]
 
 
 def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: Face) -> None:
@@ -191,14 +180,12 @@ def test_a_mistake_in_sending_is_logged_and_others_are_sent(
 def test_a_forked_child_does_not_send_its_parents_hits(kit: ShardKit) -> None:
     counters = kit.counters(component="few", precisions=[60])
     counters.hit("x")
-    child = os.fork()
-    if child == 0:
-        try:
-            counters.hit("x", 10)
-            counters.flush()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+
+    def hit() -> None:
+        counters.hit("x", 10)
+        counters.flush()
+
+    assert exit_code(forked(hit)) == 0
     counters.flush()
     assert counters.total(["x"], 60) == 11
 

@@ -11,16 +11,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from arranged import ask
 from faces import Face, faced
 from link_helpers import paused, resolving
 from redis.credentials import CredentialProvider
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.config.store import push
+from shardkit.admin import push
 from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.log_records import Once
 from shardkit.network.health import asgi, wsgi
 from shardkit.testing import MemoryServers
 
@@ -163,7 +163,7 @@ def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
 def test_health_answers_after_the_main_thread_has_ended(own_server: LocalServer) -> None:
     program = f"""
 import asyncio, atexit, shardkit, threading
-from shardkit.log_records import Once
+
 from shardkit.network.health import asgi, wsgi
 from shardkit.testing import MemoryServers
 components = "{{a: {{entry: {{port: {own_server.port}}}}}}}"
@@ -220,29 +220,17 @@ def test_readiness_depends_on_components_and_threshold_and_shows_no_address() ->
                 wsgi(kit, threshold=wrong)  # type: ignore[arg-type]
 
 
-def test_a_kit_that_is_not_open_yet_is_live_and_not_ready() -> None:
-    assert ready(lambda: None) == "503"
-    said: list[str] = []
-    wsgi(lambda: None)({"PATH_INFO": "/live"}, lambda status, _: said.append(status))
-    assert said == ["200 OK"]
-    assert asyncio.run(probe(asgi(), "/live")) == (200, {"ok": True})
-    assert asyncio.run(probe(asgi(), "/ready"))[0] == 503
-
-
 def test_a_user_without_info_is_healthy_with_unknown_details(
-    kind: str,
-    own_server: LocalServer,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("shardkit.network.rights._told", Once())
-    with own_server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-@dangerous")
-    entry = {"port": own_server.port, "username": "app", "password": "pw"}
-    shard_map = ShardMap.parse(str({"components": {"data": {"shards": [entry, entry]}}}))
-    with faced(kind, shard_map) as face:
-        for _ in range(3):
-            health = face.run(face.kit.health())
+    rights = ("on", ">pw", "~*", "+@all", "-@dangerous")
+    with LocalServer() as server:  # of which nothing was said yet
+        ask(server, "execute_command", "ACL", "SETUSER", "app", *rights)
+        entry = {"port": server.port, "username": "app", "password": "pw"}
+        shard_map = ShardMap.parse(str({"components": {"data": {"shards": [entry, entry]}}}))
+        with faced(kind, shard_map) as face:
+            for _ in range(3):
+                health = face.run(face.kit.health())
     assert health.ok
     assert health.ready(threshold="all")
     assert {(each.reachable, each.role, each.memory, each.unknown) for each in health.shards} == {

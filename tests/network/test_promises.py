@@ -721,7 +721,7 @@ def matching(rows: dict[tuple[str, ...], str], cell: tuple[str, ...]) -> list[st
     return [why for row, why in rows.items() if all(map(re.fullmatch, row, cell))]
 
 
-@pytest.mark.long(700)
+@pytest.mark.long(420)
 @pytest.mark.parametrize(
     ("promise", "way", "kind", "face"), [cell for cell in CELLS if not matching(NO_MEANING, cell)]
 )

@@ -13,10 +13,6 @@ from operation_helpers import Run, say, steps
 from shardkit.operations import Call, Operation
 
 
-def refuse(what: str) -> None:
-    raise OSError(what)
-
-
 def calling(function: Callable[..., Any], *args: Any) -> Operation[Any]:
     try:
         return (yield Call(function, args))

@@ -11,8 +11,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from faces import clocked
-from operation_helpers import BlockingDriver
+from faces import over
 
 from shardkit import AsyncShardKit, ShardKit
 
@@ -234,9 +233,8 @@ class InterruptedLink:
 @pytest.mark.parametrize("kind", HOLDABLES)
 @pytest.mark.parametrize("late", [False, True])
 def test_an_interrupted_call_leaves_nothing_held(kit: ShardKit, kind: str, late: bool) -> None:
-    interrupted = clocked(kit)  # a copy
     for turn in count():
-        interrupted._driver = BlockingDriver(InterruptedLink(kit.driver.link, turn, late=late))
+        interrupted = over(kit, InterruptedLink(kit.driver.link, turn, late=late))
         try:
             with HOLDABLES[kind](interrupted):
                 pass

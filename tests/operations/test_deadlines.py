@@ -7,21 +7,20 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from faces import PATIENCE
 from link_helpers import FACES, Face, command, opened, two
 from redis.exceptions import (
-    InvalidResponse,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
-from shardkit import ShardErrors, ShardFailure, ShardUnavailable
+from shardkit import ShardErrors, ShardFailure
 from shardkit.errors import ConfigServerError, DeadlineExceeded, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations import Batch, Operation, Partial, Pause, Replies, Shard
@@ -51,39 +50,6 @@ def at_most(seconds: float) -> Iterator[None]:
     started = time.monotonic()
     yield
     assert time.monotonic() - started < seconds + 1.5 * PATIENCE
-
-
-@pytest.mark.parametrize("size", [1, 2])
-async def test_what_is_not_answered_in_time_may_have_been_executed_and_others_are(
-    kind: str, size: int, silent: ScriptedServer, own_server: LocalServer
-) -> None:
-    async with opened(kind, two(silent.port, own_server.port)) as face:
-        await face.send(on(0, "PING"), on(1, "PING"))
-        with at_most(0.2), face.kit.deadline(0.2):
-            replies = await face.send(*[on(0, "GET"), on(1, "INCR")][:size])
-        [failure, *others] = replies
-        assert isinstance(failure, ShardUnavailable)
-        assert failure.maybe_executed
-        assert "the deadline of 0.2 s has passed" in str(failure)
-        assert others == [1][: size - 1]
-        assert await face.send(on(1, "INCR")) == [size]
-
-
-async def test_once_it_has_passed_nothing_is_sent(
-    kind: str, silent: ScriptedServer, own_server: LocalServer
-) -> None:
-    async with opened(kind, two(silent.port, own_server.port)) as face:
-        await face.send(on(0, "PING"), on(1, "PING"))
-        async with face.kit.deadline(0):
-            one = await face.send(on(0, "SET", 1))
-            both = await face.send(on(0, "SET", 1), on(1, "SET", 1))
-            with pytest.raises(TimeoutError, match="deadline"):
-                await face.client_call("one", "set", "k", 1)
-        for failure in (*one, *both):
-            assert isinstance(failure, ShardUnavailable)
-            assert not failure.maybe_executed
-            assert "got no command" in str(failure)
-        assert "SET" not in silent.names()
 
 
 async def test_it_covers_connecting(kind: str, own_server: LocalServer) -> None:
@@ -132,27 +98,6 @@ async def test_unwritten_data_keeps_its_own_deadline(own_server: LocalServer) ->
         while number in [int(each["id"]) for each in await client.client_list()]:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
         assert not await client.exists("large")  # the rest was not written after all
-
-
-async def test_a_byte_now_and_then_does_not_extend_it(kind: str, own_server: LocalServer) -> None:
-    stop = threading.Event()
-
-    def drip(args: list[bytes]) -> bytes:
-        def drips() -> None:
-            while not stop.wait(0.02):
-                for connection in list(server.accepted):
-                    with suppress(OSError):  # its client has given up
-                        connection.sendall(b"x")
-
-        threading.Thread(target=drips, daemon=True).start()
-        return b"$1000000\r\n"
-
-    with scripted(GET=drip, MGET=drip) as server:
-        async with opened(kind, two(server.port, own_server.port)) as face:
-            with at_most(0.3), face.kit.deadline(0.3):
-                [failure] = await face.send(on(0, "GET"))
-            assert failure.maybe_executed
-        stop.set()
 
 
 def steps_of(batches: int) -> Operation[list[Any]]:
@@ -339,34 +284,3 @@ async def test_a_callers_deadline_is_not_an_outage(own_server: LocalServer) -> N
 
 
 # ---- redis-py's own calls keep to the limits of replies
-
-
-@pytest.mark.parametrize("limit", ["time", "size"])
-async def test_redis_pys_calls_have_limits(kind: str, limit: str, own_server: LocalServer) -> None:
-    fields = {"exchange_timeout": 0.3} if limit == "time" else {"max_reply_bytes": 1_000_000}
-    wrong = TimeoutError if limit == "time" else InvalidResponse
-
-    def endless(args: list[bytes]) -> bytes:
-        def drips() -> None:
-            part = b"$100000000\r\n"
-            with suppress(OSError):
-                while True:
-                    for connection in list(server.accepted):
-                        connection.sendall(part)
-                    part = b"x" if limit == "time" else b"x" * 1_000_000
-                    time.sleep(0.02)
-
-        threading.Thread(target=drips, daemon=True).start()
-        return b""
-
-    with scripted(MULTI=b"+OK\r\n", GET=b"+QUEUED\r\n", EXEC=endless) as server:
-        async with opened(kind, two(server.port, own_server.port, **fields)) as face:
-            client: Any = face.kit.client("one")
-            client = client if face.blocks else await client
-            pipe = client.pipeline().get("k")
-
-            async def execute() -> Any:
-                return pipe.execute() if face.blocks else await pipe.execute()
-
-            with at_most(0.3), pytest.raises(wrong, match=next(iter(fields))):
-                await execute()

@@ -103,12 +103,6 @@ async def test_thousands_of_operations_are_as_many_exchanges_as_the_longest(run:
     assert [len(exchange) for exchange in run.record] == [3_000, 2_000, 1_000]
 
 
-async def test_nothing_together_is_nothing(run: Run) -> None:
-    assert await run.together() == []
-    assert await run.together(steps("a"), steps("b")) == [("a", []), ("b", [])]
-    assert run.record == []
-
-
 async def test_one_that_fails_does_not_lose_the_others(run: Run) -> None:
     with pytest.raises(ExceptionGroup, match="2 of 4 operations failed") as raised:
         await run.together(

@@ -79,14 +79,6 @@ async def test_streams_are_iterators_of_their_face() -> None:
     assert inspect.isgenerator(blocking().deferred.all(1))
 
 
-def test_nothing_is_sent_before_a_deferred_operation_runs() -> None:
-    link = ScriptedLink()
-    things: Any = Things(BlockingDriver(link), "c", "things")
-    steps = things.deferred.first(1)
-    assert link.record == []
-    assert BlockingDriver(link).run(steps) == 1
-
-
 def test_methods_keep_their_names_documentation_and_arguments() -> None:
     things = blocking()
     assert things.first.__name__ == "first"

@@ -58,13 +58,6 @@ def test_an_unknown_command_is_named_without_what_was_sent(kind: str) -> None:
     assert SECRET not in "".join(format_exception(refused.value))
 
 
-def test_a_server_at_its_maxmemory_says_so(server: LocalServer) -> None:
-    with server.client() as client:
-        client.config_set("maxmemory", 1)
-        said = failure(server)
-    assert "was refused: the server is at its maxmemory; raise maxmemory" in said
-
-
 def test_a_replica_says_that_it_refuses_writes(server: LocalServer) -> None:
     with LocalServer(replica_of=server) as replica:
         said = failure(replica)

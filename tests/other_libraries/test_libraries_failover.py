@@ -6,7 +6,6 @@ whoever still writes to the old one is refused, as it is a replica then.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arranged import map_of
+from arranged import exit_code, forked, map_of
 from faces import eventually
 
 import shardkit
@@ -94,22 +93,14 @@ def test_rq_workers_do_each_job_once_while_another_server_takes_over(jobs: Jobs,
         queue = rq.Queue(connection=kit.client("jobs", private=True))
         enqueued = [queue.enqueue(note, n) for n in range(JOBS)]
 
-        def work() -> int:
-            worker = os.fork()
-            if worker == 0:
-                code = 1
-                try:
-                    rq.SimpleWorker([queue], connection=queue.connection).work(burst=True)
-                    code = 0
-                finally:
-                    os._exit(code)
-            return worker
+        def work() -> None:
+            rq.SimpleWorker([queue], connection=queue.connection).work(burst=True)
 
-        workers = [work(), work(), work()]
+        workers = [forked(work, 100) for _ in range(3)]
         assert until(lambda: executed(jobs.old).total() >= 20)
         jobs.hand_over(how)
         assert executed(jobs.new).total() < JOBS, "it was under load"
-        ended = [os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers]
+        ended = [exit_code(worker) for worker in workers]
         assert ended == [0, 0, 0]
         assert executed(jobs.new) == Counter(b"%d" % n for n in range(JOBS))
         assert all(job.is_finished for job in enqueued)

@@ -430,8 +430,8 @@ def test_what_does_not_fit_is_refused(kit: ShardKit, make: Callable[[Any], Any],
 
 
 @pytest.fixture
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.queues.worker.FIRST_PAUSE", 0.002)
+def short_pauses(lower: Any) -> None:
+    lower(worker_pause=0.002)
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -687,12 +687,10 @@ def test_what_cannot_be_given_back_at_a_second_signal_is_said(
 
 
 def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
-    mortal: tuple[Face, LocalServer],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    mortal: tuple[Face, LocalServer], lower: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     face, server = mortal
-    monkeypatch.setattr("shardkit.queues.worker.LEAST_LEASE", 0.01)
+    lower(worker_lease=0.01)
     worker = worker_of(face, "q", component="own", lease=0.06)
     renewed, renew = [], worker._renewed
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import struct
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from shardkit.errors import ConfigError, InvalidKeyError
-from shardkit.local.cluster import ClusterNode
 from shardkit.routing.keys import hash_tag, key_bytes, pair_key
 from shardkit.routing.placement import (
     CRCS,
@@ -176,14 +171,6 @@ def test_data_placed_by_the_source_of_redis_in_action_is_found(
     assert placement("redis-in-action", count)(key) == shard
 
 
-@given(st.sampled_from(NAMES), counts, keys)
-@example("slot", SLOTS, b"")
-def test_a_key_is_placed_on_a_shard_that_there_is(
-    name: str, count: int, key: str | bytes | int
-) -> None:
-    assert 0 <= placement(name, count)(key) < count
-
-
 @given(st.sampled_from(NAMES), counts, st.integers())
 def test_every_spelling_of_a_key_is_placed_alike(name: str, count: int, key: int) -> None:
     place = placement(name, count)
@@ -243,13 +230,6 @@ def test_there_are_no_more_shards_than_slots() -> None:
         placement("slot", SLOTS + 1)
 
 
-@given(st.integers(1, SLOTS))
-def test_every_slot_is_dealt_once_and_evenly(count: int) -> None:
-    ranges = slot_ranges(count)
-    assert [slot for slots in ranges for slot in slots] == list(range(SLOTS))
-    assert {len(slots) for slots in ranges} <= {SLOTS // count, SLOTS // count + 1}
-
-
 def dealt_by_redis_cli(count: int) -> list[range]:
     """What clusterManagerCommandCreate of redis-cli computes, in its single precision."""
 
@@ -272,39 +252,3 @@ def test_redis_cli_deals_the_same_ranges_to_up_to_77_masters_and_to_powers_of_tw
     for count in range(78, 400):
         pairs = zip(slot_ranges(count), dealt_by_redis_cli(count), strict=True)
         assert max(abs(ours.start - theirs.start) for ours, theirs in pairs) <= 1
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[ClusterNode]]:
-    """Servers that could become a cluster."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(ClusterNode()) for _ in range(7)]
-
-
-@settings(max_examples=50)
-@given(key=keys)
-@example(key=b"{user:42}:cart")
-@example(key=b"{}{x}")
-@example(key=b"{{a}}")
-def test_the_slot_is_the_one_that_a_server_names(
-    nodes: list[ClusterNode], key: str | bytes | int
-) -> None:
-    with nodes[0].client() as client:
-        assert slot_of(key) == client.execute_command("CLUSTER", "KEYSLOT", key)
-
-
-@pytest.mark.parametrize("count", [3, 5, 7])
-def test_redis_cli_proposes_our_ranges(nodes: list[ClusterNode], count: int) -> None:
-    cli = shutil.which("redis-cli") or shutil.which("valkey-cli")
-    if cli is None:
-        pytest.skip("there is neither redis-cli nor valkey-cli here")
-    addresses = [f"127.0.0.1:{node.port}" for node in nodes[:count]]
-    answered = subprocess.run(
-        [cli, "--cluster", "create", *addresses],
-        input="no\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    proposed = re.findall(r"slots:\[(\d+)-(\d+)\]", answered.stdout)
-    assert [range(int(a), int(b) + 1) for a, b in proposed] == slot_ranges(count), answered

@@ -244,24 +244,6 @@ def test_a_trimmed_timeline_is_complete_after_a_relation_ended(
     assert [status.id for status in run(timeline(owner, limit=100))] == left
 
 
-def exchanges(kit: ShardKit, call: Any) -> int:
-    """How many scripts and reads of followers and homes a deferred call takes."""
-    steps, count = call, 0
-    try:
-        step = next(steps)
-        while True:
-            if isinstance(step, list):
-                count += sum(b"followers:" in _key(each) or b"home:" in _key(each) for each in step)
-            step = steps.send(answer(kit, step))
-    except StopIteration:
-        return count
-
-
-def _key(command: Any) -> bytes:
-    key = getattr(command, "key", "")
-    return key.encode() if isinstance(key, str) else bytes(key)
-
-
 def test_a_deletion_does_not_count_below_nothing(face: Face, kit: ShardKit) -> None:
     network = opened(face)
     run, [ada] = face.run, populate(face, network, users=1, lists=0).users

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sqlite3
 import sys
 import threading
@@ -212,30 +213,47 @@ def test_a_failed_batch_leaves_no_part_and_the_store_goes_on(tmp_path: Path) -> 
     store.close()
 
 
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 def test_a_failed_read_gives_its_connection_back(tmp_path: Path) -> None:
     store = SQLiteStatusStore(tmp_path / "x.db")
-    with store._cursor(write=True) as cursor:
-        cursor.execute("ALTER TABLE statuses RENAME TO hidden")
-    with pytest.raises(sqlite3.OperationalError, match="no such table: statuses"):
-        store.get_many([1])
-    assert len(store._idle) == 1
-    with store._cursor(write=True) as cursor:
-        cursor.execute("ALTER TABLE hidden RENAME TO statuses")
+    before = 0
+
+    def rename(name: str, other: str) -> None:
+        database = sqlite3.connect(tmp_path / "x.db")
+        database.execute(f"ALTER TABLE {name} RENAME TO {other}")
+        database.close()
+
+    rename("statuses", "hidden")
+    for _ in range(3):
+        with pytest.raises(sqlite3.OperationalError, match="no such table: statuses"):
+            store.get_many([1])
+        before = before or descriptors()
+    rename("hidden", "statuses")
     assert store.get_many([1]) == {}
+    assert descriptors() == before
     store.close()
 
 
 def test_a_store_that_is_closed_while_a_call_runs_closes_that_calls_connection_at_its_end(
     tmp_path: Path,
 ) -> None:
+    before = descriptors()
     store = SQLiteStatusStore(tmp_path / "x.db")
-    with store._cursor() as cursor:
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(store.put_many, {1: status(1)})
+        threading.Event().wait(0.1)  # in which it begins to wait for the other one
+        assert not writing.done()
         store.close()
-        assert cursor.execute("SELECT 7").fetchall() == [(7,)]
-        database = cursor.connection
-    assert store._idle == []
-    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
-        database.execute("SELECT 7")
+        other.execute("COMMIT")
+        writing.result(30)
+    assert other.execute("SELECT count(*) FROM statuses").fetchall() == [(1,)]
+    other.close()
+    assert descriptors() == before
 
 
 def _write_in_child(store: SQLiteStatusStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -77,7 +78,8 @@ def _each_instruction(
     monitoring, thread = sys.monitoring, threading.get_ident()
 
     def seen(code: CodeType, offset: int) -> Any:
-        frame = sys._getframe(1)
+        frame = inspect.currentframe().f_back  # type: ignore[union-attr]
+        assert frame is not None
         if not frame.f_globals.get("__name__", "").startswith(modules):
             return monitoring.DISABLE
         if threading.get_ident() == thread:

@@ -126,24 +126,6 @@ async def test_no_call_fails_while_the_password_changes(
     assert await of(client.get("n"))
 
 
-async def test_open_connections_log_in_again_before_their_password_expires(
-    connect: Any, secret: Secret, server: LocalServer
-) -> None:
-    face = await connect(a_map(port=server.port, auth=auth()))
-    client = await of(face.kit.client("jobs"))
-    names = face.kit.strings("names", component="jobs")
-    await during(face, 0.3, lambda: client.incr("n"))
-    with server.client() as admin:
-        before = count_of(server, "auth"), admin.info("stats")["total_connections_received"]
-    await during(face, 2.5, lambda: client.incr("n"))
-    await of(names.set("a", b"1"))
-    with server.client() as admin:
-        # Those of `server.client` and of `count_of` are new.
-        assert admin.info("stats")["total_connections_received"] <= before[1] + 2
-    assert count_of(server, "auth") >= before[0] + 2
-    assert secret.asked <= 5  # by all connections together
-
-
 async def test_a_valid_password_is_used_while_its_provider_fails(
     connect: Any, secret: Secret, server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -394,14 +376,6 @@ class Tokens(CredentialProvider):
         return (self.token,)
 
 
-async def test_connecting_with_a_password_logs_nothing(
-    connect: Any, locked: LocalServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    kit = (await connect(a_map(port=locked.port, password="first"))).kit
-    assert await of((await of(kit.client("jobs"))).ping())
-    assert not caplog.records
-
-
 async def test_config_servers_may_have_a_provider(connect: Any, locked: LocalServer) -> None:
     with redis.Redis(port=locked.port, password="first") as client:
         client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
@@ -467,25 +441,6 @@ async def test_files_are_reread(
         await of(client.ping())
     path.write_text("second")
     assert await of(client.ping())
-
-
-async def test_passwords_rotate_smoothly(connect: Any, locked: LocalServer, tmp_path: Path) -> None:
-    path = tmp_path / "password"
-    path.write_text("old")
-    with redis.Redis(port=locked.port, password="first") as admin:
-        admin.execute_command("ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
-        entry = {"port": locked.port, "username": "app", "password_file": str(path)}
-        kit = (await connect(a_map(**entry))).kit
-        client = await of(kit.client("jobs"))
-        for step in (">new", path, "<old"):
-            assert await of(client.incr("n"))
-            if step == path:
-                path.write_text("new")
-            else:
-                admin.execute_command("ACL", "SETUSER", "app", step)
-            assert await of(client.incr("n"))
-            await of(client.connection_pool.disconnect())
-        assert await of(client.get("n")) == b"6"
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two\nlines", "\0"])

@@ -75,26 +75,6 @@ def test_a_call_whose_kit_is_closed_before_it_writes_writes_nowhere_else(
     os.close(opened[0])
 
 
-def test_only_its_user_closes_a_socket(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = kit.hash("h", component="c")
-    words.hget("f")
-    connection = connection_of(kit)
-    number = connection._sock.fileno()
-    seen = []
-
-    def close() -> None:
-        closer = threading.Thread(target=kit.close)
-        closer.start()
-        closer.join()
-        seen.append(connection._sock.fileno())
-
-    between_look_up_and_write(monkeypatch, connection, close)
-    with closed():
-        words.hget("f")
-    assert seen == [number]
-    assert connection._sock is None
-
-
 def test_a_blocked_call_ends_when_its_kit_is_closed(kit: ShardKit, own: LocalServers) -> None:
     client: Any = kit.client("c")
     failures: list[BaseException] = []
@@ -115,28 +95,6 @@ def test_a_blocked_call_ends_when_its_kit_is_closed(kit: ShardKit, own: LocalSer
     assert [type(error) for error in failures] == [ClosedError]
 
 
-async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed(
-    own: LocalServers, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    async with opened(kind, own.shard_map) as face:
-        connection = await of((await of(face.kit.client("c"))).connection_pool.get_connection())
-        await of(connection.disconnect())
-
-        def close_and_fail(self: Any) -> None:
-            face.kit.close()
-            raise OSError("the socket was closed under it")
-
-        async def aclose_and_fail(self: Any) -> None:
-            await face.kit.aclose()
-            raise OSError("the socket was closed under it")
-
-        instead = close_and_fail if face.blocks else aclose_and_fail
-        monkeypatch.setattr(type(connection), "_connect", instead)
-        with closed():
-            await of(connection.connect())
-        assert not connection.is_connected
-
-
 async def test_a_kit_may_be_closed_while_it_connects(own: LocalServers, kind: str) -> None:
     async with opened(kind, own.shard_map) as face:
         client = await of(face.kit.client("c"))
@@ -151,16 +109,6 @@ async def test_a_kit_may_be_closed_while_it_connects(own: LocalServers, kind: st
                 await of(client.get("k"))
         finally:
             stop()
-        assert await eventually(lambda: clients_of(own.servers[0]) == 0)
-
-
-async def test_a_kit_closes_connections_in_use(own: LocalServers, kind: str) -> None:
-    async with opened(kind, own.shard_map) as face:
-        client = await of(face.kit.client("c"))
-        connection = await of(client.connection_pool.get_connection())
-        await of(face.kit.aclose())
-        with closed():
-            await of(connection.send_command("PING"))
         assert await eventually(lambda: clients_of(own.servers[0]) == 0)
 
 

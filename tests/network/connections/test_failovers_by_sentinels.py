@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -110,22 +109,6 @@ def flags(sentinel: Any) -> list[str]:
     with sentinel.client() as client:
         state: Any = client.sentinel_masters()["main"]  # of one, redis-py 6 has a fault
     return str(state["flags"]).split(",")
-
-
-async def test_what_is_written_once_a_sentinel_announces_a_failover_is_not_lost(
-    kind: str, watched: LocalSentinel, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "shardkit")
-    writers = Writers()
-    async with writers.writing(kind, watched):
-        with watched.sentinels[0].client() as asked:
-            asked.execute_command("SENTINEL FAILOVER", "main")
-        await writers.go_on(watched)
-    told = [each for each in caplog.records if hasattr(each, "shardkit")]
-    events = {each.shardkit["event"]: each.created for each in reversed(told)}
-    assert events["master-changing"] < events["master-switched"]
-    # The write that an event loop has just begun may be the last one there.
-    assert writers.lost(watched, events["master-changing"] + 0.01) == []
 
 
 async def test_a_crashed_master_that_is_back_while_sentinels_replace_it_gets_no_writes(

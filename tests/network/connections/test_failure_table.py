@@ -21,7 +21,7 @@ from redis.exceptions import (
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.errors import BreakerOpenError, ClosedError, ShardTimeout, ShardUnavailable
+from shardkit.errors import BreakerOpenError, ClosedError, ShardTimeout
 from shardkit.local import LocalServer, LocalServers
 
 
@@ -47,16 +47,6 @@ async def client_of(server: LocalServer, kind: str, **fields: Any) -> AsyncItera
     shard_map = map_of(c={"entry": entry})
     async with opened(kind, shard_map) as face:
         yield Client(face, await of(face.kit.client("c")), f"{server.address}/0")
-
-
-async def test_a_server_that_is_down_refuses_at_once(kind: str) -> None:
-    with LocalServer() as server:
-        async with client_of(server, kind) as client:
-            server.kill()
-            for _ in range(5):
-                await client.fails(ShardUnavailable)
-            server.restart()
-            assert await of(client.client.set("k", 1))
 
 
 async def test_a_server_that_hangs_times_out_until_its_breaker_opens(kind: str) -> None:

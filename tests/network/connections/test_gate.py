@@ -16,6 +16,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from arranged import ask
+from faces import ALL_CASES
 from link_helpers import of, opened
 
 from shardkit import ShardMap
@@ -198,8 +199,10 @@ async def test_a_changed_connection_reaches_nobody_else(
         router = face.kit.key_sharded("t")
         await of(third.set("k", 1))
         usual = await of(third.client_info())
-        for args in COMMANDS:
-            for spelling, spell in list(SPELLINGS.items())[: None if entry == "shared" else 1]:
+        for number, args in enumerate(COMMANDS):
+            text, *others = SPELLINGS.items()
+            others = others if ALL_CASES else [others[number % len(others)]]
+            for spelling, spell in [text, *others] if entry == "shared" else [text]:
                 case = f"{args} as {spelling}"
                 with suppress(Exception):  # redis-py's, or the server's
                     await WAYS[way](third, spell(args))

@@ -14,12 +14,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from arranged import emptied
 from places import at_place
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.coordination import Barrier, CountdownLatch, Election, Lock, Semaphore
-from shardkit.errors import ShardErrors, ShardFailure
 from shardkit.local import LocalServers
 from shardkit.messaging import Mailboxes
 from shardkit.metrics import Logs
@@ -37,7 +37,7 @@ components:
 
 @pytest.fixture
 def kit(own: LocalServers) -> Iterator[ShardKit]:
-    with shardkit.connect(own.shard_map) as opened:
+    with emptied(own) as opened:  # of what an earlier test holds
         yield opened
 
 
@@ -273,32 +273,3 @@ def test_an_error_of_a_signal_handler_ends_a_wait_that_begins(kit: ShardKit) -> 
     finally:
         sys.settrace(None)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.timeout(120, method="thread")  # SIGALRM is the test's own
-def test_a_timeout_in_a_signal_handler(own: LocalServers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller, who has just been told by its handler, tries again inside of its except."""
-    entry = {**own.shard_map.components["c"].entries()[0][1].fields, "socket_timeout": 0.2}
-    plan = ShardMap.parse(f"components: {{c: {{shards: [{entry}]}}}}")
-
-    def handler(signum: int, frame: FrameType | None) -> None:
-        raise Alarm("of my own")
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        with shardkit.connect(plan) as kit:
-            one(kit)
-            own.servers[0].pause()
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with pytest.raises(Alarm) as told:
-                one(kit)
-            try:
-                raise told.value
-            except Alarm:
-                with pytest.raises((ShardFailure, ShardErrors)) as failed:
-                    one(kit)
-            failures = getattr(failed.value, "exceptions", [failed.value])
-            assert "imeout" in repr([failure.error for failure in failures])
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        own.servers[0].resume()

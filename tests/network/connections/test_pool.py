@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import redis
-from link_helpers import eventually, exit_code, forked, of
+from arranged import exit_code, forked
+from link_helpers import eventually, of
 from redis.exceptions import MaxConnectionsError, TimeoutError as RedisTimeoutError
 
 from shardkit import Entry
 from shardkit.errors import (
-    BreakerOpenError,
     ClosedError,
     DeadlineExceeded,
     InvalidEntryError,
@@ -32,7 +32,6 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalServer
 from shardkit.network.connections import Connector, pool as pool_module
-from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.operations.deadlines import Deadline, within
@@ -143,29 +142,6 @@ def test_what_sent_nothing_and_what_is_not_connected_have_no_replies(face: Poole
     with pytest.raises(redis.ConnectionError, match="the server closed the connection"):
         connection.read_replies([], 1, True)
     pool.release(connection)
-
-
-async def test_disconnecting_spares_those_in_use_if_so_asked(face: Pooled) -> None:
-    pool = face.pool()
-    held, idle = [await of(pool.get_connection()) for _ in range(2)]
-    await of(pool.release(idle))
-    await of(pool.disconnect(inuse_connections=False))
-    shares = face.kind == "shared"  # what is idle is the kit's, who uses it as before
-    assert counts(face.owners[0])[0] == shares
-    assert await face.ask(held, "PING") == b"PONG"
-    await of(pool.disconnect())
-    await of(pool.release(held))
-    again = await of(pool.get_connection())
-    assert await face.ask(again, "PING") == b"PONG"  # it is still a pool
-    await of(pool.disconnect())
-
-
-async def test_what_could_not_connect_takes_no_room(face: Pooled) -> None:
-    client = face.client(port=1, max_connections=1)
-    for _ in range(3):
-        with pytest.raises(redis.ConnectionError, match="onnect"):
-            await of(client.ping())
-    assert counts(client.connection_pool)[1] == 0
 
 
 @AWAITING
@@ -464,17 +440,6 @@ def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pool, "_lend_new", lend_none)
     assert line(pool.get_connection()) is known
-
-
-async def test_an_open_breaker_lends_no_idle_connection(face: Pooled) -> None:
-    breaker = Breaker("s:1", BreakerSettings(), lambda: None)
-    pool = face.pool(policy=CallPolicy(breaker=breaker))
-    await of(pool.release(await of(pool.get_connection())))
-    breaker.opened = True
-    with pytest.raises(BreakerOpenError, match="circuit breaker open since"):
-        await of(pool.get_connection())
-    breaker.close()
-    assert await face.ask(await of(pool.get_connection()), "PING") == b"PONG"
 
 
 async def test_an_entry_can_end_blocking_commands_early(face: Pooled) -> None:

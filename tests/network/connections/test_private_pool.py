@@ -15,11 +15,11 @@ import pytest
 import pytest_asyncio
 import redis
 import yaml
-from arranged import ask
-from link_helpers import FACES, clients_of, eventually, exit_code, forked, in_threads, of, opened
+from arranged import ask, exit_code, forked
+from link_helpers import FACES, clients_of, eventually, in_threads, of, opened
 
 import shardkit
-from shardkit import ClosedError, ConfigError
+from shardkit import ConfigError
 from shardkit.errors import DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import Connector
@@ -102,15 +102,6 @@ async def test_the_holders_arguments_outlive_a_move(moving: Moving, there: Local
     assert client.connection_pool.connection_kwargs["port"] == there.port
 
 
-async def test_closing_a_kit_closes_private_clients(moving: Moving, here: LocalServer) -> None:
-    client = await moving.client(private=True)
-    await of(client.ping())
-    await moving.kit.aclose()
-    assert await eventually(lambda: clients_of(here) == 0)
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-        await of(client.ping())
-
-
 async def test_an_unused_private_client_leaves_nothing(moving: Moving, here: LocalServer) -> None:
     client = await moving.client(private=True)
     await of(client.ping())
@@ -119,10 +110,9 @@ async def test_an_unused_private_client_leaves_nothing(moving: Moving, here: Loc
 
     def is_gone() -> bool:
         gc.collect()
-        return len(moving.kit._private) == 0
+        return clients_of(here) == 0
 
     assert await eventually(is_gone)
-    assert await eventually(lambda: clients_of(here) == 0)
 
 
 def then_moving(
@@ -195,25 +185,6 @@ async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: Loca
             break
     assert "message" in found
     await of(listener.close() if moving.blocks else listener.aclose())
-
-
-async def test_a_connection_whose_entry_moves_while_it_connects_again_is_to_the_new_place(
-    moving: Moving, there: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = await moving.client(private=True)
-    pool = client.connection_pool
-    connection = await of(pool.get_connection())
-    await of(connection.disconnect())
-    plain = type(connection)._connect
-
-    connect = then_moving(plain, moving, client, there, monkeypatch)
-    monkeypatch.setattr(type(connection), "_connect", connect)
-    await of(connection.connect())
-    assert connection.port == there.port
-    await of(connection.send_command("INFO", "server"))
-    said = await of(connection.read_response())
-    assert f"tcp_port:{there.port}" in said.decode()
-    await of(pool.release(connection))
 
 
 async def test_idle_kits_move_waits(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -386,15 +357,3 @@ def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: L
         assert exit_code(forked(lambda: differs(asyncio.run(use()), parents))) == 0
         assert runner.run(use()) == parents
         runner.run(kit.aclose())
-
-
-async def test_subscribers_follow(moving: Moving, here: LocalServer, there: LocalServer) -> None:
-    client, listener = await subscribed(moving)
-    await of(listener.connection.disconnect())
-    moving.move(there)
-    await of(client.ping())
-    assert (await of(listener.get_message(timeout=10)))["type"] == "subscribe"
-    await of(client.publish("news", "moved"))
-    assert (await of(listener.get_message(timeout=10)))["data"] == b"moved"
-    await of(listener.close() if moving.blocks else listener.aclose())
-    assert clients_of(here) == 0

@@ -236,27 +236,6 @@ def test_a_parser_without_a_socket_says_that_the_connection_is_closed(server: Lo
             parser.read_from_socket()
 
 
-@pytest.mark.parametrize(
-    ("line", "unready"),
-    [
-        ("READONLY You can't write against a read only replica.", True),
-        ("READONLY of a script", False),
-        ("LOADING Redis is loading the dataset in memory", True),
-        ("LOADING Valkey is loading the dataset in memory", True),
-        ("LOADING of a script", False),
-        ("ERR Valkey is loading the dataset in memory", False),
-    ],
-)
-def test_refusals_differ_from_alike_script_answers(line: str, unready: bool) -> None:
-    assert redis_private.is_unready(redis_private.parse_error(line)) is unready
-
-
-def test_a_master_that_sentinels_replaced_is_unready_and_one_that_is_away_is_not() -> None:
-    assert redis_private.is_unready(redis.ConnectionError("The previous master is now a slave"))
-    assert not redis_private.is_unready(redis.ConnectionError("Connection refused"))
-    assert not redis_private.is_unready(redis.ResponseError("The previous master is now a slave"))
-
-
 PRIVATE = re.compile(
     r"\b(_sock|_parser\.parse_error|_host_error|_should_reconnect|_writer|slots_cache|nodes_cache|"
     r"manager\.startup_nodes|_in_use_connections|_available_connections|response_callbacks|"

@@ -111,6 +111,7 @@ USES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.long(70)
 @pytest.mark.parametrize("refused", REFUSALS)
 @pytest.mark.parametrize("use", USES)
 async def test_what_is_refused_strays_nowhere_without_a_word(
@@ -154,35 +155,6 @@ async def test_what_is_refused_strays_nowhere_without_a_word(
             await USES[use](face, clients)  # as before
             assert own.dbsize()
         admin.flushall()
-
-
-@pytest.mark.parametrize("use", USES)
-async def test_a_refusal_between_queueing_and_exec_executes_nothing(
-    kind: str, use: str, server: LocalServer
-) -> None:
-    with faulty(server.port) as proxy, server.client(db=1) as other, server.client(db=2) as own:
-        place = {"host": "127.0.0.1", "port": proxy.port}
-        components = {"before": {"entry": {**place, "db": 1}}, "one": {"entry": {**place, "db": 2}}}
-        async with opened(kind, ShardMap.parse(json.dumps({"components": components}))) as face:
-            private = use == "private client"
-            clients = [await of(face.kit.client(c, private=private)) for c in components]
-            for _ in range(2):  # both databases are confirmed, and another one is selected
-                await USES[use](face, clients)
-                await of(clients[0].set("k", "old"))
-            other.flushall()
-            proxy.answer("NOPERM no permissions to run the 'exec' command", "EXEC")
-            error: Any = None
-            try:
-                await USES[use](face, clients)
-            except Exception as raised:
-                error = raised
-            assert bool(own.dbsize()) is (error is None)
-            assert error is None or not getattr(error, "maybe_executed", False)
-            assert not other.dbsize()
-            proxy.clear()
-            await USES[use](face, clients)
-            assert own.dbsize()
-        other.flushall()
 
 
 async def test_what_follows_a_cancelled_read_is_not_read_elsewhere(server: LocalServer) -> None:

@@ -91,17 +91,6 @@ def test_a_holders_changes_do_not_affect_the_kit(face: Face, change: str) -> Non
     assert face.run(face.kit.hash("h", component="one").hget("f")) == b"v"
 
 
-def test_a_changed_argument_is_that_of_its_next_connections(face: Face) -> None:
-    client, _ = both(face)
-    pool = client.connection_pool
-    pool.connection_kwargs["db"] = 3
-    of(face, pool.disconnect())
-    of(face, client.set("there", 1))
-    pool.connection_kwargs["db"] = 0
-    of(face, pool.disconnect())
-    assert of(face, client.get("there")) is None
-
-
 def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(face: Face) -> None:
     client, own = both(face)
     under_way = of(face, own.get_connection())

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import shutil
-import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,12 +13,13 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
+from faces import free_port
 from link_helpers import of, opened
-from secure_server import SecureServer, make_certificate, secure_server
+from secure_server import SecureServer, TlsProxy, make_certificate, secure_server
 
 import shardkit
-from shardkit import AsyncShardKit, Entry, ShardMap
-from shardkit.config.component import Component
+from shardkit import AsyncShardKit, ShardMap
 from shardkit.network.topology import FixedMap
 
 
@@ -34,8 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServer]:
 
 
 def described(fields: dict[str, Any]) -> ShardMap:
-    shards = tuple(Entry({**fields, "db": db}) for db in range(1, 5))
-    return ShardMap({"c": Component("c", Entry(fields), shards)})
+    shards = [{**fields, "db": db} for db in range(1, 5)]
+    return map_of(c={"entry": fields, "shards": shards})
 
 
 @pytest.fixture(params=["tls", "mutual", "unix"])
@@ -99,14 +99,19 @@ def test_a_host_that_the_certificate_does_not_name_is_refused(server: SecureServ
 
 
 def test_the_least_version_of_tls_is_the_entrys(server: SecureServer) -> None:
-    fields = {**server.tls, "ssl_min_version": "TLSv1_3"}
-    with shardkit.connect(described(fields)) as kit:
-        client: Any = kit.client("c")
-        pool = client.connection_pool
-        connection = pool.get_connection()
-        assert isinstance(connection._sock, ssl.SSLSocket)
-        assert connection._sock.version() == "TLSv1.3"
-        pool.release(connection)
+    port = free_port()
+    old = TlsProxy(port, server.server.port, server.certificate, server.key, most="TLSv1_2")
+    fields = {**server.tls, "port": port}
+    try:
+        with shardkit.connect(described({**fields, "ssl_min_version": "TLSv1_2"})) as kit:
+            assert kit.client("c").ping()
+        with (
+            shardkit.connect(described({**fields, "ssl_min_version": "TLSv1_3"})) as kit,
+            pytest.raises(redis.ConnectionError, match=r"\[SSL: "),
+        ):
+            kit.client("c").ping()
+    finally:
+        old.stop()
 
 
 def test_a_loop_that_was_closed_with_connections_by_tls_leaves_none(server: SecureServer) -> None:
@@ -135,15 +140,12 @@ async def test_the_nodes_of_a_cluster_are_reached_by_tls(tmp_path: Path) -> None
         asking = stack.enter_context(node.server.client())
         asking.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
         # redis-py takes the address of a node for its name, which the certificate does not have.
-        entry = Entry({**node.tls, "ssl_check_hostname": False, "cluster": True})
-        shard_map = ShardMap({"c": Component("c", entry)})
+        entry = {**node.tls, "ssl_check_hostname": False, "cluster": True}
+        shard_map = map_of(c={"entry": entry})
         with shardkit.connect(shard_map) as kit:
             client: Any = kit.client("c")
             assert client.ping(target_nodes="all") is True  # keys are served only after seconds
-            pool: Any = client.get_redis_connection(client.get_nodes()[0]).connection_pool
-            connection = pool.get_connection()
-            assert isinstance(connection._sock, ssl.SSLSocket)
-            pool.release(connection)
+            assert client.get_nodes()[0].port == node.tls["port"]
         async with await shardkit.aconnect(shard_map) as akit:
             aclient: Any = await akit.client("c")
             assert await aclient.ping(target_nodes="all") is True

@@ -20,13 +20,11 @@ import pytest
 from arranged import ask, map_of
 from faces import Face, eventually, faced
 from link_helpers import clients_of, opened
-from scripted_server import scripted
 
 import shardkit
 from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import ClientDatabase, numbers_in
-from shardkit.operations import Command, Script, Shard, Transaction
+from shardkit.operations import Command
 
 FENCE_KEY = "config:fence"
 
@@ -89,7 +87,6 @@ def test_a_server_has_one_connection_whatever_the_shards(
             assert len(names(server)) == 1
         [name] = names(servers[0])
         assert {"many", "one"} <= set(name.removeprefix("shardkit:").partition(";")[0].split(","))
-        assert numbers_in(name) == {0, *range(1, 33)}
     for number, server in enumerate(servers):
         sizes = ask(server, "info", "keyspace")
         assert {int(name.removeprefix("db")) for name in sizes} <= set(range(33)), number
@@ -159,31 +156,6 @@ def test_a_right_to_select_that_is_taken_away_is_said(
         assert not any(failure.maybe_executed for failure in caught.value.exceptions)
 
 
-def test_scripts_and_transactions_run_in_the_database_of_their_shard(
-    kind: str, servers: list[LocalServer]
-) -> None:
-    text = "return redis.call('SET', KEYS[1], 'by script')"
-    script = Script("test", text)
-    with faced(kind, over(servers[:1], 8)) as face:
-        batch: list[Command | Transaction] = []
-        for n in range(8):
-            shard = Shard("many", n)
-            batch += [
-                Command(shard, "s", ("EVALSHA", script.sha, 1, f"script{n}"), script),
-                Transaction(shard, "t", (Command(shard, "t", ("SET", f"transaction{n}", n)),)),
-                Command(shard, "p", ("SET", f"plain{n}", n)),
-            ]
-        for _ in range(2):  # the first sends the script as text
-            random.shuffle(batch)
-            replies = of(face, face.kit.driver.link.send(batch))
-            assert not replies.failed
-    for n in range(8):
-        with servers[0].client(db=1 + n) as client:
-            assert set(client.keys()) == {
-                name.encode() for name in (f"script{n}", f"transaction{n}", f"plain{n}")
-            }
-
-
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_fence_holds_up_the_commands_of_its_database_alone(
     kind: str, opened: bool, servers: list[LocalServer]
@@ -239,38 +211,6 @@ async def test_a_call_that_ends_at_a_fence_sends_nothing(
             assert await face.client_call("b", "incr", "m") == 1  # behind the others
             await asyncio.sleep(0.1)  # in which the others would be sent
             assert data.keys() == [b"m"]
-
-
-async def test_what_waited_at_a_fence_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = iter([True])
-    monkeypatch.setattr(ClientDatabase, "is_fenced", lambda self, reply: next(closed, False))
-
-    def answer(args: list[bytes]) -> bytes | None:
-        return b":1\r\n" if args[1] == b"k0" else None  # the connection is lost
-
-    with scripted(INCR=answer) as server:
-        text = str({"components": {"one": {"entry": {"port": server.port}}}})
-        async with await shardkit.aconnect(ShardMap.parse(text)) as kit:
-            link: Any = kit.driver.link
-            sent = [link.send([Command("one", f"k{n}", ("INCR", f"k{n}"))]) for n in range(2)]
-            [first], [second] = await asyncio.gather(*sent)
-        assert first == 1
-        assert isinstance(second, ShardUnavailable)
-        assert second.maybe_executed
-        assert server.names() == ["INCR", "INCR"]
-
-
-def test_the_breaker_of_a_wrong_entry_is_its_own(servers: list[LocalServer]) -> None:
-    port = servers[0].port
-    limits = "socket_timeout: 0.2, socket_connect_timeout: 0.2"
-    text = f"""components:
-  right: {{entry: {{port: {port}, db: 1}}}}
-  wrong: {{entry: {{port: {port}, ssl: true, {limits}}}}}"""
-    with shardkit.connect(ShardMap.parse(text)) as kit:
-        for _ in range(4):
-            with pytest.raises(Exception, match=r"(?i)timeout|ssl|circuit"):
-                kit.client("wrong").get("x")
-        assert kit.client("right").set("x", 1) is True
 
 
 def test_a_corrected_entry_is_used_while_the_breaker_of_the_wrong_one_is_open(

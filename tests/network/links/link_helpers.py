@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
-import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -115,25 +113,6 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
     """Call a function with 0, 1 and so on at once, each in a thread of its own."""
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(work, range(count)))
-
-
-def forked(work: Callable[[], object]) -> int:
-    """Begin a function in a forked child; return its process id."""
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(30)  # one that hangs ends by itself
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
-
-
-def exit_code(pid: int) -> int:
-    """Wait for a child's end; 0 says that its function has not failed."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def clients_of(server: LocalServer) -> int:

@@ -15,20 +15,18 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ConnectionError,  # noqa: A004 - redis-py's own
-    MaxConnectionsError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 from scripted_server import scripted
 
 import shardkit
-from shardkit import ShardUnavailable
-from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded
+from shardkit import ShardFailure, ShardUnavailable
+from shardkit.errors import BreakerOpenError, DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.operations import Command, Shard
-from shardkit.operations.deadlines import LONG_ENOUGH
 
 QUICK = {"failures": 2, "min_seconds": 0, "interval": 0.05, "max_interval": 0.1}
 NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}
@@ -144,6 +142,37 @@ async def test_failures_between_successes_do_not_open_it(own_server: LocalServer
         pool.release(other)
 
 
+REFUSING: dict[str, dict[str, Any]] = {
+    "a password": {"username": "nobody", "password": "wrong"},
+    "a database": {"db": 9999},
+    "more connections": {"max_connections": 1},
+    "a hasty caller": {},
+}
+
+
+@pytest.mark.parametrize("what", REFUSING)
+async def test_what_does_not_say_that_a_server_is_away_opens_no_breaker(
+    what: str, own_server: LocalServer
+) -> None:
+    fields = {**REFUSING[what], "breaker": {"failures": 1, "min_seconds": 0, "interval": 600}}
+    place = {"port": own_server.port, "socket_timeout": 20 * PATIENCE, **fields}
+    with shardkit.connect(mapped(place)) as kit:
+        wanted = command("data", "k", "GET")
+        if what == "a hasty caller":
+            kit.driver.link.send([wanted])
+            with paused(own_server), kit.deadline(0.02):
+                [reply] = kit.driver.link.send([wanted])
+        elif what == "more connections":
+            pool: Any = kit.client("data").connection_pool
+            lent = pool.get_connection()
+            [reply] = kit.driver.link.send([wanted])
+            pool.release(lent)
+        else:
+            [reply] = kit.driver.link.send([wanted])
+        assert isinstance(reply, ShardFailure)
+        assert not any(each.opened for each in kit.breakers.all())
+
+
 async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
     with LocalCluster() as whole:
         entry = {**whole.entry.fields, "socket_timeout": 0.3, "breaker": QUICK}
@@ -166,26 +195,6 @@ async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
 def quick(probe: Any = lambda: None) -> Breaker:
     """A breaker that opens at the first failure."""
     return Breaker("s:1", BreakerSettings(failures=1, min_seconds=0, interval=0.01), probe)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        AuthenticationError("WRONGPASS"),
-        BusyLoadingError("is loading"),
-        MaxConnectionsError("Too many connections"),
-        BreakerOpenError("it was open"),
-        DeadlineExceeded("hasty", LONG_ENOUGH / 2),
-        ClosedError("the kit is closed"),
-        ResponseError("ERR"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_what_does_not_say_that_a_server_is_away_opens_no_breaker(error: Exception) -> None:
-    breaker = quick()
-    breaker.failed(error, 9.0)
-    assert not breaker.opened
-    assert breaker._count == 0
 
 
 @pytest.mark.parametrize("error", [AuthenticationError, BusyLoadingError, ResponseError])

@@ -106,12 +106,6 @@ async def test_loaded_scripts_are_reported(kind: str, own_map: ShardMap, told: l
     assert of(told, events.CommandsSent)[-1].name == "tests/one"
 
 
-def test_a_changed_entry_is_told(own_map: ShardMap, told: list[Any]) -> None:
-    with shardkit.connect(own_map) as kit:
-        kit.topology.changed(kit.component("own_shards"))
-    assert [each.component for each in of(told, events.EntryChanged)] == ["own_shards"]
-
-
 def test_a_handler_that_fails_harms_nobody(
     own_map: ShardMap, told: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

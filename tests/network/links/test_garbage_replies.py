@@ -13,6 +13,7 @@ import pytest
 import redis
 from arranged import map_of
 from click.testing import CliRunner
+from faces import drawn
 from link_helpers import of, opened, two
 from relays import Relay
 from resources import bounded
@@ -108,7 +109,7 @@ def test_a_command_says_what_reply_is_of_another_kind(command: str, tmp_path: Pa
         words = command.format(map=path, other=f"127.0.0.1:{other.port}").split()
         wrong = []
         for name in ASKED[command]:
-            for reply in KINDS:
+            for reply in KINDS[: drawn(2, len(KINDS))]:
                 relay.replaced = {name: reply}
                 at = ["-c", f"redis://127.0.0.1:{relay.port}"]
                 result = CliRunner().invoke(app, [*words, *at])

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
-from arranged import ask
-from fakeredis import FakeAsyncRedis
-from link_helpers import FACES, clients_of, command, eventually, mapped, of, opened
+from link_helpers import command, mapped, of, opened
 from redis.exceptions import (
     DataError,
     NoScriptError,
     ResponseError,
 )
 
-from shardkit import AsyncShardKit, Entry, ShardMap, ShardUnavailable
-from shardkit.config.component import Component
-from shardkit.errors import MissingEntryError
+from shardkit import AsyncShardKit, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections import Connector
-from shardkit.network.connections.clients import Clients
-from shardkit.network.links.link import AwaitingLink, BlockingLink
-from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
-from shardkit.operations import Command, Replies, Subscribe
-from shardkit.testing.fakes.servers import MemoryConnector
+from shardkit.operations import Subscribe
 
 COMBINATIONS = """
 components:
@@ -47,133 +35,6 @@ components:
     - {port: 7001, db: 2, protocol: 3, decode_responses: true}
     - {port: 7001, db: 3, decode_responses: true, health_check_interval: 1}
 """
-
-
-class Now:
-    """A topology of one component, which the test changes."""
-
-    def __init__(self, component: Component) -> None:
-        self.now = component
-
-    def component(self, name: str) -> Component:
-        return self.now
-
-    def fresh(self, name: str) -> Component:
-        return self.component(name)
-
-    async def acomponent(self, name: str) -> Component:
-        return self.now
-
-
-class Linked:
-    """A link of either kind over a topology that changes."""
-
-    def __init__(self, face: str, entry: Entry) -> None:
-        self.clients = Clients()
-        self.topology = Now(Component("c", entry))
-        self.blocks = face == "blocking"
-        kind: Any = BlockingLink if self.blocks else AwaitingLink
-        self.link = kind(self.topology, self.clients)
-
-    def move(self, entry: Entry) -> Component:
-        before = self.topology.now
-        self.topology.now = Component("c", entry)
-        return before
-
-    def get(self, component: Component) -> Any:
-        return (self.clients.get if self.blocks else self.clients.aget)(component, None)
-
-    async def send(self, *batch: Command) -> Replies:
-        if self.blocks:  # in a thread, so that several can be under way
-            found: Replies = await asyncio.to_thread(self.link.send, list(batch))
-            return found
-        return await self.link.send(list(batch))  # type: ignore[no-any-return]
-
-
-@pytest_asyncio.fixture(params=FACES)
-async def linked(
-    request: pytest.FixtureRequest, here: LocalServer, there: LocalServer
-) -> AsyncIterator[Linked]:
-    for server in (here, there):
-        ask(server, "flushall")
-    found = Linked(request.param, here.entry)
-    yield found
-    found.clients.close()
-    await found.clients.aclose()
-
-
-async def test_changes_drop_nothing(linked: Linked, here: LocalServer, there: LocalServer) -> None:
-    await linked.send(command("c", "k", "SET", "here"))
-    blocked = asyncio.create_task(
-        linked.send(Command("c", "jobs", ("BLPOP", "jobs", 20), block=20))
-    )
-    assert await eventually(lambda: "blpop" in str(clients(here)))
-    linked.move(there.entry)
-    assert await linked.send(command("c", "k", "GET")) == [None]  # there
-    assert clients_of(there) >= 1
-    ask(here, "rpush", "jobs", "done")
-    assert await blocked == [[b"jobs", b"done"]]
-    assert await eventually(lambda: clients_of(here) == 0)
-    assert await linked.send(command("c", "k", "SET", "there")) == [b"OK"]
-
-
-def clients(server: LocalServer) -> list[Any]:
-    with server.client() as client:
-        return [found["cmd"] for found in client.client_list()]
-
-
-async def test_many_calls_go_on(linked: Linked, here: LocalServer, there: LocalServer) -> None:
-    for server in (here, there):
-        ask(server, "set", "k", "v")
-    batch = [command("c", "k", "GET") for _ in range(200)]
-
-    async def work() -> list[Any]:
-        return [await linked.send(*batch) for _ in range(20)]
-
-    tasks = [asyncio.create_task(work()) for _ in range(6)]
-    for n in range(20):
-        await asyncio.sleep(0.005)
-        linked.move((here, there)[n % 2].entry)
-    for task in tasks:
-        for replies in await task:
-            assert replies == [b"v"] * 200
-    await linked.send(command("c", "k", "GET"))
-    assert await eventually(lambda: min(clients_of(here), clients_of(there)) == 0)
-
-
-async def test_a_component_from_before_a_change_works(linked: Linked, there: LocalServer) -> None:
-    """A late caller is served at the old server, and displaces no new client."""
-    old_client = linked.get(linked.topology.now)
-    old = linked.move(there.entry)
-    new_client = linked.get(linked.topology.now)
-    assert new_client is not old_client
-    for client in (linked.get(old), old_client):
-        assert linked.get(linked.topology.now) is new_client
-        value = client.ping()
-        assert await value if not linked.blocks else value
-
-
-async def test_only_gone_close(own: LocalServers, here: LocalServer, there: LocalServer) -> None:
-    held = Clients()
-    two = Component("c", shards=(here.entry, there.entry))
-    first, second = held.get(two, 0), held.get(two, 1)
-    first.ping(), second.ping()
-    one = Component("c", shards=(here.entry,))
-    assert held.get(one, 0) is first
-    assert await eventually(lambda: clients_of(there) == 0)
-    with pytest.raises(MissingEntryError, match="config:redis:c:1"):
-        held.get(one, 1)
-    with pytest.raises(MissingEntryError, match="config:redis:c is missing"):
-        held.get(one, None)
-    held.close()
-
-
-async def test_closing_closes_every_connection(linked: Linked, here: LocalServer) -> None:
-    await asyncio.gather(*[linked.send(command("c", "k", "SET", n)) for n in range(10)])
-    linked.clients.close()
-    await linked.clients.aclose()
-    gc.collect()
-    assert await eventually(lambda: clients_of(here) == 0)
 
 
 class Refusing(Connector):
@@ -194,17 +55,6 @@ async def test_an_unmakable_client_is_an_unavailable_shard(kind: str, shard_map:
             assert "cannot be reached: too many open files" in str(reply)
         subscribing = face.kit.driver.link.subscribe(Subscribe("one", "k"))
         assert await face.value(subscribing) == ""  # who waits polls
-
-
-async def test_a_cluster_that_is_away_is_a_shard_unavailable(linked: Linked) -> None:
-    linked.move(Entry({"host": "127.0.0.1", "port": 1, "cluster": True}))
-    if linked.blocks:
-        with pytest.raises(ShardUnavailable, match="cannot be reached"):
-            linked.get(linked.topology.now)
-    [reply, other] = await linked.send(command("c", "k", "GET"), command("c", "j", "SET", 1))
-    assert isinstance(reply, ShardUnavailable)
-    assert (reply.shard, reply.command) == ("c", "GET")
-    assert other.command == "SET"
 
 
 @pytest.mark.parametrize("component", ["plain", "text", "resp3", "both"])
@@ -326,7 +176,6 @@ async def test_calls_are_as_redis_pys(
     await of(plain.close() if kind == "blocking" else plain.aclose())
     async with opened(kind, map_of(own_server.port, **options)) as face:
         client = await of(face.kit.client("own"))
-        assert type(client) is (DirectClient if face.blocks else MultiplexedClient)
         assert await answers(client) == expected
 
 
@@ -345,23 +194,3 @@ async def test_a_library_may_give_our_classes_a_pool_of_redis_pys(
             assert await of(client.pipeline().get("a").incr("a").execute()) == [b"1", 2]
             assert await of(client.blpop(["list"], timeout=0.01)) is None
             await of(pool.disconnect())
-
-
-async def test_a_call_goes_from_a_loading_server_to_a_cluster(kind: str) -> None:
-    memory = MemoryConnector()
-    memory.server("a").answer("LOADING Redis is loading the dataset in memory")
-    other = memory.server("b")
-    async with opened(kind, mapped({"host": "a"}, "own"), connector=memory) as face:
-        client = await of(face.kit.client("own"))
-        found: Any = other.client() if face.blocks else FakeAsyncRedis(server=other.fake)
-        cluster = SimpleNamespace(execute_command=found.execute_command)
-
-        async def follow(args: Any) -> Any:
-            return cluster
-
-        client.successor = (lambda args: cluster) if face.blocks else follow
-        assert await of(client.set("k", 1)) is True
-        assert other.client().get("k") == b"1"
-        assert memory.server("a").client().get("k") is None
-        if not face.blocks:
-            await found.aclose()

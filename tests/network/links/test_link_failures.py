@@ -105,16 +105,6 @@ async def test_a_cut_connection_fails_only_its_requests(mine: Face, own: list[Lo
     assert await mine.send(command(Shard("data", 0), "a", "GET")) == [b"1"]
 
 
-async def test_a_server_that_is_loading_is_unavailable_and_not_lost(mine: Face) -> None:
-    """What a server refuses to everybody was not executed, and is no refusal of the command."""
-    loading = Command(Shard("data", 0), "k", ("EVAL", "return {err='LOADING its data'}", 0))
-    replies = await mine.send(loading, *to_all("PING"))
-    assert isinstance(replies[0], ShardUnavailable)
-    assert "refused" in str(replies[0])
-    assert "may have been executed" not in replies[0].remedy
-    assert replies[2:] == [b"PONG"] * 3
-
-
 def operation(batch: Any) -> Operation[Any]:
     return (yield batch)
 
@@ -144,24 +134,6 @@ async def test_one_error_names_every_failed_shard(mine: Face, own: list[LocalSer
     assert caught == [("refused", ["data:0"]), ("away", ["data:1", "data:3"])]
 
 
-async def test_breaking_commands_are_sent_twice(mine: Face, own: list[LocalServer]) -> None:
-    suicide = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
-    again = Command(Shard("data", 0), "k", suicide, idempotent=True)
-    blocked = Command(Shard("data", 0), "k", ("CLIENT", "ID"), idempotent=True)
-    await mine.send(again, blocked)
-    with own[0].client() as client:
-        assert client.info("commandstats")["cmdstat_client|kill"]["calls"] <= 2
-
-
-async def test_timeouts_repeat_nothing(mine: Face, own: list[LocalServer]) -> None:
-    own[0].pause()
-    [reply] = await mine.send(command(Shard("data", 0), "k", "SET", 1, idempotent=True))
-    assert isinstance(reply.error, TimeoutError)
-    own[0].resume()
-    await mine.send(command(Shard("data", 0), "k", "GET"))
-    assert count_of(own[0], "set") == 1
-
-
 async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]) -> None:
     batch = [command(Shard("wide", n), "k", "GET") for n in range(24)]
     await mine.send(*batch)
@@ -173,16 +145,6 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
         assert time.monotonic() - started < 4 * PATIENCE  # eighteen times 0.4 would be 7.2
         assert replies[::4] == [None] * 6
         assert sum(isinstance(reply, ShardUnavailable) for reply in replies) == 18
-
-
-async def test_large_batches_on_a_hanging_server_fail(mine: Face, own: list[LocalServer]) -> None:
-    own[0].pause()
-    batch = [command(Shard("data", n % 4), f"k{n}", "SET", "v" * 100) for n in range(20_000)]
-    replies = await mine.send(*batch)
-    for n, reply in enumerate(replies):
-        assert isinstance(reply, ShardUnavailable) if n % 4 == 0 else reply == b"OK"
-    own[0].resume()
-    assert await mine.send(*to_all("PING")) == [b"PONG"] * 4
 
 
 async def test_a_command_may_outlast_the_timeout(mine: Face, own: list[LocalServer]) -> None:

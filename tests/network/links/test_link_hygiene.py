@@ -7,32 +7,21 @@ import gc
 import random
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
+from arranged import exit_code, forked
 from faces import own_client
-from link_helpers import (
-    clients_of,
-    command,
-    eventually,
-    exit_code,
-    forked,
-    in_threads,
-    mapped,
-    opened,
-    paused,
-)
+from link_helpers import clients_of, command, eventually, in_threads, mapped, opened, paused
 from scripted_server import bulk, scripted
 from test_gate import map_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.links import multiplexer
-from shardkit.operations import Command, Operation
+from shardkit.operations import Command
 
 KEYS = [f"k{n}" for n in range(500)]
 
@@ -74,38 +63,6 @@ async def test_cancellation_never_shifts_replies(kit: ShardKit, akit: AsyncShard
     assert await send(batch) == expected
 
 
-async def test_large_cancelled_batches_leave_no_replies(kit: ShardKit, akit: AsyncShardKit) -> None:
-    fill(kit)
-    dice = random.Random(6)
-    large = [command("many", key, "GET") for key in KEYS * 60]
-    send = akit.driver.link.send
-    for _ in range(8):
-        batch, expected = gets(dice)
-        given_up = asyncio.create_task(send(large))
-        other = asyncio.create_task(send(batch))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(given_up, dice.random() * 0.02)
-        assert await other == expected
-    assert await send(large) == [key.encode() for key in KEYS * 60]
-
-
-async def test_others_may_follow_a_cancelled_group(kit: ShardKit, akit: AsyncShardKit) -> None:
-    fill(kit)
-
-    def reads(key: str) -> Operation[bytes]:
-        value = b""
-        for _ in range(20):
-            [value] = yield [command("many", key, "GET")]
-        return value
-
-    running = asyncio.create_task(akit.together(*map(reads, KEYS)))
-    await asyncio.sleep(0.01)  # somewhere in its steps
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert await akit.together(*map(reads, KEYS[:50])) == [key.encode() for key in KEYS[:50]]
-
-
 async def test_tasks_of_one_turn_share_a_write(akit: AsyncShardKit, servers: LocalServers) -> None:
     """Automatic pipelining: 200 tasks need one connection, and few reads of the server."""
     send = akit.driver.link.send
@@ -119,8 +76,8 @@ async def test_tasks_of_one_turn_share_a_write(akit: AsyncShardKit, servers: Loc
     assert after["total_reads_processed"] - reads < 20
 
 
-async def test_unwritten_requests_use_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiplexer, "MAX_REPLIES", 1)  # the others wait until it is answered
+async def test_unwritten_requests_use_the_next_connection(lower: Callable[..., None]) -> None:
+    lower(replies_due=1)  # the others wait until it is answered
     broken: list[list[bytes]] = []
 
     def answer(args: list[bytes]) -> bytes | None:
@@ -277,6 +234,7 @@ def test_a_fork_while_other_threads_are_at_it_does_not_hang_the_child(kit: Shard
 
 
 def test_a_fork_while_locks_are_held_does_not_hang_the_child(kit: ShardKit) -> None:
+    """No call holds a lock for so long that a fork meets it, so the test holds them."""
     fill(kit)
     holding, forked = threading.Event(), threading.Event()
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
-from faces import own_client
-from link_helpers import FACES, command, mapped, opened, script_call, two
+from arranged import map_of
+from link_helpers import command, mapped, opened, script_call, two
+from redis.credentials import CredentialProvider
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
     MasterDownError,
     RedisClusterException,
     RedisError,
 )
 from scripted_server import bulk, scripted
 
-from shardkit import CommandRefused, ConfigError, ShardUnavailable
+from shardkit import CommandRefused, ShardUnavailable, events
+from shardkit.admin import push
+from shardkit.errors import RetiredError
 from shardkit.local import LocalServer
-from shardkit.network.connections.clients import Clients
-from shardkit.network.links import server_request
 from shardkit.operations import Command, CommandList, Script, Shard, Transaction
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
@@ -126,6 +125,37 @@ async def test_too_few_values_fail_one_server(beside: Any) -> None:
         assert replies[20] == 1
 
 
+@pytest.mark.parametrize("joined", [False, True])
+async def test_what_came_before_a_connection_was_lost_counts(joined: bool) -> None:
+    """Of the shards that are databases of one server, the first one's replies have come.
+
+    Blocking calls read several replies at once, and have none of them then.
+    """
+    begun: set[bytes] = set()
+
+    def found(args: list[bytes]) -> bytes | None:
+        begun.add(args[1][:1])
+        if len(begun) > 1:
+            return None
+        return b"*%d\r\n" % len(args[1:]) + b"".join(map(bulk, args[1:]))
+
+    def one(args: list[bytes]) -> bytes | None:
+        begun.add(args[1][:1])
+        return None if len(begun) > 1 else bulk(args[1])
+
+    with scripted(GET=one, MGET=found) as server:
+        shards = [{"port": server.port, "db": n, "breaker": False} for n in (1, 2)]
+        async with opened("awaiting", map_of(data={"shards": shards})) as face:
+            await face.send(on(0, "STRLEN", "k"), on(1, "STRLEN", "k"))  # both are open
+            keys = [f"{n}k{m}" for n in (0, 1) for m in range(40)]
+            batch = [command(Shard("data", int(key[0])), key, "GET") for key in keys]
+            replies = await face.carry(CommandList(batch, coalesced=joined))
+        assert replies[:40] == [key.encode() for key in keys[:40]]
+        lost: list[Any] = replies[40:]
+        assert {type(reply) for reply in lost} == {ShardUnavailable}
+        assert all(reply.maybe_executed for reply in lost)
+
+
 async def test_a_wrong_exec_fails_one_server(beside: Any) -> None:
     answers: dict[str, Any] = {
         "MULTI": b"+OK\r\n",
@@ -139,101 +169,71 @@ async def test_a_wrong_exec_fails_one_server(beside: Any) -> None:
         assert kept == 1
 
 
-def raising(error: Exception) -> Callable[..., Any]:
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise error
+class Failing(CredentialProvider):
+    """Raises, where an attempt logs in to its server, what a library below may."""
 
-    return fail
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def get_credentials(self) -> Any:
+        raise self.error
 
 
-ERRORS = [kind("forced") for kind in server_request.ATTEMPT_ERRORS] + [
-    UnicodeDecodeError("utf-8", b"", 0, 1, "forced"),
-    RecursionError("forced"),
-    ConnectionError("forced"),
-    BlockingIOError("forced"),
+FORCED = [
+    *(OSError("forced"), ArithmeticError("forced"), AttributeError("forced"), KeyError("forced")),
+    *(MemoryError("forced"), RecursionError("forced"), TypeError("forced")),
+    *(UnicodeDecodeError("utf-8", b"", 0, 1, "forced"), RedisError("forced")),
+    *(RedisClusterException("forced"), ConnectionError("forced"), BlockingIOError("forced")),
 ]
-POINTS = {
-    "blocking": [
-        "_pool _acquired",
-        "send_packed_command",
-        "read_replies",
-        "round_trip",
-    ],
-    "awaiting": ["_pool get_idle", "_pool acquire"],
-}
 
 
-@pytest.mark.long(12)
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("where", [(f, p) for f in FACES for p in POINTS[f]], ids="-".join)
+@pytest.mark.parametrize("error", FORCED, ids=lambda error: type(error).__name__)
 async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
-    where: tuple[str, str], error: Exception, own_server: LocalServer, monkeypatch: Any
+    kind: str, error: Exception, own_server: LocalServer
 ) -> None:
-    kind, point = where
-    with scripted() as other:
-        async with opened(kind, two(other.port, own_server.port)) as face:
-            await face.send(on(0, "PING"), on(1, "PING"))
-            for batch in ([on(0, "SET", "k", 1)], [on(0, "SET", "k", 1), on(1, "INCR", "k")]):
-                pool = own_client(face.kit, "data", 0).connection_pool
-                with monkeypatch.context() as patched:
-                    if point.startswith("_pool"):
-                        pool = pool if face.blocks else pool.way
-                        if "get_idle" not in point:
-                            dropped = pool.disconnect()
-                            if not face.blocks:
-                                await dropped
-                        patched.setattr(pool, point.split()[1], raising(error))
-                    else:
-                        original = getattr(pool.connection_class, point)
-
-                        def only_there(self: Any, *args: Any, o: Any = original, **kw: Any) -> Any:
-                            if self.port == other.port:
-                                raise error
-                            return o(self, *args, **kw)
-
-                        patched.setattr(pool.connection_class, point, only_there)
-                    replies = await face.send(*batch)
-                if len(batch) == 2:
-                    assert replies[1] == 1
-                meets = {"round_trip": 1, "send_packed_command": 2, "read_replies": 2}
-                if meets.get(point, len(batch)) == len(batch):
-                    assert isinstance(replies[0], ShardUnavailable)
-                    assert replies[0].error is error
-            assert await face.send(on(0, "SET", "k", 1), on(1, "INCR", "k")) == [b"OK", 2]
+    place = {"port": own_server.port, "breaker": False}
+    providers = {"bad": Failing(error)}
+    described = map_of(bad={"entry": place}, good={"entry": place})
+    async with opened(kind, described, credential_providers=providers) as face:
+        for n in (1, 2):
+            batch = command("bad", "k", "SET", 1), command("good", "k", "INCR")
+            lost, kept = await face.send(*batch)
+            assert kept == n
+            assert isinstance(lost, ShardUnavailable)
+            assert not lost.maybe_executed
+            assert "forced" in str(lost)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ConfigError("gone"), RuntimeError("odd"), RedisClusterException("none")],
-    ids=lambda error: type(error).__name__,
-)
 async def test_what_cannot_be_sent_again_leaves_the_replies_that_came(
-    kind: str, error: Exception, own_server: LocalServer, monkeypatch: Any
+    kind: str, own_server: LocalServer
 ) -> None:
-    """The entries, or the client, are gone between the first attempt and the second."""
-    async with opened(kind, two(own_server.port, own_server.port)) as face:
-        call = script_call(Shard("data", 0), BUMP, ["n"], [1])
-        assert await face.send(call, on(1, "PING")) == [1, b"PONG"]
-        with own_server.client() as client:
-            client.script_flush()
-        name, calls = "endpoints" if face.blocks else "aendpoints", 0
-        original = getattr(Clients, name)
+    """The component is removed between the first attempt and the second."""
+    shards = [{"port": own_server.port, "db": n} for n in (1, 2)]
+    described = map_of(data={"shards": shards}, one={"entry": shards[0]})
+    with own_server.client() as config:
+        push(config, described)
+        async with opened(kind, f"redis://{own_server.address}") as face:
+            call = script_call(Shard("data", 0), BUMP, ["n"], [1])
+            assert await face.send(call, on(1, "PING")) == [1, b"PONG"]
+            config.script_flush()
 
-        def second_fails(self: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls > 1:
-                raise error
-            return original(self, *args, **kwargs)
+            def remove(event: events.Event) -> None:
+                if isinstance(event, events.CommandsRetried):
+                    push(config, map_of(one={"entry": shards[0]}), prune=True, force=True)
+                    face.kit.topology.expire()
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Clients, name, second_fails)  # of the first attempt: both shards'
-            lost, kept = await face.send(call, on(1, "INCR", "k"))
-        assert isinstance(lost, ShardUnavailable)
-        assert lost.error is error or lost.error is not None
-        assert "may have been executed" not in lost.remedy
-        assert kept == 1
-        assert await face.send(call) == [2]
+            stop = events.subscribe(remove)
+            try:
+                lost, kept = await face.send(call, on(1, "INCR", "k"))
+            finally:
+                stop()
+            assert isinstance(lost, ShardUnavailable)
+            assert isinstance(lost.error, RetiredError)
+            assert not lost.maybe_executed
+            assert kept == 1
+            push(config, described, force=True)
+            face.kit.topology.expire()
+            assert await face.send(call) == [2]
 
 
 @pytest.mark.parametrize(

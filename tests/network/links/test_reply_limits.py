@@ -12,10 +12,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-import hiredis
 import pytest
 from faces import PATIENCE
-from hypothesis import given, strategies as st
 from link_helpers import command, cut, eventually, mapped, of, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
 from resources import bounded
@@ -24,8 +22,6 @@ from scripted_server import ScriptedServer, bulk, scripted
 import shardkit
 from shardkit import DeadlineExceeded, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.network.connections.redis_private import INCOMPLETE
-from shardkit.network.connections.replies import HeaderCheck
 from shardkit.operations import Command, Shard
 
 
@@ -172,30 +168,6 @@ async def test_strings_may_contain_any_header(kind: str, own_server: LocalServer
             assert await of(client.get("k")) == text
             pipe = client.pipeline()
             assert await of(pipe.get("k").get("k").execute()) == [text, text]
-
-
-@given(
-    st.lists(st.sampled_from([b"*99999999\r\n", b"\r\n", b"*", b"12", b"*2\r\n", b"a", b"%"])),
-    st.lists(st.integers(1, 12)),
-)
-def test_what_is_not_refused_is_read_whatever_its_pieces_are(
-    parts: list[bytes], sizes: list[int]
-) -> None:
-    text = b"".join(parts)
-    data = (b"*3\r\n" + bulk(text) + b"*1\r\n" + bulk(text) + b":1\r\n") * 2
-    reader = hiredis.Reader(notEnoughData=INCOMPLETE)
-    headers = HeaderCheck(reader, 1000)
-    replies: list[Any] = []
-    while data:
-        size = sizes.pop() if sizes else len(data)
-        piece, data = data[:size], data[size:]
-        headers.feed(piece, len(piece))
-        replies += iter(reader.gets, INCOMPLETE)
-        while headers.suspect:
-            headers.go_on()
-            replies += iter(reader.gets, INCOMPLETE)
-    assert replies == [[text, [text], 1]] * 2
-    assert not headers.held
 
 
 BATCH = 3_500  # four chunks

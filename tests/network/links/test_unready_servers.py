@@ -6,7 +6,6 @@ server that was just replaced ends on its successor.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, TypeAlias
@@ -15,13 +14,12 @@ import pytest
 import redis
 from arranged import ask
 from faces import Face, faced
-from link_helpers import eventually, mapped, opened, resolving
+from link_helpers import resolving
 from scripted_server import scripted
 
 from shardkit import ShardMap
-from shardkit.config import store
+from shardkit.admin import push
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import FENCE_KEY, WAITING
 
 Pair: TypeAlias = tuple[LocalServer, LocalServer]
 Connect: TypeAlias = Callable[[ShardMap], Face]
@@ -60,7 +58,7 @@ def connected(kind: str, replaced: Pair) -> Iterator[Connect]:
 
         def connect(shard_map: ShardMap) -> Face:
             with replaced[1].client() as config:
-                store.push(config, shard_map, force=True)
+                push(config, shard_map, force=True, check=False)
             return kits.enter_context(faced(kind, f"redis://{replaced[1].address}"))
 
         yield connect
@@ -75,7 +73,7 @@ def fail_over(replaced: Pair) -> None:
     old, new = replaced
     with old.client() as client, new.client() as config:
         client.replicaof("127.0.0.1", 1)
-        store.push(config, described(new.port), force=True)
+        push(config, described(new.port), force=True, check=False)
 
 
 def test_a_write_that_meets_a_replica_ends_on_the_new_master_in_the_same_call(
@@ -129,6 +127,7 @@ def test_a_server_that_loads_is_asked_again(connected: Connect) -> None:
 
     with scripted(INCRBY=lambda args: answers.pop(0)) as server:
         face = connected(described(server.port))
+        server.received.clear()  # without what the push asked
         assert face.run(client_of(face).incr("n")) == 7
         router = face.kit.key_sharded("one")
         replies = face.run(router.pipeline().incrby("n", 1).execute())
@@ -141,6 +140,7 @@ def test_an_uncertain_retry_is_not_repeated(connected: Connect) -> None:
 
     with scripted(INCRBY=lambda args: answers.pop(0)) as server:
         face = connected(described(server.port))
+        server.received.clear()  # without what the push asked
         with pytest.raises(redis.ConnectionError, match=r"(?i)closed"):
             face.run(client_of(face).incr("n"))
         assert server.names() == ["INCRBY"] * 2
@@ -149,6 +149,7 @@ def test_an_uncertain_retry_is_not_repeated(connected: Connect) -> None:
 def test_the_socket_timeout_limits_how_long(connected: Connect) -> None:
     with scripted(SET=READONLY) as server:
         face = connected(described(server.port, timeout=0.3))
+        server.received.clear()  # without what the push asked
         with pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"):
             face.run(client_of(face).set("k", 1))
         client_sent = len(server.received)
@@ -169,29 +170,3 @@ def test_what_a_script_calls_by_the_same_name_is_not_sent_again(
         with pytest.raises(redis.RedisError, match="of mine"):
             face.run(client_of(face).eval(text, 1, name))
         assert face.run(client_of(face).get(name)) == b"1"
-
-
-async def test_closed_databases_delay_connections(kind: str, own_server: LocalServer) -> None:
-    entry = {"port": own_server.port, "db": 1}
-    with own_server.client() as config, own_server.client(db=1) as closed:
-        store.push(config, mapped(entry))
-        closed.set(FENCE_KEY, "{}")
-
-        def names() -> list[str]:
-            return [each["name"] for each in config.client_list() if each["db"] == "1"]
-
-        url = f"redis://localhost:{own_server.port}"
-        async with opened(kind, url) as face, asyncio.timeout(20):  # type: ignore[arg-type]
-            call = face.client_call("data", "incr", "count")
-            waiting = (
-                asyncio.create_task(asyncio.to_thread(asyncio.run, call))
-                if face.blocks
-                else (asyncio.create_task(call))
-            )
-            assert await eventually(lambda: any(name.startswith(WAITING) for name in names()))
-            assert not waiting.done()
-            assert closed.get("count") is None
-            closed.delete(FENCE_KEY)
-            assert await waiting == 1
-            [name] = [name for name in names() if name]
-            assert name.startswith("shardkit:data")

@@ -63,21 +63,6 @@ def opened(kind: str, replicated: Replicated) -> Iterator[Face]:
         yield face
 
 
-def test_routers_read_replicas_and_write_masters(opened: Face, replicated: Replicated) -> None:
-    router = opened.kit.key_sharded("users", read_from="replica")
-    opened.run(opened.kit.key_sharded("users").mset({f"k{n}": n for n in range(20)}))
-    replicated.settle()
-    replicated.forget_counts()
-    for n in range(20):
-        assert on(opened, router, f"k{n}", "get", f"k{n}") == str(n).encode()
-    master, *replicas = replicated.counts("get")
-    assert master == 0
-    assert sum(replicas) == 20
-    assert on(opened, router, "k1", "set", "k1", "new")
-    assert on(opened, router, "k1", "get", "k1") == b"new", "what this process wrote is read"
-    assert replicated.counts("set")[0] == 1
-
-
 def test_reads_go_on_where_there_can_be_no_more_threads(
     opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,8 +224,8 @@ def test_a_writable_replica_is_never_written_to(opened: Face, replicated: Replic
 
 
 @pytest.mark.parametrize("what", ["client", "structure"])
-def test_reads_survive_dead_replicas(kind: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
+def test_reads_survive_dead_replicas(kind: str, what: str, lower: Any) -> None:
+    lower(replica_interval=3600)
     with LocalServer() as master, LocalServer(replica_of=master) as replica:
         entry = {"port": master.port, "replicas": [{"port": replica.port}]}
         text = json.dumps({"components": {"one": {"shards": [entry]}}})
@@ -272,9 +257,9 @@ def test_reads_survive_dead_replicas(kind: str, what: str, monkeypatch: pytest.M
 
 
 def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
-    opened: Face, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+    opened: Face, replicated: Replicated, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
+    lower(replica_interval=3600)
     router = opened.kit.key_sharded("users", read_from="replica")
     hashes = opened.kit.hash("h", component="one", read_from="replica")
 
@@ -286,7 +271,7 @@ def test_a_read_is_tried_so_often_and_then_its_failure_is_told(
         with server.client() as client:
             client.config_set("replica-serve-stale-data", "no")
             client.replicaof("127.0.0.1", "1")  # nobody is there
-    monkeypatch.setattr("shardkit.network.replicas.reading.ATTEMPTS", 1)
+    lower(read_attempts=1)
     with pytest.raises(MasterDownError, match="Link with MASTER is down"):
         on(opened, router, "k", "get", "k")
     with pytest.raises(ShardErrors) as raised:
@@ -303,9 +288,9 @@ def state_of(face: Face) -> tuple[Replicas, Any]:
 
 
 def test_hung_replica_does_not_disable_those_of_other_shards(
-    kind: str, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+    kind: str, replicated: Replicated, lower: Any
 ) -> None:
-    monkeypatch.setattr(replicas, "OUTDATED", 1.5)
+    lower(replica_outdated=1.5)
     entries = [
         {"port": replicated.master.port, "db": n, "replicas": [{"port": each.port}]}
         for n, each in enumerate(replicated.replicas)
@@ -324,8 +309,10 @@ def test_hung_replica_does_not_disable_those_of_other_shards(
 
 
 @pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
-def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
+def test_a_switch_catches_up(
+    opened: Face, monkeypatch: pytest.MonkeyPatch, lower: Any, what: str
+) -> None:
+    lower(replica_interval=3600)
     replicas, state = state_of(opened)
     first = state.last[""]
     [other] = [each.entry for each in state.replicas if each.entry != first]
@@ -343,9 +330,7 @@ def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what
         return answer
 
     monkeypatch.setattr(Replicas, "_ask", late_at_first)
-    monkeypatch.setattr(
-        "shardkit.network.replicas.replicas.CATCH_UP", 0.05 if state.reading else 20
-    )
+    lower(catch_up=0.05 if state.reading else 20)
     replicas._switch(state)
     assert not state.held
     changed = what == "wants a late one"
@@ -355,22 +340,13 @@ def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what
     state.reading = 0
 
 
-def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.network.replicas.replicas._MOST_SESSIONS", 2)
+def test_so_many_sessions_are_remembered(opened: Face, lower: Any) -> None:
+    lower(replica_sessions=2)
     _, state = state_of(opened)
     router = opened.kit.key_sharded("one", read_from="replica")
     for name, remembered in (("a", ["", "a"]), ("b", ["b"]), ("a", ["b", "a"]), ("b", ["b", "a"])):
         read_in_session(opened, router, name)
         assert list(state.last) == remembered
-
-
-def test_a_kit_that_is_closed_asks_no_replicas_any_more(replicated: Replicated) -> None:
-    threads = set(threading.enumerate())
-    component = replicated.map().components["one"]
-    replicas = Replicas(SimpleNamespace(get=None))  # type: ignore[arg-type]
-    replicas.close()
-    assert replicas._state(component, Shard("one", None)).replicas
-    assert set(threading.enumerate()) <= threads
 
 
 def test_replicas_of_a_service_whose_sentinels_cannot_be_asked_are_not_known() -> None:
@@ -553,7 +529,7 @@ def client_of(kit: Any, number: Any) -> Any:
     return found()
 
 
-def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_is_read_from_its_replicas(kind: str, lower: Any) -> None:
     with (
         LocalCluster(masters=3, replicas_per_master=1) as cluster,
         faced(kind, mapped(cluster.entry.fields, "c")) as face,
@@ -587,7 +563,7 @@ def test_a_cluster_is_read_from_its_replicas(kind: str, monkeypatch: pytest.Monk
         assert asked_masters() == 1
         face.run(router.mset(dict.fromkeys(keys, "mine")))
         assert face.run(router.mget(keys)) == [b"mine"] * 30, "masters answer for a while"
-        monkeypatch.setattr("shardkit.network.replicas.replicas.CLUSTER_WRITES", -1.0)
+        lower(cluster_writes=-1.0)
         for server in replicas:
             server.kill()
         assert face.run(router.mget(keys)) == [b"mine"] * 30, "masters answer in their place"

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import redis
@@ -48,10 +49,11 @@ class Fed:
     def begin(self, url: str = "", shards: int = 3) -> None:
         self.push(1, shards)
         self.connect(url)
-        until(lambda: self.is_fed() and self.kit.topology._cache["users"].read_at > 0)
+        until(self.is_fed)
 
     def is_fed(self) -> bool:
-        return self.kit.topology._feed is not None
+        """Whether the server tells the kit of changes."""
+        return any("t" in each["flags"] for each in self.client.client_list())
 
     def push(self, first: int, shards: int = 3) -> None:
         """Push a component of so many shards, in few databases."""
@@ -83,21 +85,8 @@ def fed() -> Iterator[Fed]:
         yield Fed(server, stack)
 
 
-def test_changes_are_used_within_milliseconds(fed: Fed) -> None:
-    fed.begin()
-    took = []
-    for first in (4, 7, 1):
-        fed.push(first)
-        took.append(fed.uses(first))
-    stored = json.loads(fed.client.get("config:redis:users:0"))
-    fed.client.set("config:redis:users:0", json.dumps({**stored, "db": 9}))
-    took.append(fed.uses(9))
-    assert min(took) < 0.05, took
-    until(lambda: fed.announced() == {int(fed.client.get("config:epoch"))})
-
-
-def test_idleness_is_quiet(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.1)
+def test_idleness_is_quiet(fed: Fed, lower: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lower(feed_beat=0.1)
     fed.begin(shards=1000)
     asked: list[list[str]] = []
     source = fed.kit.topology.source
@@ -139,17 +128,10 @@ def feed(own_server: LocalServer) -> Iterator[ChangeFeed]:
     found.release()
 
 
-def test_a_released_feed_leaves_nothing(feed: ChangeFeed, own_server: LocalServer) -> None:
-    with own_server.client() as client:
-        before = len(client.client_list())
-        feed.release()
-        until(lambda: len(client.client_list()) == before - 1)
-
-
 def test_a_server_that_says_nothing_for_two_beats_is_away(
-    feed: ChangeFeed, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+    feed: ChangeFeed, own_server: LocalServer, lower: Any
 ) -> None:
-    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.05)
+    lower(feed_beat=0.05)
     assert feed.wait() == (set(), 0)
     with paused(own_server), pytest.raises(redis.ConnectionError, match="server does not answer"):
         feed.wait()
@@ -198,9 +180,9 @@ def test_a_change_that_comes_while_a_caller_reads_is_not_missed(fed: Fed) -> Non
 
 
 def test_change_that_cannot_be_read_stays_due_and_is_not_announced(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
+    fed: Fed, lower: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
+    lower(feed_beat=0.2)
     fed.begin()
     epoch = int(fed.client.get("config:epoch"))
     until(lambda: fed.announced() == {epoch})

@@ -17,12 +17,10 @@ from faces import eventually, faced
 from link_helpers import clients_of
 
 import shardkit
-from shardkit import ConfigError, Entry, ShardMap
-from shardkit.config import store
+from shardkit import ConfigError, ShardMap, admin
 from shardkit.errors import (
     ConfigServerError,
     InvalidEntryError,
-    MissingEntryError,
     ShardCountError,
 )
 from shardkit.local import LocalServer
@@ -37,6 +35,15 @@ def config(server: LocalServer) -> Iterator[redis.Redis]:
         client.flushall()
         client.config_resetstat()
         yield client
+
+
+@pytest.fixture(autouse=True)
+def _without_witnesses() -> Iterator[None]:
+    """A push warns of servers that it cannot reach, which these maps have."""
+    logger = logging.getLogger("shardkit.admin")
+    logger.disabled = True
+    yield
+    logger.disabled = False
 
 
 @pytest.fixture
@@ -74,7 +81,7 @@ def shard_map(**components: Any) -> ShardMap:
 
 
 def push(client: redis.Redis, wanted: ShardMap) -> None:
-    store.push(client, wanted, force=True)
+    admin.push(client, wanted, force=True, check=False)
 
 
 def mgets(client: redis.Redis) -> int:
@@ -82,8 +89,10 @@ def mgets(client: redis.Redis) -> int:
     return int(stats.get("cmdstat_mget", {}).get("calls", 0))
 
 
-def test_more_shards_take_a_second_exchange_once(config: redis.Redis, kit: Any) -> None:
-    many = [{"host": "h", "port": 1 + n} for n in range(300)]
+def test_more_shards_take_a_second_exchange_once(
+    server: LocalServer, config: redis.Redis, kit: Any
+) -> None:
+    many = [{"port": server.port, "db": n % 15} for n in range(300)]
     push(config, shard_map(many=many))
     config.config_resetstat()
     assert len(kit.component("many").shards) == 300
@@ -249,21 +258,6 @@ def test_a_dead_server_is_logged(
         assert caplog.messages[1:] == [f"config server {mortal.address}/0 can be read again"]
 
 
-async def test_more_components_than_connections_are_read_by_few_exchanges(
-    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    push(config, shard_map(**{f"c{n}": [{"host": "h", "port": 1 + n}] * 4 for n in range(150)}))
-    config.config_resetstat()
-    before = config.info("stats")["total_connections_received"]
-    async with await shardkit.aconnect(url(server)) as kit:
-        assert len(await kit.components()) == 150
-        assert kit.key_sharded("c149")[1]
-    # 15 components of 64 expected shards at once; and once more when changes are followed.
-    assert mgets(config) <= 22
-    assert config.info("stats")["total_connections_received"] - before <= 3
-    assert not caplog.messages
-
-
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -313,15 +307,6 @@ def test_what_is_broken_or_gone_keeps_the_last_good_entries(
         assert caplog.messages[1:] == ["component 'few' can be read again"]
         shown = [caplog.text, str(refused.value), repr(refused.value), repr(kit), repr(known)]
         assert SECRET not in "".join(shown)
-
-
-def test_a_lost_count_does_not_unshard(config: redis.Redis, kit: Any) -> None:
-    places = {"entry": {"port": 1}, "shards": [{"port": 2}, {"port": 3}]}
-    push(config, ShardMap.parse(json.dumps({"components": {"both": places}})))
-    config.delete("config:shards:both")
-    said = r"config:shards:both is missing .*, but 2 entries are stored"
-    with pytest.raises(MissingEntryError, match=said):
-        kit.key_sharded("both")["key"]
 
 
 def test_a_shard_is_not_taken_for_a_component(
@@ -380,13 +365,3 @@ def test_a_component_that_cannot_be_used_does_not_keep_an_awaiting_kit_from_open
 
     asyncio.run(main())
     assert "component 'broken' cannot be used: config:redis:broken: is not JSON" in caplog.text
-
-
-def test_thousands_of_shards_that_did_not_change_are_not_parsed_again(
-    config: redis.Redis, kit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    push(config, shard_map(many=[{"host": "h", "port": 1 + n} for n in range(2000)]))
-    known = kit.component("many")
-    kit.topology.expire()
-    monkeypatch.setattr(Entry, "from_json", None)
-    assert kit.component("many") is known

@@ -86,20 +86,6 @@ def test_a_missing_count_is_refused(kit: Any) -> None:
     assert kit.key_sharded("unique", shards=COUNT)["k"]  # at once, not after a second
 
 
-@pytest.mark.parametrize(
-    ("shards", "what"),
-    [
-        (15, "config:redis:unique:15 is one too many on .*: this call says 15 shards, but 16 "),
-        (17, "config:redis:unique:16 is missing on .*: this call says 17 shards, but 16 "),
-        (1, "config:redis:unique:1 is one too many on .*: this call says 1 shard, but 16 "),
-    ],
-)
-def test_another_count_than_there_are_entries_is_refused(kit: Any, shards: int, what: str) -> None:
-    match = f"{what}entries are stored; use shards=16, or "
-    with pytest.raises((MissingEntryError, ShardCountError), match=match):
-        kit.key_sharded("unique", shards=shards)["k"]
-
-
 def test_a_lost_count_is_not_guessed(config: redis.Redis, kit: Any) -> None:
     """Its placement was lost with it."""
     config.set("config:epoch", 1)

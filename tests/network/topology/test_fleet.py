@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import redis
 from faces import eventually
-from link_helpers import paused
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.config.store import push
+from shardkit.admin import push
 from shardkit.local import LocalServer
-from shardkit.network.topology import cache
 
 SERVERS, PROCESSES = 2, 12
 KEYS = [f"k{n}" for n in range(100)]
@@ -51,10 +48,10 @@ def count(client: redis.Redis) -> int:
     return sum(each["name"].startswith("shardkit:") for each in client.client_list())
 
 
-@pytest.fixture(params=[4, 256])
-def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
     with ExitStack() as stack:
-        yield Fleet(stack, request.param)
+        yield Fleet(stack, 256)
 
 
 @contextmanager
@@ -102,16 +99,6 @@ def test_threads_at_the_same_time_have_a_connection_each(fleet: Fleet) -> None:
         assert count(first) == several * PROCESSES  # they are kept for the next threads
 
 
-async def test_tasks_share_one_connection_of_an_event_loop(fleet: Fleet) -> None:
-    async with AsyncExitStack() as stack:
-        for _ in range(PROCESSES):
-            kit = await stack.enter_async_context(await shardkit.aconnect(fleet.url))
-            router = kit.key_sharded("users")
-            await asyncio.gather(*(router.mget(KEYS) for _ in range(8)))
-        assert [count(client) for client in fleet.at_data] == [PROCESSES] * SERVERS
-        assert count(fleet.at_config) <= 3 * PROCESSES
-
-
 def test_a_change_is_read_once_by_each_process_over_the_same_connections(fleet: Fleet) -> None:
     with kits(fleet) as opened:
         assert eventually(lambda: count(fleet.at_config) == 2 * PROCESSES)
@@ -124,58 +111,3 @@ def test_a_change_is_read_once_by_each_process_over_the_same_connections(fleet: 
         assert eventually(lambda: all(zone(kit) == "b" for kit in opened))
         assert fleet.at_config.info("stats")["total_connections_received"] == received
         assert count(fleet.at_config) == 2 * PROCESSES
-
-
-def zones(kits: list[ShardKit]) -> set[str | None]:
-    """Return the zones that kits have in the first shard's entry."""
-    return {kit.topology.last_known("users").shards[0].zone for kit in kits}
-
-
-def silence(fleet: Fleet, kits: list[ShardKit]) -> None:
-    """Have a config server stand still until all kits have given up waiting for it."""
-    with paused(fleet.config):
-        assert eventually(lambda: are_told(kits, False))
-
-
-def are_told(kits: list[ShardKit], told: bool = True) -> bool:
-    return all((kit.topology._feed is not None) is told for kit in kits)
-
-
-@pytest.fixture
-def told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ShardKit]]:
-    """Kits that are told of changes."""
-    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
-    with kits(fleet) as opened:
-        assert eventually(lambda: are_told(opened))
-        yield opened
-
-
-def test_a_push_behind_a_silence_is_read_before_its_epoch_is_announced(
-    fleet: Fleet, told: list[ShardKit]
-) -> None:
-    silence(fleet, told)
-    fleet.push("b")  # before most of them are back
-    epoch = int(fleet.at_config.get("config:epoch"))
-    while zones(told) != {"b"}:
-        for kit in told:
-            in_use = kit.topology.source.in_use
-            assert in_use < epoch or zones([kit]) == {"b"}
-    assert eventually(lambda: all(kit.topology.source.in_use == epoch for kit in told))
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spread the readings of unchanged epochs over a few seconds only."""
-    monkeypatch.setattr(cache, "SPREAD", 3.0)
-
-
-def test_an_entry_changed_by_hand_during_a_silence_is_read_later(
-    soon: None, fleet: Fleet, told: list[ShardKit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = json.loads(fleet.at_config.get("config:redis:users:0"))
-    for kit in told:  # nobody is told of the change
-        monkeypatch.setattr(kit.topology.source, "feed", lambda: None)
-    fleet.at_config.client_kill_filter(_type="normal", skipme=True)
-    assert eventually(lambda: are_told(told, False))
-    fleet.at_config.set("config:redis:users:0", json.dumps({**entry, "zone": "hand"}))
-    assert eventually(lambda: zones(told) == {"hand"})

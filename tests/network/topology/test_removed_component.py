@@ -74,14 +74,6 @@ def test_structures_stop_too(kind: str, server: LocalServer, config: redis.Redis
             face.run(ids.sadd(2))
 
 
-def test_lost_entries_stay_in_use(config: redis.Redis, kit: Any) -> None:
-    router = kit.key_sharded("goes")
-    router["key"].set("key", 1)
-    config.delete("config:shards:goes", "config:redis:goes:0", "config:redis:goes:1")
-    kit.topology.expire()
-    assert router["key"].get("key") == b"1"
-
-
 def test_idle_kits_drop_a_removed_component(server: LocalServer, config: redis.Redis) -> None:
     before = len(watching())
     with shardkit.connect(f"redis://{server.address}") as kit:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from arranged import exit_code, forked
 from faces import eventually
-from link_helpers import exit_code, forked
 from redis.exceptions import ConnectionError  # noqa: A004
 from topology_helpers import Clock, Directory, aeventually, component, look, settle
 
@@ -57,16 +57,6 @@ def test_one_reading_a_second(topology: Topology, directory: Directory, clock: C
     clock.now += 0.02
     assert look(topology, "c") is first  # it says the same, so the object stays
     assert directory.asked == ["c", "c"]
-
-
-def test_wall_clock_jumps_are_fine(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
-    topology = Topology(directory)
-    topology.component("c")
-    wall = time.time
-    for jump in (-1e6, 1e6):
-        monkeypatch.setattr(time, "time", lambda jump=jump: wall() + jump)
-        topology.component("c")
-    assert directory.asked == ["c"]
 
 
 @pytest.mark.parametrize("first", ["a thread", "a task"])
@@ -119,32 +109,6 @@ async def test_no_caller_waits_for_reading_again(
     directory.open.set()
     settle(topology)
     assert topology.component("c") is known
-
-
-async def test_first_call_after_a_pause_reads_again(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
-    topology.component("c")
-    for epoch, call in ((2, topology.component), (3, topology.acomponent)):
-        directory.components["c"] = component(epoch=epoch)
-        clock.now += 30
-        found = call("c")
-        assert (found if isinstance(found, Component) else await found).epoch == epoch
-
-
-def test_a_stopped_loop_is_replaced(topology: Topology, directory: Directory, clock: Clock) -> None:
-    asyncio.run(topology.acomponent("c"))
-    clock.now += 1.5
-
-    async def stopped() -> None:
-        assert (await topology.acomponent("c")).epoch == 1
-
-    loop = asyncio.new_event_loop()
-    directory.components["c"] = component(epoch=2)
-    loop.run_until_complete(stopped())
-    loop.close()
-    settle(topology)
-    assert topology.component("c").epoch == 2
 
 
 def test_an_error_that_nobody_foresaw_does_not_end_reading_in_the_background(
@@ -264,16 +228,6 @@ def test_a_short_deadline_gets_the_known_entries(topology: Topology, directory: 
     assert topology.component("d").name == "d"
 
 
-def test_missing_ones_are_cached(topology: Topology, directory: Directory, clock: Clock) -> None:
-    for _ in range(100):
-        with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
-            topology.component("nope")
-    assert directory.asked == ["nope"]
-    directory.components["nope"] = component("nope")
-    clock.now += 1.01
-    assert topology.component("nope").name == "nope"
-
-
 def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
     topology: Topology, directory: Directory, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -300,29 +254,6 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert "the directory can be read again" in caplog.text
     assert directory.asked[-2:] == ["c", "d"]  # every second again
-
-
-def test_one_broken_component_is_logged_once_and_read_every_second(
-    topology: Topology, directory: Directory, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "shardkit")
-    known = look(topology, "c")
-    look(topology, "d")
-    broken = directory.components.pop("c")
-    for _ in range(10):
-        clock.now += 1.01
-        assert look(topology, "c") is known
-        look(topology, "d")
-    assert [record.message for record in caplog.records] == [
-        "component 'c' keeps its last good entries (epoch 1): config:redis:c is missing; push it"
-    ]
-    assert directory.asked.count("c") == directory.asked.count("d") == 11
-    directory.components["c"] = broken
-    clock.now += 1.01
-    look(topology, "c")
-    clock.now += 1.01
-    look(topology, "c")
-    assert caplog.messages[1:] == ["component 'c' can be read again"]
 
 
 def test_limit_age_rereads(topology: Topology, directory: Directory, clock: Clock) -> None:
@@ -465,15 +396,6 @@ def watched(silent: Silent) -> Iterator[Topology]:
     topology.close()
 
 
-def test_what_has_changed_is_read_though_nobody_calls_and_nobody_tells(
-    silent: Silent, watched: Topology
-) -> None:
-    watched.watch()
-    silent.components["c"] = component(epoch=2)
-    assert eventually(lambda: len(silent.asked) > 2)
-    assert eventually(lambda: watched._cache["c"].component.epoch == 2)  # type: ignore[union-attr]
-
-
 def test_without_a_thread_the_watch_starts_later(
     silent: Silent, watched: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -544,13 +466,6 @@ def test_a_task_that_was_left_reading_in_a_stopped_loop_holds_up_nobody(
             assert topology.component("c").epoch == epoch  # by a thread
             topology.expire()
     assert topology.component("c").epoch == 3
-
-
-def test_tasks_that_wait_for_a_reader_in_a_stopped_loop_read_themselves(slow: Slow) -> None:
-    topology = Topology(slow)
-    with reading(slow, topology.acomponent("c")):
-        slow.answers = True
-        assert asyncio.run(topology.acomponent("c")).name == "c"
 
 
 def test_a_reader_whose_loop_goes_on_when_others_have_read_gets_what_they_read(slow: Slow) -> None:

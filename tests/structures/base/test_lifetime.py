@@ -243,7 +243,7 @@ OVERTAKEN: dict[str, Callable[[Any, Kind], Any]] = {
 
 
 # One shard and a cluster have the orders of several shards: one is tried on a cluster.
-@pytest.mark.long(24)
+@pytest.mark.long(16)
 @pytest.mark.parametrize(
     ("first", "second", "world", "kept"),
     [
@@ -282,7 +282,7 @@ BEGINNINGS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.long(6)
+@pytest.mark.long(4)
 @pytest.mark.parametrize(
     ("begun", "ends", "dies", "world"),
     [

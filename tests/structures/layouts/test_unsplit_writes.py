@@ -30,10 +30,6 @@ def state_key(client: Any) -> bytes:
     return key
 
 
-def opened(kit: ShardKit) -> Any:
-    return kit.set("ids", component="own", members=int, parts=1)
-
-
 def test_full_groups_report_expiring_fields(kit: ShardKit, client: Any) -> None:
     table = kit.hash("ids", component="own", parts=1, partition="crc32")
     table.hset(mapping={f"f{n}": "v" for n in range(20)})

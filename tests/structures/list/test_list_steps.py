@@ -11,7 +11,6 @@ from faces import Exchanges, Face, holder
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
-from shardkit.structures.list import scripts
 
 VALUES = [*"axbxcxdxexfxgxhx", "y", *"ixjxkxlx"]  # 25, in parts of 2
 
@@ -227,7 +226,10 @@ def test_a_list_that_is_being_changed_otherwise_tells_its_own_time_to_live(kit: 
         assert (jobs.ttl() == -1) is not expires
 
 
-def test_a_list_in_which_others_begin_a_change_at_every_look_is_named(kit: ShardKit) -> None:
+def test_a_list_in_which_others_begin_a_change_at_every_look_is_named(
+    kit: ShardKit, lower: Any
+) -> None:
+    lower(recreations=3)
     jobs = made(kit, "jobs", "expire")
     looking = Exchanges(kit, kit.list("jobs", component="many", part_size=2).deferred.lindex(0))
     looks: list[Any] = []
@@ -239,5 +241,5 @@ def test_a_list_in_which_others_begin_a_change_at_every_look_is_named(kit: Shard
 
     with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
         looking.end(before=begin_another)
-    assert len(looks) == scripts.ATTEMPTS
+    assert len(looks) == 3
     assert jobs.lrange(0, -1) == VALUES

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, faced, holder, sends
+from faces import Face, faced, holder, over, sends
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -127,18 +127,20 @@ async def test_cancelled_waiters_lose_nothing(
 async def test_cancelled_pops_are_put_back(
     akit: AsyncShardKit, kit: ShardKit, end: str, cancellations: int
 ) -> None:
-    jobs: Any = akit.list("jobs", component="many", part_size=3)
+    done, go_on = asyncio.Event(), asyncio.Event()
+
+    class HeldUp:
+        """A link that keeps the answer of a pop."""
+
+        async def send(self, batch: Any) -> Any:
+            replies = await akit.driver.link.send(batch)
+            if sends(batch, "structures/list/pop"):
+                done.set()
+                await go_on.wait()
+            return replies
+
+    jobs = over(akit, HeldUp()).list("jobs", component="many", part_size=3)
     await jobs.rpush(*range(8))
-    send, done, go_on = akit.driver.link.send, asyncio.Event(), asyncio.Event()
-
-    async def held_up(batch: Any) -> Any:
-        replies = await send(batch)
-        if sends(batch, "structures/list/pop"):
-            done.set()
-            await go_on.wait()
-        return replies
-
-    jobs._driver._send = held_up
     task = asyncio.ensure_future(getattr(jobs, f"{end}pop")(5))
     await done.wait()
     assert await jobs.llen() == 3  # the server has popped

@@ -71,16 +71,6 @@ def records_of(form: RecordFormat) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @given(st.data())
-def test_a_record_comes_back_as_it_was_packed(data: st.DataObject) -> None:
-    form = data.draw(formats())
-    record = data.draw(records_of(form))
-    packed = form.encode(record)
-    assert len(packed) == form.size
-    assert form.decode(packed) == record
-    assert form.unpack(form.pack(record)) == record
-
-
-@given(st.data())
 def test_zeros_stand_for_what_was_never_written(data: st.DataObject) -> None:
     form = data.draw(formats())
     zeros = form.decode(bytes(form.size))
@@ -347,11 +337,6 @@ VECTORS = [
     ("ZWE", None, (249, 0)),
     (None, None, (0, 0)),
 ]
-
-
-@pytest.fixture(params=["one", "many", "few", "both"])
-def places(request: pytest.FixtureRequest, face: Face) -> Any:
-    return face.kit.locations(component=request.param)
 
 
 @pytest.mark.parametrize(("country", "region", "code"), VECTORS)

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from faces import SESSION_ID, Exchanges, Face, drawn, faced, holder, keys_of
+from faces import SESSION_ID, Exchanges, Face, drawn, holder, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.local import LocalServer
 
@@ -63,14 +63,6 @@ def test_members_that_stay_come_once_whatever_is_written_meanwhile(face: Face) -
             face.run(ids.srem(2000 + member % 1000))
     assert len(seen) == len(set(seen))
     assert set(range(2000)) <= set(seen)
-
-
-def test_a_stream_that_is_left_early_leaves_its_connections_usable(face: Face) -> None:
-    ids = face.kit.set("ids", component="many", total=4000, part_size=4, members=int)
-    face.run(ids.sadd_many(range(3000)))
-    for _ in range(3):
-        assert 0 <= next(face.iterate(ids.sscan_iter())) < 3000
-        assert face.run(ids.scard()) == 3000
 
 
 def test_a_number_lives_where_the_published_rule_puts_it(kit: ShardKit) -> None:
@@ -130,12 +122,6 @@ def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
     assert len(outcomes) == 8
     assert len(refused) == 4  # whichever came first, all of the others' were refused
     assert sum(outcome for outcome in outcomes if isinstance(outcome, int)) == 1
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def own(request: pytest.FixtureRequest, own_map: ShardMap) -> Any:
-    with faced(request.param, own_map) as face:
-        yield face
 
 
 def encodings(server: LocalServer, keys: list[str]) -> Counter[str]:

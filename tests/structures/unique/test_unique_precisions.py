@@ -234,14 +234,6 @@ def test_days_created_by_other_rules_keep_them(face: Face, kit: ShardKit) -> Non
     assert face.run(visitors.count_union([DAY, NEXT])) == 11
 
 
-def encodings(client: Any, pattern: str) -> set[str]:
-    return {
-        client.object("encoding", key).decode()
-        for key in client.scan_iter(pattern, count=1000)
-        if key.rpartition(b":")[2].isdigit()
-    }
-
-
 def test_oversized_parts_are_logged(
     own_map: ShardMap, own_server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
