@@ -288,7 +288,7 @@ class Channel(virtual.Channel):
             if task.attempts > 1:
                 delivery_info = properties["delivery_info"]
                 message["headers"]["redelivered"] = delivery_info["redelivered"] = True
-            self.Message(message, channel=self)  # raises for a body that cannot be decoded
+            self.decode_body(message["body"], properties.get("body_encoding"))  # or raise
         except (AttributeError, LookupError, TypeError, ValueError):
             self.qos.held.pop(task.claim, None)
             self.tasks.fail(task, "not a message of kombu")

@@ -27,8 +27,8 @@ from shardkit.admin.growth.shard_copy import (
     TOLD,
     UNTOLD,
     DatabaseCopy,
-    Follower,
     KeyCapture,
+    following,
     turn_on_notifications,
 )
 from shardkit.errors import GrowthError, MissedChangesError
@@ -469,5 +469,5 @@ def test_a_copy_reports_that_it_could_not_follow(error: Exception, said: str) ->
     nobody: Any = None
     copy = DatabaseCopy(nobody, {}, {}, nobody, b"", nobody)
     copy.follow = Mock(side_effect=error)  # type: ignore[method-assign]
-    with pytest.raises(GrowthError, match=said):
-        Follower(copy).stop()
+    with pytest.raises(GrowthError, match=said), following([copy]):
+        pass
