@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from redis.utils import str_if_bytes
+
 from shardkit.config.component import Component
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, UnexpectedReply
 from shardkit.network.links.grouping import place
@@ -83,14 +85,15 @@ def total(component: Component, name: str, keys: Iterable[Key]) -> Steps[int]:
 def each(
     component: Component,
     callbacks_of: CallbacksOf,
-    name: str,
+    name: str | bytes,
     keys: Iterable[Key],
     args: tuple[Argument, ...],
     raise_on_error: bool,
 ) -> Steps[list[Any]]:
     """Send the same command for each key; see `KeyShardedConnection.each`."""
+    name = str_if_bytes(name)
     if not has_plain_form(name, 2 + len(args)):
-        command_name((name,) if isinstance(name, str) else (str(name),))  # refuses unknown ones
+        command_name((str(name),))  # refuses unknown ones
         raise RoutingError(
             f"{name} cannot be sent for each key: its first argument is not its only key",
             "collect the commands in router.pipeline()",

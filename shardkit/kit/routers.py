@@ -385,7 +385,11 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         return self._bulk(lambda component: bulk.total(component, "TOUCH", names))
 
     def each(
-        self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
+        self,
+        command: str | bytes,
+        keys: Iterable[Key],
+        *args: Argument,
+        raise_on_error: bool = True,
     ) -> list[Any]:
         """Send a command for each key, and return its replies in the order of the keys.
 
@@ -497,7 +501,11 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         return await self._bulk(lambda component: bulk.total(component, "TOUCH", names))
 
     async def each(
-        self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
+        self,
+        command: str | bytes,
+        keys: Iterable[Key],
+        *args: Argument,
+        raise_on_error: bool = True,
     ) -> list[Any]:
         """Send a command for each key; see `KeyShardedConnection.each`."""
 

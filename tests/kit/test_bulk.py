@@ -57,6 +57,7 @@ def test_a_command_for_each_key_has_the_replies_of_redis_pys_method(
     assert face.run(router.each("EXPIRE", blocking, 100)) == [True] * 50
     assert face.run(router.each("SET", ["a", "b"], "1")) == [True, True]
     assert face.run(router.each("get", ["a", "c"])) == [b"1", None]
+    assert face.run(router.each(b"GET", ["a", "c"])) == [b"1", None]
     assert face.run(router.each("ZADD", ["z"], 1.5, "m")) == [1]
     assert face.run(router.each("ZSCORE", ["z", "y"], "m")) == [1.5, None]
     assert face.run(router.each("TTL", iter(blocking[:2]))) == [100, 100]
