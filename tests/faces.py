@@ -205,7 +205,8 @@ def clocked(kit: Any, **readings: Any) -> Any:
 def over(kit: Any, link: Any) -> Any:
     """The kit with another link, for what it makes: one that a test puts before the kit's own."""
     other = object.__new__(type(kit))
-    vars(other).update(vars(kit), _driver=type(kit.driver)(link))
+    driver = type(kit.driver)(link)
+    vars(other).update(vars(kit), driver=driver, _driver=driver)
     return other
 
 

@@ -47,6 +47,7 @@ MOMENTS = {
     "take over": f"{_SHARDS}_require_takeover",
     "keep or empty": f"{_SHARDS}_keep_or_clear",
     "keep up to date": f"{_SHARDS}_follow",
+    "clear": f"{_SHARDS}_clear",
     "empty": "gate:write_under",
     "verify": f"{_SHARDS}verify",
     "let go": f"{_SHARDS}_let_go",  # a mover that is killed does not do it

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, follow, killed_at, small, still_there
+from growth_helpers import PATIENT, Fleet, follow, small, still_there
+from moments import killed_at
 from test_woken_commands import Case
 
 import shardkit
@@ -18,15 +19,12 @@ from shardkit.admin import growth
 from shardkit.admin.growth import (
     awaiting,
     fail_over,
-    move as server_move,
     moves,
-    servers as growth_servers,
     shard_move,
     start_split,
 )
 from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
 
-MOVER = shard_move.ShardMover
 faces = pytest.mark.parametrize("face", ["blocking", "async"])
 
 
@@ -44,13 +42,13 @@ def keys_in(fleet: Fleet, server: int) -> int:
 
 
 @faces
-@pytest.mark.parametrize("moment", ["hand_over", "take_writes_alone"])
+@pytest.mark.parametrize("moment", ["hand over", "take writes alone"])
 @pytest.mark.parametrize("is_back", [False, True])
 def test_a_move_whose_target_a_failover_promoted_is_done(
     fleet: Fleet, face: str, moment: str, is_back: bool
 ) -> None:
     small(fleet)
-    with killed_at((growth_servers, moment)):
+    with killed_at(moment):
         fleet.move_server()
     fleet.servers[0].kill()
     fail_over(fleet.config, fleet.name(0), to=fleet.name(1), force=True)
@@ -73,7 +71,7 @@ def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
 ) -> None:
     small(fleet)
     fleet.replicated(2)
-    with killed_at((growth_servers, "take_writes_alone")):
+    with killed_at("take writes alone"):
         fleet.move_server()
     if crash:
         fleet.servers[0].kill()
@@ -93,7 +91,7 @@ def test_a_move_of_a_server_follows_a_replica_that_has_replaced_it(
 @faces
 def test_a_move_of_a_server_follows_a_failover_of_the_new_one(fleet: Fleet, face: str) -> None:
     small(fleet)
-    with killed_at((server_move.ServerMover, "_certify")):
+    with killed_at("server: certify"):
         fleet.move_server()
     follow(fleet.servers[2], fleet.servers[1])
     fail_over(fleet.config, fleet.name(1), to=fleet.name(2))
@@ -103,12 +101,12 @@ def test_a_move_of_a_server_follows_a_failover_of_the_new_one(fleet: Fleet, face
 
 
 @faces
-@pytest.mark.parametrize("moment", ["_push", "_certify"])
+@pytest.mark.parametrize("moment", ["server: push", "server: certify"])
 def test_a_server_that_entries_name_by_mistake_replaces_none(
     fleet: Fleet, face: str, moment: str
 ) -> None:
     small(fleet)
-    with killed_at((server_move.ServerMover, moment)):
+    with killed_at(moment):
         fleet.move_server()
     old = [fleet.name(0), fleet.name(1)].index(fleet.masters()[0])
     there, back = ({"users": {"shards": [fleet.at(n, db=db) for db in (1, 2)]}} for n in (2, old))
@@ -124,7 +122,7 @@ def test_a_server_that_entries_name_by_mistake_replaces_none(
 @faces
 def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) -> None:
     small(fleet)
-    with killed_at((MOVER, "_caught_up")):
+    with killed_at("caught up"):
         fleet.move_shard()
     with fleet.servers[0].client() as client:
         client.config_set("maxmemory", 100_000_000)
@@ -137,13 +135,13 @@ def test_a_source_that_has_come_to_evict_is_not_left(fleet: Fleet, face: str) ->
 
 
 @faces
-@pytest.mark.parametrize("moment", ["_caught_up", "_push", "_clear"])
+@pytest.mark.parametrize("moment", ["caught up", "push", "clear"])
 @pytest.mark.parametrize("kind", ["move", "split"])
 def test_entries_that_somebody_has_led_elsewhere_stop_a_move(
     fleet: Fleet, tmp_path: Path, face: str, moment: str, kind: str
 ) -> None:
     small(fleet)
-    with killed_at((MOVER, moment)):
+    with killed_at(moment):
         if kind == "move":
             fleet.move_shard()
         else:
@@ -164,13 +162,13 @@ def test_entries_that_somebody_has_led_elsewhere_stop_a_move(
 
 
 @faces
-@pytest.mark.parametrize("moment", ["_push", "_clear"])
+@pytest.mark.parametrize("moment", ["push", "clear"])
 def test_what_a_forgotten_move_has_closed_is_not_moved(
     fleet: Fleet, face: str, moment: str
 ) -> None:
     small(fleet)
     older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
-    with killed_at((MOVER, moment)):
+    with killed_at(moment):
         fleet.move_shard()
     fleet.config.flushall()
     for key, value in older.items():
@@ -199,7 +197,7 @@ def test_the_copy_of_a_source_that_comes_back_empty_is_kept(
     fleet: Fleet, face: str, kind: str
 ) -> None:
     small(fleet)
-    with killed_at((MOVER, "_caught_up")):
+    with killed_at("caught up"):
         if kind == "move":
             fleet.move_shard()
         else:
@@ -220,7 +218,7 @@ def test_the_copy_of_a_source_that_comes_back_empty_is_kept(
 
 def test_keys_that_clients_delete_are_not_lost(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((MOVER, "_caught_up")):
+    with killed_at("caught up"):
         fleet.move_shard()
     with fleet.servers[0].client(db=2) as client:
         client.flushdb()
@@ -235,7 +233,7 @@ def test_settings_of_a_server_wait_for_moves_of_its_other_databases(
     small(fleet)
     shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
     fleet.describe({"users": shards, "other": {"entry": fleet.at(0, db=5)}})
-    with killed_at((MOVER, "_caught_up")):
+    with killed_at("caught up"):
         fleet.move_shard()
     done = fleet.run(*words, "other", code=1)
     assert "a move of users:1 (begun," in done.output, done.output
@@ -243,7 +241,7 @@ def test_settings_of_a_server_wait_for_moves_of_its_other_databases(
 
 def test_a_server_that_is_away_hides_no_move(fleet: Fleet) -> None:
     small(fleet)
-    with killed_at((MOVER, "_caught_up")):
+    with killed_at("caught up"):
         fleet.move_shard()
     fleet.servers[0].kill()
     done = fleet.run("retire", "users", code=1)
@@ -268,14 +266,15 @@ def test_a_move_whose_target_dies_when_it_is_done_is_done(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(fleet)
-    reached = MOVER._reached
+    reached = shard_move.ShardMover._reached
 
     def kill(mover: Any, phase: str) -> None:
         reached(mover, phase)
         if phase == "done":
             fleet.servers[1].kill()
 
-    monkeypatch.setattr(MOVER, "_reached", kill)  # no step is told between these two exchanges
+    # No step is told between these two exchanges.
+    monkeypatch.setattr(shard_move.ShardMover, "_reached", kill)
     assert fleet.move_shard().phase == "done"
 
 

@@ -86,8 +86,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
     "planned-under-writers": ("Metadata.wait_for_plan", "if self.is_held:", "if False:"),
     "planned-with-one-mark": ("_Replan._mark", "(31 if frozen else 15)", "15"),
     "planned-and-settled-there": ("settle", "if meta.plan != plan:", "if False:"),
-    "list-pop-leaves-an-empty-part": ("if held > wanted then", "if held >= wanted then"),
-    "list-pop-amid-a-change": ("if wanted > 0 and ends[5] == ARGV[2]", "if wanted > 0"),
+    "list-pop-leaves-an-empty-part": ("if list and held > wanted", "if list and held >= wanted"),
+    "list-pop-amid-a-change": ("if ends[5] ~= ARGV[2] or ends[6]", "if ends[6]"),
     "list-change-forgets-where-it-was": (
         "if task.removed == 0 then task.low, task.high = at, at end",
         "task.low = at",
