@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from builtins import TimeoutError as BuiltinTimeoutError
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from shardkit.network.connections.connection_state import (
     ConnectionState,
     timeout_for,
 )
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
 from shardkit.network.connections.framing import CONFIRMED, refusals
 from shardkit.network.connections.redis_private import (
@@ -103,6 +104,9 @@ class Closable(ConnectionState):
         self.forget_use()
 
     run = staticmethod(run_steps)
+
+    def _retried(self, connect: Callable[[Any], Steps[None]]) -> None:
+        self.retry.call_with_retry(lambda: self.run(connect(self)), lambda _: None)  # type: ignore[attr-defined]
 
     def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -457,6 +461,12 @@ class AsyncClosable(ConnectionState):
         await super().disconnect(*args, **kwargs)
 
     run = staticmethod(arun_steps)
+
+    async def _retried(self, connect: Callable[[Any], Steps[None]]) -> None:
+        async def ignore(_: Exception) -> None:
+            """Try again."""
+
+        await self.retry.call_with_retry(lambda: self.run(connect(self)), ignore)  # type: ignore[attr-defined]
 
     async def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:

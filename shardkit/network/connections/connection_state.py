@@ -37,6 +37,7 @@ from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE
 from shardkit.network.connections.framing import CONFIRMED, PLAIN, SelectedDatabase, refusals
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
+    CONNECT_REPEATS,
     INCOMPLETE,
     PREVIOUS_MASTER,
     MasterChangingError,
@@ -125,6 +126,7 @@ class ConnectionState(SelectedDatabase):
     lose: Callable[[], None]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
+    _retried: Callable[..., Any]
     _send_in_time: Callable[[Any], Any]
     connect: Callable[[], Any]
     read_response: Callable[..., Any]
@@ -380,8 +382,10 @@ class ConnectionState(SelectedDatabase):
             try:
                 if self.master is None:
                     yield partial(self.connect_once, *args, **kwargs)
-                else:
+                elif CONNECT_REPEATS:
                     yield from self.master.connect(self)
+                else:
+                    yield partial(self._retried, self.master.connect)
                 return
             except LOST as error:
                 pause = self.policy.pause_before_retry(retry, error)

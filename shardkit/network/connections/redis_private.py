@@ -241,6 +241,9 @@ def is_script_missing(error: object) -> bool:
     return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
 
 
+# Whether redis-py's `connect` repeats all of it, as ``retries`` say, not only the socket's part.
+CONNECT_REPEATS = "retry" in redis.Connection.connect.__code__.co_names
+
 PREVIOUS_MASTER = "The previous master is now a slave"
 """redis-py's error for a master that Sentinels replaced."""
 
