@@ -208,6 +208,10 @@ class _Function:
         called = function if inspect.isroutine(function) else type(function).__call__
         self.awaits = any(map(inspect.iscoroutinefunction, (function, called)))
         self.signature = inspect.signature(function)
+        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        first = [p for p in self.signature.parameters.values() if p.kind in kinds]
+        needed = sum(p.default is p.empty for p in self.signature.parameters.values())
+        self.counts = range(needed, len(first) + 1)  # of positional arguments that need no look
         self.owner = f"{options.owner} of {_name(function)}"
         self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
         self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
@@ -227,7 +231,8 @@ class _Function:
 
     def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
         """Take the value or compute it; yields calls."""
-        self.signature.bind(*args, **kwargs)  # raises even for a hit
+        if kwargs or len(args) not in self.counts:
+            self.signature.bind(*args, **kwargs)  # raises even for a hit
         values, renewals = self.values()
         tags = [tag(args, kwargs) for tag in self.tags]
         near: NearCopies | None = values.near
