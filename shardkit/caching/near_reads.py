@@ -68,8 +68,9 @@ class NearLink:
         usable = {name: self._near[name] for name in names if self._near[name].reads_master()}
         out, misses = Replies([None] * len(batch)), []
         uniform = batch if isinstance(batch, Columns) else None  # makes each command when asked
+        for_all = None if uniform is None else usable.get(_component(uniform.to))
         for position, row in enumerate(uniform.rows if uniform else [each.args for each in batch]):
-            near = usable.get(_component((uniform or batch[position]).to))
+            near = for_all if uniform is not None else usable.get(_component(batch[position].to))
             copy = near and near.copies.get(name_of(self._raw, row))
             if near and copy and copy.usable(near.max_age):
                 out[position] = copy.value if type(copy.value) is bytes else own(copy.value)
