@@ -346,18 +346,23 @@ def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgument
     return InvalidArgumentError(f"{place}: {name}={shown(value)}", f"give {kind.wanted}")
 
 
-def printable(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a command's arguments with integers as text, except its name.
+def _printed(value: Any) -> Any:
+    if type(value) is int:  # hiredis refuses its subclasses
+        return str(value)
+    return float.__repr__(value) if isinstance(value, float) else value
 
-    hiredis crashes if Python does not write one: it has too many digits, or the handler of a signal
-    raises meanwhile.
+
+def printable(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a command's arguments with numbers as text, except its name.
+
+    hiredis crashes if Python does not write one: it has too many digits, its class raises, or the
+    handler of a signal does meanwhile.
 
     Raises:
         InvalidArgumentError: an integer has too many digits.
     """
     try:
-        # hiredis takes no subclasses.
-        return (*args[:1], *[str(value) if type(value) is int else value for value in args[1:]])
+        return (*args[:1], *map(_printed, args[1:]))
     except ValueError as error:
         reraise_handlers(error)
         raise InvalidArgumentError(

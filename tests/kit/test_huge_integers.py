@@ -1,4 +1,4 @@
-"""Integers that no client library can print are refused, and end no process."""
+"""Numbers that no client library can write end no process; such integers are refused."""
 
 from __future__ import annotations
 
@@ -41,6 +41,35 @@ def test_an_integer_of_thousands_of_digits_is_refused_wherever_it_is_given(face:
         with pytest.raises(InvalidArgumentError, match=r"an? integer .*cannot be sent|give"):
             face.run(call())
     assert face.run(router.mget(["k"])) == [None]
+
+
+class Unwritable(float):
+    """hiredis writes a number by its `repr`."""
+
+    def __repr__(self) -> str:
+        raise ValueError("interrupted")
+
+
+def test_a_number_of_a_class_that_cannot_write_it_is_sent(face: Face) -> None:
+    """One ended the process inside hiredis."""
+    number, kit = Unwritable(1.5), face.kit
+    router = kit.key_sharded("many")
+
+    async def by_client() -> None:
+        client: Any = own_client(kit, "one")
+        assert await client.set("k", number) is True
+        assert await client.pipeline().incrbyfloat("k", number).execute() == [3.0]
+
+    if face.runner is None:
+        client: Any = own_client(kit, "one")
+        assert client.set("k", number) is True
+        assert client.pipeline().incrbyfloat("k", number).execute() == [3.0]
+    else:
+        face.run(by_client())
+    assert face.run(router.each("INCRBYFLOAT", ["k"], number)) == [1.5]
+    assert face.run(router.pipeline().incrbyfloat("k", number).execute()) == [3.0]
+    assert face.run(router.mset({"k": number, "l": 7})) is True
+    assert face.run(router.mget(["k", "l"])) == [b"1.5", b"7"]
 
 
 def test_hiredis_is_given_no_integer(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -289,8 +290,8 @@ class DatabaseCopy:
     """The copy of some databases of one server at their targets.
 
     It writes under ``value``, the fence of this attempt. Without a ``capture`` no client can write,
-    so nothing changes. It counts the ``keys`` that it has copied,
-    repetitions included, and their ``bytes``, as DUMP packs them.
+    so nothing changes. It counts the ``keys`` that it has copied, repetitions included, and their
+    ``bytes``, as DUMP packs them.
     """
 
     def __init__(
@@ -621,7 +622,8 @@ def following(copies: Sequence[DatabaseCopy]) -> Iterator[Callable[[], bool]]:
         except (GrowthError, RedisError, OSError) as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=follow, args=(copy,), daemon=True) for copy in copies]
+    new = partial(threading.Thread, target=follow, name="shardkit-copy", daemon=True)
+    threads = [new(args=(copy,)) for copy in copies]
     for thread in threads:
         thread.start()
     try:

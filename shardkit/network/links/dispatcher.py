@@ -415,8 +415,8 @@ class Dispatcher:
             moving = node is not None and isinstance(reply, MOVING)
             waits = refused or (moving and isinstance(reply, TryAgainError))
             lacks = is_script_missing(reply) and getattr(request, "script", None) is not None
-            leaves = refused or isinstance(reply, _REPLICA_REFUSES)
-            if of_replica and (leaves or (lost and only_reads(request))):
+            replica_refuses = refused or isinstance(reply, _REPLICA_REFUSES)
+            if of_replica and (replica_refuses or (lost and only_reads(request))):
                 outcome.redirected[position] = None
             elif waits and is_patient:
                 if refused:

@@ -51,6 +51,7 @@ _MAX_COLUMNS = 16  # with more arguments, columns save little
 
 Arguments: TypeAlias = tuple[Argument, ...]
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+_PLAIN = frozenset({str, bytes, float})  # what hiredis packs without Python code
 
 _LENGTHS = [b"\r\n$%d\r\n" % length for length in range(1024)]
 
@@ -65,7 +66,7 @@ class Chunk(NamedTuple):
 def pack_command(args: tuple[Any, ...]) -> bytes:
     """Pack one command whose arguments have the right types; others raise what hiredis raises."""
     for argument in args:  # less time than all at once takes
-        if type(argument) is int:
+        if type(argument) not in _PLAIN:
             return _pack(printable(args))
     return _pack(args)
 
