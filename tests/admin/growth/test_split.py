@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -399,3 +400,41 @@ def test_the_old_database_of_a_moved_shard_is_kept_up_to_date(fleet: Fleet) -> N
         assert move.result().phase == "done"
         assert fleet.masters() == [fleet.name(0)] * 2
         assert router.mget([f"k{n}" for n in range(200)]) == [b"new"] * 200
+
+
+@pytest.mark.parametrize("face", ["blocking", "async"])
+def test_merged_writes_and_pipelines_go_on_over_a_split(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    filled(fleet)
+    ended, written = threading.Event(), dict.fromkeys(range(8), 0)
+
+    def write() -> None:
+        with shardkit.connect(fleet.url) as kit:
+            router = kit.key_sharded("users")
+            while not ended.is_set():
+                for key in written:
+                    router.mset({f"m{key}": written[key] + 1})
+                    router.pipeline().set(f"p{key}", written[key] + 1).execute()
+                    written[key] += 1
+
+    async def awrite() -> None:
+        async with await shardkit.aconnect(fleet.url) as kit:
+            router = kit.key_sharded("users")
+            while not ended.is_set():
+                for key in written:
+                    await router.mset({f"m{key}": written[key] + 1})
+                    await router.pipeline().set(f"p{key}", written[key] + 1).execute()
+                    written[key] += 1
+
+    with ThreadPoolExecutor() as threads:
+        writer = threads.submit(write if face == "blocking" else partial(asyncio.run, awrite()))
+        try:
+            split = start_split(fleet.config, "users", shards=5, over=[fleet.name(1)], hold=PATIENT)
+        finally:
+            ended.set()
+        writer.result(60)  # a call in flight at the cutover failed
+    assert split.phase == "done"
+    with shardkit.connect(fleet.url) as kit:
+        for kind in "mp":
+            values = kit.key_sharded("users").mget([f"{kind}{key}" for key in written])
+            assert values == [b"%d" % count for count in written.values()]
