@@ -178,7 +178,7 @@ class ExpirableStructure(Structure[Face]):
         Args:
             time: seconds. With 0 or less the structure is deleted.
             nx: only if no time to live is set.
-            xx: only if one is set.
+            xx: only if one is set; also together with gt or lt.
             gt: only if the new one is longer.
             lt: only if the new one is shorter.
 
@@ -252,9 +252,10 @@ class ExpirableStructure(Structure[Face]):
     def _expire(
         self, command: str, time: int, nx: bool, xx: bool, gt: bool, lt: bool
     ) -> Operation[bool]:
-        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
+        exists = ("XX",) if xx and (gt or lt) else ()  # of a key; a field takes one condition only
+        condition = expiry_condition(self.name, nx=nx, xx=xx and not exists, gt=gt, lt=lt)
         yield from self._open()
-        return (yield from self._set_due(command, time, *condition))
+        return (yield from self._set_due(command, time, *exists, *condition))
 
     def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
         """Change when all other keys expire, then the parameters; return whether it changed."""

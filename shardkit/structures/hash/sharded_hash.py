@@ -297,8 +297,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
                 f"{self.name}: field {shown(key)}: amount={shown(amount)}", "give a finite number"
             )
         self._check_numbers("HINCRBYFLOAT")
+        added = int(amount) if isinstance(amount, int) else float(amount)  # of subclasses, too
         sent = self._fields.encode(key)
-        return float((yield from self._write_one("HINCRBYFLOAT", sent, repr(float(amount)))))
+        return float((yield from self._write_one("HINCRBYFLOAT", sent, repr(added))))
 
     @operation
     def hlen(self) -> Operation[int]:

@@ -114,6 +114,8 @@ def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
         cities.hincrbyfloat("x", type("Degrees", (float,), {"__repr__": lambda _: "half"})(0.5))
         == 0.5
     )
+    assert cities.hincrbyfloat("many", type("Large", (int,), {"__repr__": lambda _: "x"})(2**60 + 1))
+    assert cities.hget("many") == str(2**60 + 1).encode()
 
 
 def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
