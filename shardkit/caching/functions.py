@@ -41,7 +41,7 @@ from shardkit.errors import (
     ShardErrors,
     StructureError,
 )
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, parse_json, shown
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
@@ -294,7 +294,7 @@ class _Function:
             return None
         if kind == _ERROR:
             try:
-                name, args = json.loads(content)
+                name, args = parse_json(content)
                 outcome = self._by_name[name](*args)
             except (ValueError, TypeError, KeyError):
                 raise StructureError(f"{self.owner}: no exception", "call its refresh") from None

@@ -45,7 +45,7 @@ from shardkit.errors import (
     ShardKitError,
     counted,
 )
-from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.arguments import Seconds, parse_json, shown
 from shardkit.operations.commands import Argument, Command, Locate, Partial, Pause, raise_failures
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -382,10 +382,10 @@ class Transfers(Structure[Face]):
 
     def _accounts_in(self, id_: str, record: bytes) -> list[str]:
         try:
-            accounts: list[str] = json.loads(record.partition(b" ")[2])
+            accounts: list[str] = parse_json(record.partition(b" ")[2])
             for name in accounts:
                 check_tag(self.name, "name", name)
-        except (ValueError, TypeError, RecursionError, InvalidArgumentError):
+        except (ValueError, TypeError, InvalidArgumentError):
             log, _ = self._log_keys(_log_of(id_))
             text = f"{id_}={shown(record)}"
             raise damage(self.component, log, text, "a record of a transfer") from None
@@ -461,9 +461,9 @@ class Transfers(Structure[Face]):
             raise damage(at, key, str(error)[:100], "an account") from None
         for id_, text in zip(reply[1][::2], reply[1][1::2], strict=True):
             try:
-                changes, require, new = json.loads(text)
+                changes, require, new = parse_json(text)
                 account.in_flight[id_.decode()] = {asset: int(change) for asset, change in changes}
-            except (ValueError, TypeError, RecursionError) as error:
+            except (ValueError, TypeError) as error:
                 note = f"{shown(id_)}={shown(text)}: {error}"
                 raise damage(at, f"{key}:flight", note, "a leg of a transfer") from None
             if (require or new) and id_ not in locks:

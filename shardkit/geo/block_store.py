@@ -22,7 +22,7 @@ from shardkit.callbacks import run
 from shardkit.errors import DamagedDataError, NewerFormatError, StructureError, counted
 from shardkit.geo.blocks import ENTRIES_A_PAGE, LEVELS, NO_CITY, WHOLE, Block, blocks, entries
 from shardkit.geo.readers import IPV4, IPV6, Address, City, ImportInput, address_number
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.commands import Argument, Columns, Command, Home, Locate
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Operation, Stream, pages
@@ -72,7 +72,7 @@ class Generations:
     def parse(self, stored: bytes) -> Generation:
         """Return a generation from its stored form."""
         try:
-            fields = json.loads(stored)
+            fields = parse_json(stored)
             format_ = fields.get("format", FORMAT)
             if isinstance(format_, int) and format_ > FORMAT:
                 raise NewerFormatError(
@@ -81,7 +81,7 @@ class Generations:
                 )
             known = {name: fields[name] for name in Generation._fields}  # others are later ones
             return Generation(**{**known, "levels": tuple(known["levels"])})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             actual = f"current={shown(stored)}"
             remedy = "import again, or upgrade this program if a later release wrote it"
             raise damage(self.home, self.key, actual, "a generation", remedy) from None

@@ -21,7 +21,7 @@ from typing import Final
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.block_store import LocalCities
 from shardkit.geo.readers import City
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.commands import Transaction
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -261,9 +261,9 @@ def _place(kind: str, member: bytes) -> City | None:
     try:
         if kind == "country":
             return City("", "", member.decode())
-        names = json.loads(member)
+        names = parse_json(member)
         if len(names) == KINDS.index(kind) + 1 and all(isinstance(part, str) for part in names):
             return City(*["", *names][-3:])
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         pass
     return None

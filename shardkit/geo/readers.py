@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 from shardkit.config.entry import open_regular
 from shardkit.errors import InvalidArgumentError, extra
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import parse_json, shown
 
 Address: TypeAlias = str | bytes | IPv4Address | IPv6Address
 
@@ -447,11 +447,11 @@ def _jsonl(file: File, names: Sequence[str]) -> Iterator[Item]:
         if not text.strip():
             continue
         try:
-            record = json.loads(text)
+            record = parse_json(text)
             if not isinstance(record, dict):
                 raise ValueError("is not an object")
             yield _from_object([record.get(name) for name in names], line, lines.source)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             yield SkippedLine(line, _reason(error), lines.source)
 
 

@@ -20,14 +20,13 @@ the channel.
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardErrors, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.cancellation import Interrupted
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
 from shardkit.operations.lua import lua_call
@@ -79,11 +78,11 @@ def encode_message(owner: str, sender: str, body: Any) -> bytes:
 def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: str = "") -> Message:
     """Return a stored message; raise DamagedDataError if it is none, or has another id."""
     try:
-        fields = json.loads(stored)
+        fields = parse_json(stored)
         message = Message(fields["id"], fields["sender"], fields["body"], fields["at"])
         if message.id == id_ and isinstance(message.sender, str):
             return message
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         pass
     raise damage(component, key, f"message {id_}: {shown(stored)}", "a message as JSON", remedy)
 

@@ -31,7 +31,7 @@ from shardkit.errors import ParameterMismatchError
 from shardkit.geo.block_store import LocalCities
 from shardkit.geo.city_totals import KINDS, member_of
 from shardkit.geo.readers import Address, City
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import parse_json, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
@@ -261,12 +261,12 @@ class Totals(Structure[Face]):
             if field[:1] != b"[":  # or fields of later releases
                 continue
             try:
-                aggregator, source = json.loads(field)
+                aggregator, source = parse_json(field)
                 match = _PROGRESS.fullmatch(progress)
                 if match is None or not 0 < int(match[1]) <= int(match[2]):
                     raise ValueError
                 sources[str(aggregator), str(source)] = int(match[1]) == int(match[2])
-            except (ValueError, TypeError, RecursionError):
+            except (ValueError, TypeError):
                 wrong = f"{shown(field)}={shown(progress)}"
                 raise damage(self.component, key, wrong, "the added pages of a source") from None
         return sources

@@ -11,7 +11,6 @@ Each problem has a kind, by which a command chooses what it shows. No I/O.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from shardkit.config.component import Component
 from shardkit.errors import ConfigError, ShardKitError, few
 from shardkit.network.rights import features_without
 from shardkit.network.survey import BASIC, ServerFacts, SurveyedEntry, reason
+from shardkit.operations.arguments import parse_json
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.keys import hash_tag
@@ -508,7 +508,7 @@ def closed(shard: str, fence: bytes, config: ConfigFacts | None = None) -> Serve
             f"shardkit move resume {name}",
         )
     try:
-        place = json.loads(fence)["to"]
+        place = parse_json(fence)["to"]
     except (ValueError, TypeError, KeyError):
         place = "an unknown place"
     return ServerProblem(

@@ -54,7 +54,7 @@ from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.network.rules import MOST_DOWN
 from shardkit.network.server_queries import ServerErrors, client_of
-from shardkit.operations.arguments import Seconds, check_seconds
+from shardkit.operations.arguments import Seconds, check_seconds, parse_json
 from shardkit.operations.commands import Shard
 
 HOLD = 0.5  # seconds that writers may wait
@@ -430,7 +430,7 @@ def pending_fences(config: Any) -> list[Fence]:
     for source, text in config.hgetall(_FENCES_KEY).items():
         name = str_if_bytes(source)
         try:
-            stored = json.loads(text)
+            stored = parse_json(text)
             target = ServerAddress.parse(stored["master"])
             least = int(stored.get("least", 0))
             found.append(Fence(ServerAddress.parse(name), target, least=least))

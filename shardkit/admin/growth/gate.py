@@ -64,6 +64,7 @@ from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.resp import Arguments
+from shardkit.operations.arguments import parse_json
 from shardkit.operations.server_errors import behind_watch
 from shardkit.routing.placement import SLOTS
 
@@ -122,7 +123,7 @@ def fence_value(
 def move_of(value: bytes | None) -> str | None:
     """Return the move that set a fence; None if there is none, empty if it cannot be read."""
     try:
-        return None if value is None else str(json.loads(value)["move"])
+        return None if value is None else str(parse_json(value)["move"])
     except (ValueError, TypeError, KeyError):
         return ""
 
@@ -130,7 +131,7 @@ def move_of(value: bytes | None) -> str | None:
 def record_in(value: bytes | None) -> dict[str, Any]:
     """Return the record of a move that a source's fence has; empty if it has none."""
     with suppress(ValueError, TypeError, KeyError):
-        found = json.loads(value or b"{}")["record"]
+        found = parse_json(value or b"{}")["record"]
         return found if isinstance(found, dict) else {}
     return {}
 

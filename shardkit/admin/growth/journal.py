@@ -13,7 +13,6 @@ process may have continued the move, and even moved everything back.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -46,7 +45,7 @@ from shardkit.errors import (
     PushRefusedError,
     ShardKitError,
 )
-from shardkit.operations.arguments import annotations_of, kind_of
+from shardkit.operations.arguments import annotations_of, kind_of, parse_json
 from shardkit.operations.server_errors import behind_watch
 
 _LEASE_KEY = "config:growth:lease"
@@ -269,7 +268,7 @@ def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None)
 def move_of_record(where: str, text: Any) -> Move | None:
     """Read a record; return None if it is that of another change."""
     try:
-        stored = json.loads(text)
+        stored = parse_json(text)
         if (stored.get("kind") or "move") not in ("move", "split"):
             return None
         if stored["format"] > FORMAT:
