@@ -65,7 +65,7 @@ def name_of(raw: bool, row: tuple[Any, ...]) -> Any:
     """Return what is the same for equal commands only: 1 is another argument than 1.0."""
     try:
         hash(row)
-    except TypeError:  # a bytearray
+    except (TypeError, ValueError):  # a bytearray, or a view of one
         return None
     return raw, row, tuple(map(type, row))
 
