@@ -13,8 +13,9 @@ and also when its answer is lost. Blocks of MULTI, and what differs each time, a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from functools import partial
+from itertools import repeat
 from math import inf
 from typing import Any
 
@@ -66,14 +67,18 @@ class NearLink:
                     if (written := self._near.get(_component(request.to))) is not None:
                         written.forget(keys_in(request))
         usable = {name: self._near[name] for name in names if self._near[name].reads_master()}
-        out, misses = Replies([None] * len(batch)), []
-        uniform = batch if isinstance(batch, Columns) else None  # makes each command when asked
-        for_all = None if uniform is None else usable.get(_component(uniform.to))
-        for position, row in enumerate(uniform.rows if uniform else [each.args for each in batch]):
-            near = for_all if uniform is not None else usable.get(_component(batch[position].to))
-            copy = near and near.copies.get(name_of(self._raw, row))
+        out, misses, raw = Replies([None] * len(batch)), [], self._raw
+        nears: Iterable[NearCopies | None]
+        if isinstance(batch, Columns):  # it makes each command when asked
+            rows, nears = batch.rows, repeat(usable.get(_component(batch.to)))
+        else:
+            rows = [each.args for each in batch]
+            nears = [usable.get(_component(each.to)) for each in batch]
+        for position, row, near in zip(range(len(batch)), rows, nears, strict=False):
+            copy = near and near.copies.get(name_of(raw, row))
             if near and copy and copy.usable(near.max_age):
-                out[position] = copy.value if type(copy.value) is bytes else own(copy.value)
+                value = copy.value
+                out[position] = value if type(value) is bytes else own(value)
             else:
                 misses.append((position, batch[position], near))
         if misses:

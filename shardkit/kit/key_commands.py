@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from redis import Redis
-from redis.commands.core import AsyncDataAccessCommands, DataAccessCommands
+from redis.commands.core import AsyncDataAccessCommands, CoreCommands, DataAccessCommands
 
 from shardkit.config.component import Component
 from shardkit.errors import CrossShardError, RoutingError
@@ -45,9 +45,10 @@ class _RouterCommands:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_") or not hasattr(Redis, name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            everywhere = f" router.all.{name}()," if hasattr(CoreCommands, name) else ""
             raise AttributeError(
                 f"a router has no {name}(): it is for one connection or server; "
-                f"use router[key].{name}(), router.all.{name}(), or a client: for client in router"
+                f"use router[key].{name}(),{everywhere} or a client: for client in router"
             )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, NoReturn, Self, TypeAlias, TypeVar, overload
@@ -34,7 +33,6 @@ from shardkit.operations.commands import Argument, Key
 from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
 from shardkit.operations.steps import arun_steps, run_steps
-from shardkit.routing.command_keys import reads_only
 from shardkit.routing.keys import pair_key
 from shardkit.structures.base.arguments import check_integer
 
@@ -315,12 +313,11 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
             return reply
         near = self._plane.plane().near.get(self.component)
         client: Any = self._plane.client(self._site, key)
-        if near is not None and reads_only(args):
-            if (value := near.value(client, args, options)) is not None:
-                return value
-            return _only(client, self.pipeline().execute_command(*args, **options).execute(False))
-        with nullcontext() if near is None else near.writing(key, args):
+        if near is None:
             return client.execute_command(*args, **options)
+        if (value := near.value(client, args, options)) is not None:
+            return value
+        return _only(client, self.pipeline().execute_command(*args, **options).execute(False))
 
     def pubsub(self, ignore_subscribe_messages: bool = False) -> PubSub:
         """Return redis-py's pub/sub over all shards, with gaps reported; see `PubSub`."""
@@ -448,13 +445,12 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         client: Any = self._plane.aclient(self._site, key)
         if type(client) is CoroutineType:  # the component must be read first
             client = await client
-        if near is not None and reads_only(args):
-            if (value := near.value(client, args, options)) is not None:
-                return value
-            pipeline = self.pipeline().execute_command(*args, **options)
-            return _only(client, await pipeline.execute(False))
-        with nullcontext() if near is None else near.writing(key, args):
+        if near is None:
             return await client.execute_command(*args, **options)
+        if (value := near.value(client, args, options)) is not None:
+            return value
+        pipeline = self.pipeline().execute_command(*args, **options)
+        return _only(client, await pipeline.execute(False))
 
     def pubsub(self, ignore_subscribe_messages: bool = False) -> AsyncPubSub:
         """Return redis-py's awaiting pub/sub over all shards; see `KeyShardedConnection.pubsub`."""

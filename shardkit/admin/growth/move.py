@@ -97,6 +97,8 @@ class ServerMover(Mover):
                 self._progress(f"handing over to {target}")
                 if hands_over():
                     self._attach(new)  # the target may have been restarted
+                    for server in (old, new):  # a password may have changed during the copy
+                        servers.follow_as(server, self._own, self._lease.order)
                     servers.wait_for_copy(old, new, self._copy_timeout, tell=self._lease.check)
                     servers.take_writes_alone(new, config, target)
                     with self._lease.marking(old, new):
@@ -139,7 +141,6 @@ class ServerMover(Mover):
         self._reached("begun")
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
-        servers.follow_as(old, self._own, self._lease.order)
 
         def tell() -> None:
             said = new.info("replication")

@@ -81,12 +81,14 @@ AsyncClient: TypeAlias = aioredis.Redis | aioredis.RedisCluster
 class ReplicaOf(NamedTuple):
     """Names the client of a shard's replica, in place of the shard's number.
 
-    ``entry`` is None for a cluster's client that reads from replicas. While a move holds the shard,
-    it is the shard's own, for a client that only reads; see `reader_of`.
+    ``entry`` is None for a cluster's client that reads from replicas; if it ``stays``, it prefers a
+    master in this process's zone to replicas elsewhere. While a move holds the shard, ``entry`` is
+    the shard's own, for a client that only reads; see `reader_of`.
     """
 
     number: int | None
     entry: Entry | None = None
+    stays: bool = False
 
 
 Number: TypeAlias = int | ReplicaOf | None
@@ -470,7 +472,7 @@ class Clients:
             fields |= _RAW
         way = _way(fields, entry, provider, shard, reads)
         fields["policy"] = policy = self._policy(fields, shard, entry.address, way)
-        policy.near = self.near
+        policy.near, policy.stays = self.near, isinstance(number, ReplicaOf) and number.stays
         try:
             if is_shared:
                 pool = self._way_pool(held, way, fields)

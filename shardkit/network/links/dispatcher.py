@@ -328,7 +328,7 @@ class Dispatcher:
                 elif slot not in owners:  # it says why
                     node = client.get_node_from_key(key_bytes(batch[position].key))
                 elif reads and position not in redirected and only_reads(batch[position]):
-                    node = replica_in(owners[slot], client.policy.near)
+                    node = replica_in(owners[slot], client.policy.near, client.policy.stays)
                 else:
                     node = owners[slot][0]
             except ATTEMPT_ERRORS as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import BINARIES
+from arranged import BINARIES, ask
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import (
@@ -40,7 +40,7 @@ from growth_helpers import (
     small,
     there,
 )
-from moments import killed_at, killed_in
+from moments import before, killed_at, killed_in
 from secure_server import SecureServer, secure_server
 
 import shardkit
@@ -372,6 +372,29 @@ def test_servers_with_passwords_hand_over(
         client.config_set("masterauth", "")
     assert fail_over(fleet.config, "users:0", fleet.name(0)).planned
     assert eventually(lambda: replication(fleet.servers[1])["master_link_status"] == "up")
+
+
+def test_servers_hand_over_although_the_password_changed_during_the_copy(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = SimpleNamespace(pw=lambda: secret.now, now="first")
+    monkeypatch.setenv("SHARDKIT_ALLOW_AUTH", "fleet_auth:pw")
+    monkeypatch.setitem(sys.modules, "fleet_auth", secret)
+
+    def change(password: str) -> None:
+        for server in fleet.servers[:2]:
+            user = ("app", "on", "resetpass", f">{password}", "~*", "&*", "+@all")
+            ask(server, "execute_command", "ACL", "SETUSER", *user)
+        secret.now = password
+
+    change("first")
+    for server in fleet.servers[:2]:
+        ask(server, "execute_command", "ACL", "SETUSER", "default", "-psync")
+    login = {"username": "app", "auth": {"provider": "fleet_auth:pw"}}
+    fleet.describe({"users": {"shards": [fleet.at(0, **login, db=n) for n in (1, 2)]}})
+    with before("wait for the copy", lambda: change("second")):
+        assert fleet.move_server().phase == "done"
+    assert eventually(lambda: replication(fleet.servers[0])["master_link_status"] == "up")
 
 
 def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
