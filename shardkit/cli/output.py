@@ -253,7 +253,7 @@ def _rendered(table: Table, width: int) -> RichTable:
         shown.remove(numbers[-1])
         left_out.append(table.columns[numbers.pop()].title)
     widths = [min(most, max(width, word)) for most, word in zip(widths, least, strict=True)]
-    words = [_longest(" ".join(cells).split()) for cells in texts]
+    words = [min(_longest(" ".join(cells).split()), width // 3) for cells in texts]
     for _ in range(sum(widths[n] + gap for n in shown) - gap - width):
         # Where there is room elsewhere, no word is broken.
         whole = [n for n in shown if widths[n] > max(words[n], least[n])]
