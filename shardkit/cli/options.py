@@ -192,9 +192,15 @@ class StructureOptions:
     @contextmanager
     def opened(self, kind: Callable[..., S]) -> Iterator[S]:
         """Open the structure with a kit's method, such as `ShardKit.queues`."""
+        with self.kit() as kit:
+            yield kind(kit, self.name, component=self.component)
+
+    @contextmanager
+    def kit(self) -> Iterator[ShardKit]:
+        """Open a kit, and have the error for a missing component name the option."""
         with opened(self.where) as topology:
             try:
-                yield kind(topology.kit, self.name, component=self.component)
+                yield topology.kit
             except MissingEntryError as error:
                 remedy = f"name another with --component, or {error.remedy}"
                 raise type(error)(error.message, remedy) from error

@@ -35,7 +35,7 @@ def large() -> Iterator[LocalServers]:
 def large_map(large: LocalServers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "large.yaml"
     path.write_text(large.shard_map.to_yaml())
-    Cli()("config", "push", path, code=0)
+    Cli()("config", "push", path, "-m", f"{LONG} is new", code=0)
     with shardkit.connect(path) as kit:
         kit.hash("n" * 70, component=LONG).hset(1, "x")
         kit.key_sharded(LONG).set("k" * 100, "x")
@@ -49,7 +49,7 @@ def test_tables_with_long_names_fit_and_break_no_address(columns: int, large_map
         words: plain(in_terminal(columns, *words.split(), "-c", large_map)[1])
         for words in (
             *("config show", f"config show {LONG}", "status", f"locate {LONG} k", "changes"),
-            *("doctor", "keys --biggest 3"),
+            *("doctor", "keys --biggest 3", "config history", f"exec --on {LONG} -- PING"),
         )
     }
     shown["config diff"] = plain(in_terminal(columns, "config", "diff", large_map)[1])
@@ -62,6 +62,7 @@ def test_tables_with_long_names_fit_and_break_no_address(columns: int, large_map
         assert re.search(r"127\.0\.0\.1:\d+/\d+", shown[words]), words
     numbers = [int(n) for n in re.findall(r"^app:(\d+) ", shown["status"], re.MULTILINE)]
     assert numbers == list(range(256))
+    assert re.search(r"^ +1 2", shown["config history"], re.MULTILINE)  # `rollback` takes it
     assert LONG in re.sub(r"\s+", "", shown["config show"])
 
 
@@ -82,6 +83,12 @@ def test_a_dead_server_of_many_shards_is_named_once(
         assert "start it, or" in plain(problems)  # no column is a word wide
     finally:
         dead.restart()
+
+
+def test_a_structure_without_its_component_names_the_option(large_map: Path, cli: Cli) -> None:
+    for words in ("queues show", "queues dead mail", "search info", "files status day"):
+        said = cli(*words.split(), "-c", large_map, code=1).error()
+        assert "name another with --component, or push a shard map" in said, words
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ def _change_fields(difference: Difference) -> tuple[Field[ComponentChange], ...]
                 "before": change.placement_before or None,
                 "after": change.placement_after or None,
             },
-            Column("placement"),
+            wordy("placement"),
             placement,
         ),
         Field(
@@ -459,13 +459,13 @@ _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
     Field(
         "placement",
         lambda component: component.placement if component.shards else None,
-        Column("placement"),
+        wordy("placement"),
     ),
     Field("epoch", lambda component: component.epoch or None, identifier("epoch")),
     Field(
         "entry",
         lambda component: None if component.entry is None else component.entry.masked(),
-        wordy("entry"),
+        Column("entry"),
         lambda component: None if component.entry is None else component.entry.address,
     ),
     column_only(
@@ -476,7 +476,7 @@ _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
 
 
 _ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
-    column_only("entry", lambda row: str(row[0])),
+    column_only(wordy("entry"), lambda row: str(row[0])),
     column_only("server", lambda row: row[1].address),
     column_only(wordy("settings"), lambda row: _settings(row[1])),
 )

@@ -336,7 +336,7 @@ def _finding_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.Finding],
         return f"{finding.component} {finding.type}"
 
     return (
-        column_only("where", where),
+        column_only(wordy("where"), where),
         Field("component", lambda finding: finding.component),
         Field("structure", lambda finding: finding.structure),
         Field("type", lambda finding: finding.type or None),
