@@ -287,6 +287,9 @@ def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
     try:
         with renewing(renew, threading.Event()):
             yield change
+    except BaseException:
+        change = replace(change, phase="failed")
+        raise
     finally:
         with suppress(RedisError):  # it ends by itself otherwise
             over = replace(change, ended=now_of(config))

@@ -276,6 +276,34 @@ def test_grafanas_own_models_take_every_field_of_the_dashboard() -> None:
     assert is_within(stored, json.loads(encoder.JSONEncoder().encode(known)))
 
 
+def test_the_dashboard_keeps_the_rules_of_grafanas_linter() -> None:
+    """Those of github.com/grafana/dashboard-linter, which needs a newer Go than Debian has."""
+    dashboard = json.loads((PAGE.parent / "grafana.json").read_text())
+    source, *labels = dashboard["templating"]["list"]
+    assert (source["name"], source["label"]) == ("datasource", "Data source")
+    assert [each["name"] for each in labels] == ["job", "instance"]
+    for label in labels:
+        assert label["label"] == label["name"].title()
+        assert re.fullmatch(r"label_values\(.+, (job|instance)\)", label["query"])
+        assert (label["multi"], label["allValue"], label["refresh"]) == (True, ".+", 2)
+    assert dashboard["editable"] is False
+    assert len(dashboard["panels"]) == 14
+    for panel in (*labels, *dashboard["panels"]):
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        assert panel["description"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in GRAFANA_UNITS
+        for target in panel["targets"]:
+            selected = re.findall(r"shardkit_[a-z_]+(.*?)(?:[ )/]|$)", target["expr"])
+            matchers = re.findall(r"shardkit_[a-z_]+({.*?})", target["expr"])
+            assert len(matchers) == len(selected) > 0
+            assert set(matchers) == {'{job=~"$job", instance=~"$instance"}'}
+
+
+GRAFANA_UNITS = {"short", "ops", "bytes", "percentunit", "s", "Bps"}
+
+
 def is_within(part: Any, whole: Any) -> bool:
     """Whether all fields of nested values are in others, which may have more."""
     if isinstance(part, dict):

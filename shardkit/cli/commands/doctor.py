@@ -20,7 +20,7 @@ from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of, write_rows
 from shardkit.cli.text import reason, size
 from shardkit.config.component import Component
-from shardkit.errors import ConfigError, ShardKitError, counted
+from shardkit.errors import ConfigError, ShardKitError, counted, few
 from shardkit.network.server_queries import ServerErrors
 from shardkit.structures import Damage
 from shardkit.structures.upgrade import Upgrade
@@ -205,11 +205,11 @@ def _show_damage(
 
 
 _DAMAGE_FIELDS: tuple[Field[tuple[CheckedStructure, Damage]], ...] = (
-    column_only("where", lambda row: f"{row[0].component}/{row[0].name}"),
+    column_only(wordy("where"), lambda row: f"{row[0].component}/{row[0].name}"),
     Field("component", lambda row: row[0].component),
     Field("structure", lambda row: row[0].name),
-    Field("shard", lambda row: row[1].shard or None, Column("shard")),
-    Field("key", lambda row: row[1].key, Column("key")),
+    Field("shard", lambda row: row[1].shard or None, wordy("shard")),
+    Field("key", lambda row: row[1].key, wordy("key")),
     Field("found", lambda row: row[1].found, wordy("found")),
     Field("expected", lambda row: row[1].expected, wordy("expected")),
     Field("repair", lambda row: row[1].repair or None, wordy("repair")),
@@ -257,7 +257,7 @@ def _structure_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupRe
 
     return (
         Field("component", lambda report: report.group.component),
-        Field("structure", lambda report: report.group.structure, Column("structure"), name),
+        Field("structure", lambda report: report.group.structure, wordy("structure"), name),
         Field("kind", lambda report: structure(report).kind, Column("kind")),
         Field("parameters", lambda report: dict(structure(report).parameters)),
         _total(now, "parts", lambda report: report.statistics.keys),
@@ -267,7 +267,7 @@ def _structure_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupRe
 
 def _other_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.GroupReport], ...]:
     return (
-        Field("component", lambda report: report.group.component, Column("other keys")),
+        Field("component", lambda report: report.group.component, wordy("other keys")),
         Field("type", lambda report: report.group.type, Column("type")),
         Field("encoding", lambda report: report.group.encoding, Column("encoding")),
         _total(now, "keys", lambda report: report.statistics.keys),
@@ -336,7 +336,7 @@ def _finding_fields(now: diagnosis.Diagnosis) -> tuple[Field[diagnosis.Finding],
         return f"{finding.component} {finding.type}"
 
     return (
-        column_only("where", where),
+        column_only(wordy("where"), where),
         Field("component", lambda finding: finding.component),
         Field("structure", lambda finding: finding.structure),
         Field("type", lambda finding: finding.type or None),
@@ -472,8 +472,11 @@ def _unusable(seen: ScanResult, broken: dict[str, ConfigError]) -> dict[str, dic
 
 def _show_unusable(output: Output, seen: ScanResult, broken: dict[str, ConfigError]) -> None:
     unusable = _unusable(seen, broken)
+    failed: dict[str, list[str]] = {}
     for shard, why in unusable["failures"].items():
-        output.bad(f"{shard} cannot be scanned: {why}")
+        failed.setdefault(why, []).append(shard)
+    for why, shards in failed.items():
+        output.bad(f"{few(shards, ', ')} cannot be scanned: {why}")
     for name, why in unusable["broken"].items():
         output.bad(f"{name} cannot be used: {why}")
 

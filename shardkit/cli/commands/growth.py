@@ -182,7 +182,9 @@ def status(output: Output, where: str | None = given.config) -> int:
         output.line("nothing is being moved")
     if not all_moves:
         return code
-    table = Table.of("what", "from", "to", "phase", number("keys"), identifier("epoch"), "same")
+    table = Table.of(
+        wordy("what"), "from", "to", "phase", number("keys"), identifier("epoch"), "same"
+    )
     for row in all_moves:
         certificate = row.certificate or {}
         same = "" if "same" not in certificate else "yes" if _is_right(certificate) else "no"
@@ -354,11 +356,13 @@ def list_(output: Output, where: str | None = given.config) -> None:
     if not records:
         output.line("nothing has changed")
         return
-    table = Table.of("change", "of", "phase", "started", "by", "id", "undoes")
+    table = Table.of(wordy("change"), wordy("of"), "phase", "started (UTC)", wordy("by"))
     for record in sorted(records, key=lambda change: (not change.is_open(now), -change.started)):
-        phase = record.phase or ("at work" if record.is_open(now) else "done")
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
-        table.row(record.kind, record.name, phase, began, record.owner, record.id, record.undoes)
+        over = "done" if record.ended else "interrupted"
+        phase = record.phase or ("at work" if record.is_open(now) else over)
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.started))
+        kind = record.kind + " back" * bool(record.undoes)
+        table.row(kind, record.name, phase, began, record.owner)
     output.table(table)
 
 
@@ -381,7 +385,7 @@ def repair(
     if not repairs:
         output.good("records and databases agree")
         return code
-    table = Table.of("database", "of", "does", "why", "change")
+    table = Table.of("database", wordy("of"), "does", wordy("why"), "change")
     for result in repairs:
         table.row(result.database, result.name, result.action, result.reason, result.change)
     output.table(table)

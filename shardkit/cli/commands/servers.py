@@ -180,7 +180,7 @@ def exec_(
     )
     if not output.wrote_json(_by_place(answers, lambda answer: {"reply": _plain(answer)})):
         fields: tuple[Field[tuple[Any, Any]], ...] = (
-            column_only("server" if target == "all" else "shard", lambda row: str(row[0])),
+            column_only("server" if target == "all" else wordy("shard"), lambda row: str(row[0])),
             column_only(wordy("reply"), lambda row: _cell(row[1])),
         )
         output.table(table_of(fields, answers.items()))
