@@ -256,7 +256,7 @@ class _Function:
         renewals.add(lease)
         try:
             computed = lease.computed(compute, self.dump, self.dump_error)
-            value, data, _ = yield from computed
+            value, data = yield from computed
             return value if data is None else self.load(data)
         finally:
             if near:

@@ -50,7 +50,6 @@ from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command
 from shardkit.operations.deadlines import within
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
-from shardkit.routing.keys import hash_tag
 
 LEASE = 10.0  # seconds after which a lease is lost if its process was killed
 
@@ -88,13 +87,13 @@ class ComputingLease:
         self,
         compute: Callable[[], Any],
         dump: Callable[[Any], bytes | None],
-        dump_error: Callable[[Exception], bytes | None] = lambda error: None,
-    ) -> Generator[Any, Any, tuple[Any, bytes | None, bool | None]]:
-        """Return the computed value, as it is stored, and whether it was; yields calls.
+        dump_error: Callable[[Exception], bytes | None],
+    ) -> Generator[Any, Any, tuple[Any, bytes | None]]:
+        """Return the computed value, and as it is stored; yields calls.
 
         Calls inside that would wait for this value raise.
         """
-        data, stored, began = None, None, time.monotonic()
+        data, began = None, time.monotonic()
         outer = _computing.get()
         _computing.set((*outer, self))
         try:
@@ -116,8 +115,8 @@ class ComputingLease:
                 values: Any = self._values
                 put = partial(values.put, self, data, time.monotonic() - began)
                 with within(None), suppress(ShardKitError):
-                    stored = yield partial(values.fail, self) if data is None else put
-        return value, data, stored
+                    yield partial(values.fail, self) if data is None else put
+        return value, data
 
     def computes(self, values: CachedValues[Any], key: str) -> bool:
         """Whether it is the lease of a value, and not released."""
@@ -258,36 +257,7 @@ class CachedValues(Structure[Face]):
         return lua_call(self.component, "caching/tag", (tag,), args, idempotent=True)
 
 
-class PlainValues(CachedValues[Face]):
-    """Values that are STRINGs, for other programs too; their leases are beside them.
-
-    One that was stored while it was computed is not replaced. With a ttl of None none expires.
-    """
-
-    def __init__(self, driver: Driver, component: str, name: str, ttl: float | None) -> None:
-        super().__init__(driver, component, name, ttl or 0, 0)
-        if ttl is None:
-            self._lifetime = 0
-
-    def _reads(self, key: str) -> list[Command]:
-        return [self._at(key, "GET", key, idempotent=True)]
-
-    def _hit(self, replies: Sequence[Any], early: float) -> CacheRead | None:
-        return None if replies[0] is None else _read(replies[0], 0)
-
-    def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
-        lease = lease_beside(key)
-        call = lua_call(self.component, name, (lease, f"{lease}:waiters", key), args)
-        return call._replace(key=key, idempotent=True)
-
-
 def _read(value: Any, milliseconds: int) -> CacheRead:
     if not isinstance(value, bytes):
         raise TypeError(f"a value is a {type(value).__name__}")
     return value, None, max(0, milliseconds) / 1000
-
-
-def lease_beside(key: str) -> str:
-    """Return the key of a STRING's lease; it has the same slot unless the key has an odd brace."""
-    data = key.encode()
-    return f"lease:{key}" if hash_tag(data) != data else f"lease:{{{key}}}"
