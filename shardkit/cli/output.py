@@ -33,7 +33,7 @@ PROGRAM = "shardkit"
 _SELDOM = 10.0  # seconds between two lines about progress, where they are not replaced
 _UNLIMITED = 100_000  # columns, where nothing is folded
 _WORD = 24  # characters of a word that are not folded in text, where there is room
-_LEAST = 16  # the same in any case: the length of most addresses
+_LEAST = 14  # the same in any case
 
 GOOD, BAD, WARN, DIM, STRONG = "green", "red", "yellow", "dim", "bold"
 

@@ -426,3 +426,29 @@ def test_a_wrong_token_waits_before_it_is_refused(
     assert client.get("/?token=wrong").status_code == 401
     assert client.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 200
     assert pauses == [1.0]
+
+
+def test_keys_of_shards_that_answer_are_shown_while_a_server_is_down(shown: Shown) -> None:
+    browser = opened(shown, browse_keys=True, token="right")
+    browser.headers["Authorization"] = "Bearer right"
+    down = shown.server(1)
+    dead = {
+        row["shard"]
+        for row in shown.fleet.shards_of(shown.kit.component("users"))
+        if row["server"] == down.address
+    }
+    assert dead
+    down.kill()
+    try:
+        keys, failed, cursor = set[str](), set[str](), "0:0"
+        while cursor:
+            page = answer(browser, f"/api/keys/users?pattern=*&cursor={cursor}")
+            keys |= {each["shard"] for each in page["keys"]}
+            failed |= page["failed"].keys()
+            cursor = page["cursor"]
+    finally:
+        down.restart()
+    until(lambda: all(each.state == "up" for each in shown.fleet.servers.values()))
+    assert failed == dead
+    assert keys
+    assert not keys & dead

@@ -49,7 +49,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import LOCATION, Entry, mask, write_private
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import ComponentChange, FieldChange, PushRecord
-from shardkit.errors import ConfigError, PushRefusedError, counted, few
+from shardkit.errors import ConfigError, PushRefusedError, counted, few, natural
 from shardkit.kit.config_client import config_client
 from shardkit.network.survey import server_of
 from shardkit.operations.commands import Shard
@@ -431,7 +431,7 @@ def show_command(
             then = store.components_at(client, at)
         for name in set(names) - then.keys():
             raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
-        chosen = {name: then[name] for name in names or sorted(then)}
+        chosen = {name: then[name] for name in names or sorted(then, key=natural)}
     if output.wrote_json(
         source=source,
         components={name: json_row(_COMPONENT_FIELDS, row) for name, row in chosen.items()},

@@ -21,7 +21,6 @@ from shardkit.cli.rows import Field, column_only, json_rows, table_of, write_row
 from shardkit.cli.text import reason, size
 from shardkit.config.component import Component
 from shardkit.errors import ConfigError, ShardKitError, counted, few
-from shardkit.network.server_queries import ServerErrors
 from shardkit.structures import Damage
 from shardkit.structures.upgrade import Upgrade
 
@@ -368,10 +367,10 @@ _CHANGE_FIELDS: tuple[Field[diagnosis.LimitChange], ...] = (
     Field("after", lambda applied: applied.after, number("after")),
     Field(
         "error",
-        lambda applied: None if applied.error is None else _reason(applied.error),
+        lambda applied: None if applied.error is None else reason(applied.error),
         wordy("done"),
         lambda applied: (
-            Styled(f"no: {_reason(applied.error)}", BAD)
+            Styled(f"no: {reason(applied.error)}", BAD)
             if applied.error is not None
             else Styled("yes", GOOD)
         ),
@@ -399,7 +398,7 @@ def _remarks(
         if error is None:
             yield Styled(f"{address} has saved its settings in its file", GOOD)
         else:
-            yield Styled(f"{address} could not write its file: {_reason(error)}", BAD)
+            yield Styled(f"{address} could not write its file: {reason(error)}", BAD)
     stale = sum(report.statistics.stale for report in now.structures)
     if fix and stale:
         yield Styled("Parts that are already tables stay so until --repack rewrites them.", DIM)
@@ -415,12 +414,6 @@ def _summary(now: diagnosis.Diagnosis) -> Styled:
         return Styled(f"inspected {what} on {servers}: all that can be compact is", DIM)
     marked = "; figures with ~ are estimated from them" if seen.estimated else ""
     return Styled(f"inspected {what} on {servers}{marked}", DIM)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ShardKitError):
-        return str(error)
-    return reason(error) if isinstance(error, ServerErrors) else str(error)
 
 
 def _document(
@@ -448,7 +441,7 @@ def _document(
         "findings": json_rows(_finding_fields(now), now.findings),
         "changes": json_rows(_CHANGE_FIELDS, applied),
         "rewritten": {
-            address: None if error is None else _reason(error)
+            address: None if error is None else reason(error)
             for address, error in rewritten.items()
         },
         "repacked": seen.repacked,
@@ -465,7 +458,7 @@ def _broken_parameters(seen: ScanResult) -> dict[str, str]:
 
 def _unusable(seen: ScanResult, broken: dict[str, ConfigError]) -> dict[str, dict[str, str]]:
     return {
-        "failures": {shard: _reason(error) for shard, error in seen.failures.items()},
+        "failures": {shard: reason(error) for shard, error in seen.failures.items()},
         "broken": {name: str(error) for name, error in broken.items()},
     }
 

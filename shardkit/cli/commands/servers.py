@@ -173,7 +173,7 @@ def exec_(
     answers = execute(
         chosen.values(),
         command,
-        each="server" if target == "all" else "shard",
+        once_per="server" if target == "all" else "shard",
         shard=shard,
         timeout=timeout,
         **login,

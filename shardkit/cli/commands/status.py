@@ -137,14 +137,11 @@ def _check(output: Output, fleet: _Fleet) -> int:
     code = 2 if fleet.broken else max(0, fleet.severity - 1)
     if output.wrote_json(**_document(output, fleet), code=code):
         return code
-    wrong = sorted(
-        (row for row in fleet.rows if row.severity > rules.Severity.WARNING),
-        key=lambda row: -row.severity,
-    )
     texts = [
         f"{names} {server} {problem.text}"
         + f"; {problem.remedy}" * problem.remedy.startswith("shardkit failover")
-        for server, problem, names in _by_problem(wrong, 1)
+        for server, problem, names in _by_problem(fleet.rows)
+        if problem.severity > rules.Severity.WARNING
     ]
     texts += [f"{finding}; {finding.remedy}" for finding in fleet.findings if not finding.warning]
     texts += [f"{name} cannot be used: {error}" for name, error in fleet.broken.items()]
@@ -306,14 +303,14 @@ def _names(rows: Sequence[rules.JudgedEntry]) -> str:
 
 
 def _by_problem(
-    rows: Sequence[rules.JudgedEntry], most: int | None = None
+    rows: Sequence[rules.JudgedEntry],
 ) -> Iterator[tuple[str, rules.ServerProblem, str]]:
-    """Yield each server's problems, at most `most` of a row, with the names of its shards."""
+    """Yield problems, the worst first: the server, the problem, the names of its shards."""
     groups: dict[tuple[str, rules.ServerProblem], list[rules.JudgedEntry]] = {}
     for row in rows:
-        for problem in row.problems[:most]:
+        for problem in row.problems:
             groups.setdefault((row.server.address, problem), []).append(row)
-    for (server, problem), group in groups.items():
+    for (server, problem), group in sorted(groups.items(), key=lambda item: -item[0][1].severity):
         yield server, problem, _names(group)
 
 

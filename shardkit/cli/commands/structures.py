@@ -61,7 +61,7 @@ def show_queues(
         chosen = list(names) or queue_names(kit, at.component, at.name)
         with output.busy("looking at the queues"):
             queues = kit.queues(at.name, component=at.component)
-            rows = queue_status(queues, chosen, watch=watch)
+            rows = queue_status(queues, chosen, seconds=watch)
     if output.as_json:
         output.document(json_rows(_QUEUE_FIELDS, rows))
     elif rows:
