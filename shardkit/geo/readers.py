@@ -28,8 +28,9 @@ from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 from shardkit.config.entry import open_regular
-from shardkit.errors import InvalidArgumentError, extra
+from shardkit.errors import InvalidArgumentError, StructureError, counted, extra
 from shardkit.operations.arguments import shown
+from shardkit.operations.operation import pages
 
 Address: TypeAlias = str | bytes | IPv4Address | IPv6Address
 
@@ -601,6 +602,7 @@ def _reason(error: Exception) -> str:
 
 
 RANGES_IN_MEMORY: Final = 200_000
+CITIES_AT_ONCE: Final = 10_000
 SKIPPED_SHOWN: Final = 10
 MOST_CITIES: Final = 2**32 - 1  # the largest number means that there is no city
 _RANGES_A_BLOCK: Final = 2_000
@@ -627,6 +629,23 @@ class ImportInput:
         self.numbered = 0  # cities
         self.skipped = 0
         self.first_skipped: list[SkippedLine] = []
+        self.pages: Iterator[list[tuple[int, City]]] = pages(self.cities(), CITIES_AT_ONCE)
+
+    def read_ahead(self, owner: str) -> None:
+        """Read the first page of cities, so that wrong input is refused before anything is sent."""
+        first = next(self.pages, [])
+        self.pages = chain([first] if first else [], self.pages)
+        if len(first) < CITIES_AT_ONCE:
+            self.refuse_nothing(owner)
+
+    def refuse_nothing(self, owner: str) -> None:
+        """Refuse input of which no range could be read."""
+        if not self.read:
+            first = "".join(f" ({skipped})" for skipped in self.first_skipped[:1])
+            raise StructureError(
+                f"{owner}: no range could be read, {counted(self.skipped, 'line')} skipped{first}",
+                "specify the file's format (nothing was changed)",
+            )
 
     def close(self) -> None:
         """Remove the temporary file."""

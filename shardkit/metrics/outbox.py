@@ -29,7 +29,16 @@ from typing import Any, Generic, TypeVar
 
 from shardkit import log_records
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.operations.commands import Call, Command, Key, Partial, To, Transaction, damage_in
+from shardkit.operations.commands import (
+    Call,
+    Command,
+    Key,
+    Partial,
+    To,
+    Transaction,
+    damage_in,
+    newer_in,
+)
 from shardkit.operations.deadlines import DeadlineBlock, earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
@@ -162,7 +171,7 @@ class Outbox:
                 with self._lock:
                     if isinstance(reply, ShardFailure):
                         self._warn(reply)
-                        if damage_in(reply) is not None:  # retries would fail, too
+                        if damage_in(reply) or newer_in(reply):  # retries would fail, too
                             self._drop(backlog)
                         break
                     self._answered.append((place, backlog.request, reply))

@@ -396,7 +396,7 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
         )
         if own:
             for failure in failures.values():
-                damage = damage_in(failure) or _newer_in(failure)
+                damage = damage_in(failure) or newer_in(failure)
                 if damage is not None:
                     raise damage from errors
         raise errors
@@ -421,7 +421,7 @@ def damage_in(failure: ShardFailure) -> DamagedDataError | None:
     return DamagedDataError(key, actual, expected, component=component, shard=failure.shard)
 
 
-def _newer_in(failure: ShardFailure) -> NewerFormatError | None:
+def newer_in(failure: ShardFailure) -> NewerFormatError | None:
     """Return the error of a script that cannot read a newer format, if that is the failure."""
     kind, _, rest = str(failure.error).partition(" ")
     if kind != "NEWER":
