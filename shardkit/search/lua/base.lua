@@ -122,6 +122,9 @@ local function chunks_of(state)
   return chunks
 end
 
+-- How many buckets of 128 documents and words a call clears: fewer in more chunks.
+local function buckets_at_once(chunks) return math.max(1, floor(ARGV[4] / math.max(1, #chunks))) end
+
 -- The first chunk from one on that has documents; nil if there is none. However high the next
 -- number is said to be, there are only as many of these as there are documents.
 local function chunk_from(state, chunk)

@@ -1,4 +1,4 @@
-"""Groups of parts whose values depend on the generation: what `check` names, `rebuild` repairs."""
+"""States that are lost or damaged: `check` finds them, and `rebuild` repairs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from faces import Face
 
-from shardkit import ShardKit
+from shardkit import DamagedDataError, ShardKit
 
 
 @pytest.mark.parametrize("field", ["of", "count"])
@@ -41,3 +41,23 @@ def test_an_index_of_ads_that_lost_all_but_columns_and_words_is_not_an_empty_one
     assert damage.key == "{ads:0}:state"
     assert face.run(ads.rebuild(lossy=True)) == 1
     assert face.list(ads.check()) == []
+
+
+@pytest.mark.parametrize("left", [-3, 5])
+def test_a_list_of_which_only_parts_are_left_is_not_an_empty_one(
+    face: Face, kit: ShardKit, left: int
+) -> None:
+    client: Any = kit.client("one")
+    jobs = face.kit.list("jobs", component="one", part_size=8)
+    face.run(jobs.lpush(*range(50)))
+    face.run(jobs.rpush(*range(50)))
+    kept = f"{{jobs}}:{left}"
+    assert client.exists(kept)
+    client.delete(*(key for key in client.scan_iter() if key != kept.encode()))
+    again = face.kit.list("jobs", component="one", part_size=8)
+    for call in (again.llen, lambda: again.rpush("x"), lambda: again.lpop(1)):
+        with pytest.raises(DamagedDataError, match=r"\{jobs\}:ends is damaged: nothing"):
+            face.run(call())
+    assert [damage.key for damage in face.list(again.check())] == ["{jobs}:ends"]
+    assert face.run(again.rebuild()) == 8
+    assert face.list(again.check()) == []
