@@ -65,6 +65,7 @@ SLICES = 256
 # Updates of one script: 200 of seven precisions each take a server about 5 milliseconds.
 AT_ONCE = 200
 NAMES_A_PAGE = 1000
+PATIENCE = 2.0  # seconds for which cleaning waits for a server
 CLEANED_AT_ONCE = 100
 
 
@@ -310,21 +311,23 @@ class TimeSliceCounters(RecordingStructure[Face]):
         due, otherwise two more for each 100 counters of a group.
 
         Raises:
-            ShardErrors: servers failed; the counters of the others are clean.
+            ShardErrors: servers failed, or did not answer for two seconds; the counters of the
+                others are clean.
         """
         chunks = counters = 0
         replies = Replies()
         groups = list(range(GROUPS))
         while groups:
             now, name = self._clock.script_seconds(), "metrics/due_counts"
-            due = yield Partial(
+            asked = (
                 lua_call(self.component, name, [key], (now, CLEANED_AT_ONCE), idempotent=True)
                 for key in map(self._known, groups)
             )
+            due = yield Partial(asked, PATIENCE)
             replies += due
             pages = zip(groups, due, strict=True)
             due_names = [(group, names) for group, names in pages if names and type(names) is list]
-            batch = Partial()
+            batch = Partial((), PATIENCE)
             for group, names in due_names:
                 keys = [
                     self._known(group),
