@@ -50,9 +50,8 @@ from shardkit.operations.commands import (
     Partial,
     Pause,
     Replies,
-    damage_in,
-    newer_in,
     raise_failures,
+    refused_data,
 )
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.operation import Driver, Face, Operation, operation
@@ -352,9 +351,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
         return None, [
             failure
             for failure in failures
-            if isinstance(failure.error, NoPermissionError)
-            or damage_in(failure)
-            or newer_in(failure)
+            if isinstance(failure.error, NoPermissionError) or refused_data(failure)
         ]
 
     @operation

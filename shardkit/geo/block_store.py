@@ -151,10 +151,6 @@ class Generations:
         """Remove the HASH."""
         yield [self._at("UNLINK")]
 
-    def exists(self) -> Command:
-        """Return the command that checks whether there is a record."""
-        return self._at("EXISTS")
-
     def _at(self, name: str, *args: str) -> Command:
         return Command(self.home, self.key, (name, self.key, *args), None, True)
 
@@ -352,14 +348,18 @@ class BlockStore:
         return CityTable(self._driver, self._component, f"{self._name}:{generation}:cities")
 
     def write(
-        self, number: int, source: ImportInput, progress: Progress, now: float
+        self,
+        number: int,
+        source: ImportInput,
+        cities: Iterable[list[tuple[int, City]]],
+        progress: Progress,
+        now: float,
     ) -> Operation[Generation]:
         """Write everything that an import reads; return the new generation."""
         table = self.table(number)
-        for page in source.pages:
+        for page in cities:
             yield from table.write(page)
             run(progress, "cities", source.numbered)
-        source.refuse_nothing(self._name)
         levels: set[int] = set()
         count = 0
         for turn, portion in enumerate(portions(blocks(source.ranges()))):
@@ -403,7 +403,9 @@ class BlockStore:
 
     def refuse_unlisted(self) -> Operation[None]:
         """Refuse keys of a generation if no record says that there is one."""
-        if (yield from self.of_unlisted("EXISTS")) and not (yield [self._generations.exists()])[0]:
+        if (yield from self._generations.read())[1] == {} and (
+            yield from self.of_unlisted("EXISTS")
+        ):
             key, wanted = self._generations.key, "the record of the generations that have keys"
             raise damage(self._generations.home, key, "nothing", wanted, IMPORT_AGAIN)
 

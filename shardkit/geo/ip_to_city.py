@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
+from itertools import chain, islice
 from typing import NamedTuple
 
 from shardkit import log_records
@@ -199,9 +200,9 @@ class IpToCity(Structure[Face]):
         if isinstance(grace, timedelta):
             grace = int(grace.total_seconds())
         check_integer(self.name, "grace", grace, LEAST_GRACE, LONGEST_EXPIRY)
-        source = ImportInput(items)
-        try:
-            source.read_ahead(self.name)
+        with closing(ImportInput(items)) as source:
+            cities = source.pages(self.name)
+            ahead = list(islice(cities, 2))  # wrong items are refused before anything is sent
             yield from suspected(self._refresh())  # refuses a later format; damage is replaced
             number, unused, interrupted = yield from self._generations.begin()
             try:
@@ -212,7 +213,8 @@ class IpToCity(Structure[Face]):
                     yield from self._store.remove(generation, keep_lists=True)
                 now = yield from self._now()
                 progress = progress or (lambda *_: None)
-                new = yield from self._store.write(number, source, progress, now)
+                every = chain(ahead, cities)
+                new = yield from self._store.write(number, source, every, progress, now)
                 old = yield from self._generations.switch(new, grace)
             except Exception:
                 with self._left_to_the_next("data of a failed import remains until the next one"):
@@ -220,8 +222,6 @@ class IpToCity(Structure[Face]):
                         yield from self._store.remove(number)
                         yield from self._generations.forget(number)
                 raise
-        finally:
-            source.close()
         self._cache.expire()
         if old:
             with self._left_to_the_next("old data remains until the next import"):
@@ -268,10 +268,10 @@ class IpToCity(Structure[Face]):
         """
         repair = "import_from() replaces everything"
         if not (yield from raised_twice(self._generations.read, repair=repair)):
-            generation, states = yield from self._generations.read()
+            generation, _ = yield from self._generations.read()
             if generation is not None:
                 yield from self._store.check(generation, repair)
-            elif not states:
+            else:
                 yield from raised_twice(self._store.refuse_unlisted, repair=repair)
 
     @operation

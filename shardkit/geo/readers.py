@@ -629,23 +629,6 @@ class ImportInput:
         self.numbered = 0  # cities
         self.skipped = 0
         self.first_skipped: list[SkippedLine] = []
-        self.pages: Iterator[list[tuple[int, City]]] = pages(self.cities(), CITIES_AT_ONCE)
-
-    def read_ahead(self, owner: str) -> None:
-        """Read the first page of cities, so that wrong input is refused before anything is sent."""
-        first = next(self.pages, [])
-        self.pages = chain([first] if first else [], self.pages)
-        if len(first) < CITIES_AT_ONCE:
-            self.refuse_nothing(owner)
-
-    def refuse_nothing(self, owner: str) -> None:
-        """Refuse input of which no range could be read."""
-        if not self.read:
-            first = "".join(f" ({skipped})" for skipped in self.first_skipped[:1])
-            raise StructureError(
-                f"{owner}: no range could be read, {counted(self.skipped, 'line')} skipped{first}",
-                "specify the file's format (nothing was changed)",
-            )
 
     def close(self) -> None:
         """Remove the temporary file."""
@@ -678,6 +661,16 @@ class ImportInput:
                 raise InvalidArgumentError(
                     f"{shown(item)} cannot be imported", "give City, IpRange and SkippedLine"
                 )
+
+    def pages(self, owner: str) -> Iterator[list[tuple[int, City]]]:
+        """Yield `cities` by page; then refuse input of which no range could be read."""
+        yield from pages(self.cities(), CITIES_AT_ONCE)
+        if not self.read:
+            first = "".join(f" ({skipped})" for skipped in self.first_skipped[:1])
+            raise StructureError(
+                f"{owner}: no range could be read, {counted(self.skipped, 'line')} skipped{first}",
+                "specify the file's format (nothing was changed)",
+            )
 
     def ranges(self) -> Iterator[Numbered]:
         """Return the ranges in order, disjoint, with adjacent ranges of one city merged."""

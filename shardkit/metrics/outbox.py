@@ -36,8 +36,7 @@ from shardkit.operations.commands import (
     Partial,
     To,
     Transaction,
-    damage_in,
-    newer_in,
+    refused_data,
 )
 from shardkit.operations.deadlines import DeadlineBlock, earliest
 from shardkit.operations.forks import renewed_in_children
@@ -171,7 +170,7 @@ class Outbox:
                 with self._lock:
                     if isinstance(reply, ShardFailure):
                         self._warn(reply)
-                        if damage_in(reply) or newer_in(reply):  # retries would fail, too
+                        if refused_data(reply):  # retries would fail, too
                             self._drop(backlog)
                         break
                     self._answered.append((place, backlog.request, reply))
