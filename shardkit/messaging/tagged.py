@@ -122,25 +122,25 @@ class Tagged(Structure[Face]):
         return lua_call(self.component, lua, self._keys(tag), args, idempotent=idempotent)
 
     def _check_messages(
-        self, key: str, start: int, repair: str, of_ids: str = ""
+        self, keys: Sequence[str], start: int, repair: str, of_ids: str = ""
     ) -> Operation[Suspicions]:
         """Check that 1,000 messages can be read; ``of_ids`` repairs those with impossible ids."""
         args = (start, start + MOST_AT_ONCE - 1, "WITHSCORES")
         notes: Suspicions = []
         try:
-            [flat] = yield [self._page(key, *args)]
+            [flat] = yield [self._page(keys, *args)]
         except DamagedDataError as error:
             return [Suspicion(error, of_ids)]
         for id_, stored in zip(flat[::2], flat[1::2], strict=True):
             try:
-                decode_message(self.component, key, int(id_), stored)
+                decode_message(self.component, keys[0], int(id_), stored)
             except DamagedDataError as error:
                 notes.append(Suspicion(error, repair))
         return notes
 
-    def _page(self, key: str, *args: Argument) -> Command:
+    def _page(self, keys: Sequence[str], *args: Argument) -> Command:
         """Return a reading command for messages; the arguments are those of ZRANGE."""
-        return lua_call(self.component, "messaging/page", [key], args)
+        return lua_call(self.component, "messaging/page", [keys[0], keys[2]], args)
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
         pairs, notes = zip(keys, self._parts, strict=True), Suspicions()

@@ -396,9 +396,8 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
         )
         if own:
             for failure in failures.values():
-                damage = damage_in(failure) or _newer_in(failure)
-                if damage is not None:
-                    raise damage from errors
+                if (refusal := refused_data(failure)) is not None:
+                    raise refusal from errors
         raise errors
 
 
@@ -421,11 +420,11 @@ def damage_in(failure: ShardFailure) -> DamagedDataError | None:
     return DamagedDataError(key, actual, expected, component=component, shard=failure.shard)
 
 
-def _newer_in(failure: ShardFailure) -> NewerFormatError | None:
-    """Return the error of a script that cannot read a newer format, if that is the failure."""
+def refused_data(failure: ShardFailure) -> DamagedDataError | NewerFormatError | None:
+    """Return the damage, or the newer format, that a server's refusal reports, if it does."""
     kind, _, rest = str(failure.error).partition(" ")
     if kind != "NEWER":
-        return None
+        return damage_in(failure)
     (key, number, reads), _ = json.JSONDecoder(strict=False).raw_decode(rest)
     return NewerFormatError(
         f"{key} has format {number}, this release reads {reads}",

@@ -64,7 +64,7 @@ def upgrade_component(
                 continue
             stored = _text_of(shard_client.hgetall(key))
             if "kind" in stored:
-                parameters.format_of(component.name, text, stored, _UPGRADE)
+                parameters.format_of(component.name, text, stored.get("format"), _UPGRADE)
                 for at, most in (("groups", MOST_GROUPS), ("shards", MAX_SHARDS)):
                     stored_integer(component.name, text, at, stored.get(at), 1, most, missing=1)
                 outdated.append((shard_client, name, stored))

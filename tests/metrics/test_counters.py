@@ -190,7 +190,7 @@ def test_a_forked_child_does_not_send_its_parents_hits(kit: ShardKit) -> None:
     assert counters.total(["x"], 60) == 11
 
 
-@pytest.mark.parametrize("stored", [b"", b"\x21\x01", b"\x18" + b"\x01" * 8, b"\x12\x01"])
+@pytest.mark.parametrize("stored", [b"", b"\x01\x01", b"\x18" + b"\x01" * 8, b"\x12\x01"])
 def test_a_damaged_chunk_is_named_and_left_as_it_is(stored: bytes, kit: ShardKit) -> None:
     now = Time(NOON)
     counters = clocked(kit, now=now).counters(component="few", precisions=[60])

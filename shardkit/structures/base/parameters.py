@@ -71,6 +71,7 @@ from shardkit.operations.commands import (
     Replies,
     Reply,
     To,
+    Transaction,
     raise_failures,
 )
 from shardkit.operations.lua import lua_call
@@ -84,6 +85,7 @@ logger = logging.getLogger("shardkit.structures")
 
 # The formats of structures that this release reads.
 FORMATS = range(1, 2)
+_LATER = "use the release that wrote it, or a later one"
 RENAMED = {"shard_size": "part_size"}
 # Stored words, and those of the methods that make a structure.
 _ARGUMENTS = {"groups": "parts", "shards": "parts", "relation_shards": "relation_parts"}
@@ -342,10 +344,7 @@ class Metadata:
         """Return the parameters that decide place, under today's names, with defaults."""
         if not stored:
             return stored
-        number = format_of(
-            self.to, self.key, stored, "use the release that wrote it, or a later one"
-        )
-        self.fingerprint = self.fingerprint_of(number)
+        self.fingerprint = self.fingerprint_of(format_of(self.to, self.key, stored.get("format")))
         return {**self._defaults, **deciding(stored)}
 
     def fingerprint_of(self, number: int) -> str:
@@ -364,13 +363,20 @@ def deciding(stored: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def format_of(to: To, key: str, stored: Mapping[str, str], remedy: str) -> int:
-    """Return the format in stored parameters, if this release reads it."""
-    number = stored_integer(to, key, "format", stored.get("format", "1"), 1)
+def format_of(to: To, key: str, text: bytes | str | None, remedy: str = _LATER) -> int:
+    """Return the format that stored data says, 1 if none, if this release reads it."""
+    number = stored_integer(to, key, "format", text, 1, missing=1)
     if number not in FORMATS:
         reads = f"{FORMATS[0]} to {FORMATS[-1]}"
         raise NewerFormatError(f"{key} has format {number}, this release reads {reads}", remedy)
     return number
+
+
+def of_this_format(to: To, key: str, *reads: Command | Transaction) -> Operation[list[Reply]]:
+    """Send reads; refuse the replies if the HASH ``key`` beside their data says a later format."""
+    replies: list[Reply] = yield [Command(to, key, ("HGET", key, "format")), *reads]
+    format_of(to, key, replies.pop(0))
+    return replies
 
 
 def meta_key(name: str) -> str:

@@ -31,6 +31,7 @@ from shardkit.structures.base.parameters import (
     LAST_WRITES,
     ChangeScope,
     Metadata,
+    of_this_format,
     open_all,
 )
 
@@ -296,11 +297,9 @@ class ExpirableStructure(Structure[Face]):
             generation, due = generation._replace(ends=(*generation.ends, due)), now
 
     def _time_to_live(self, command: str) -> Operation[int]:
-        left, changing, after = yield [
-            self._at(self.meta_key, command, self.meta_key),
-            self._started_expiry(),
-            self._at(self.meta_key, command, self.meta_key),
-        ]
+        read = self._at(self.meta_key, command, self.meta_key)
+        reads = (read, self._started_expiry(), read)
+        left, changing, after = yield from of_this_format(self.component, self.meta_key, *reads)
         if left != -1:  # no client was changing it
             return int(left)
         due = self._due_of(changing)
