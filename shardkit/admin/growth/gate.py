@@ -468,6 +468,18 @@ def wait_for_readers(
         time.sleep(_LOOK)
 
 
+def give_up(
+    place: Place, client: Any, move: str, to: str, require_lease: Callable[[], object]
+) -> None:
+    """Close what clients with old entries may still use, a database or a node of a cluster."""
+    if hasattr(client, "mark") or client.info("cluster").get("cluster_enabled"):
+        require_lease()
+        force_open(client, _CLOSED)
+    elif move_of(client.get(fence_key(client))) in (None, move):
+        take({place: client}, fence_value(move, "", to), require_lease)
+    wait_for_readers(client, [place.database], 0.0, all_read=True)
+
+
 def update_nodes(move: Move, login_of: LoginOf) -> None:
     """Have a split into or out of a cluster name the masters that the cluster has now."""
     move.slots = {}

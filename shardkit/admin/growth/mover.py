@@ -16,8 +16,16 @@ from redis.exceptions import RedisError
 from shardkit.admin.changes import LEASE
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.exchange import check_share
-from shardkit.admin.growth.failover import HOLD, pending_fences
-from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move, replace_server, servers_in
+from shardkit.admin.growth.failover import HOLD
+from shardkit.admin.growth.journal import (
+    KEYS,
+    REPLICATION,
+    Lease,
+    Move,
+    pending_fences,
+    replace_server,
+    servers_in,
+)
 from shardkit.admin.growth.relocation import ServerAddress, Stored, address_of, entries_in
 from shardkit.admin.growth.servers import KnownServers, role_at, touched
 from shardkit.config.component import Component

@@ -36,7 +36,14 @@ from shardkit.admin.growth import exchange, gate, journal, relocation
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
 from shardkit.admin.growth.exchange import MOST_NAMED, OWN_KEYS, Clients
 from shardkit.admin.growth.gate import ClusterGate, CopyGate
-from shardkit.admin.growth.journal import LEAVE, Move, push_changed, wait_until_read
+from shardkit.admin.growth.journal import (
+    LEAVE,
+    Fence,
+    Move,
+    push_changed,
+    servers_in,
+    wait_until_read,
+)
 from shardkit.admin.growth.mover import COPIED, Mover
 from shardkit.admin.growth.relocation import Place, ServerAddress, Stored, place_in
 from shardkit.admin.growth.rule import CopyRule, rule_of, shard_names
@@ -973,11 +980,22 @@ class ShardMover(Mover):
             here, there = _answering(old), _answering(new)
             closing = self._has_fence(here) or self._has_fence(there)
             if lost and len(here) == len(old) and self._lost():
+                self._give_up_targets()
+                self._new = there
                 self._go_home("aborted")
             elif closing:
                 raise self._can_continue()
         self._reached("aborted")
         return ""
+
+    def _give_up_targets(self) -> None:
+        """Close the targets, now or once they are back: clients may have old entries."""
+        move, home = self._move, servers_in(self._move.source)[0]
+        for place, client in self._new.items():
+            try:
+                gate.give_up(place, client, move.id, move.source, self._lease.check)
+            except (RedisError, OSError):
+                journal.note_fence(self._config, Fence(place, home, move=move.id))
 
     def verify(self) -> None:
         """Note which keys are at the sources although their shards have moved."""

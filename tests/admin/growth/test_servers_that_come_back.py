@@ -1,0 +1,132 @@
+"""Servers that somebody has detached, given up or used otherwise by the time they are looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import redis
+from growth_helpers import PATIENT, Fleet, follow, on_redis_too, replication, small, still_there
+from moments import killed_at
+from test_looks_again import call, faces
+
+import shardkit
+from shardkit.admin.growth import moves, pending_fences, start_split
+from shardkit.admin.growth.relocation import Place
+
+
+@faces
+@on_redis_too
+def test_an_abort_leaves_a_server_that_others_have_detached_and_filled(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    with killed_at("hand over"):
+        fleet.move_server()
+    with fleet.servers[1].client() as new:
+        new.replicaof("NO", "ONE")
+        new.flushall()
+        new.set("theirs", 1)
+        assert call(face, "abort_move", fleet.config, fleet.name(0)).phase == "aborted"
+        assert new.get("theirs") == b"1"
+    assert still_there(fleet)
+
+
+def write_by_old_entries(fleet: Fleet, tmp_path: Path, server: int, database: int) -> bool:
+    """Whether a client whose map is old can write to a database."""
+    where = tmp_path / "old.json"
+    entry = fleet.at(server, db=database)
+    where.write_text(json.dumps({"components": {"users": {"entry": entry}}}), encoding="utf-8")
+    with shardkit.connect(str(where)) as kit:
+        try:
+            with kit.deadline(0.5):
+                kit.client("users").set("late", 1)
+        except (redis.RedisError, shardkit.ShardKitError):
+            return False
+    return True
+
+
+@faces
+@pytest.mark.parametrize("kind", ["move", "split"])
+@pytest.mark.parametrize("moment", ["take over", "close to readers"])
+def test_databases_of_a_move_that_was_given_up_are_closed(
+    fleet: Fleet, tmp_path: Path, face: str, kind: str, moment: str
+) -> None:
+    small(fleet)
+    with killed_at(moment):
+        if kind == "move":
+            fleet.move_shard()
+        else:
+            over = [fleet.name(1), fleet.name(2)]
+            start_split(fleet.config, "users", shards=3, over=over, hold=PATIENT)
+    name = "users" if kind == "split" else "users:1"
+    [move] = moves(fleet.config)
+    targets = [Place.parse(each) for each in move.targets]
+    fleet.servers[1].kill()
+    assert call(face, "end_change", fleet.config, name, lost=True).phase == "aborted"
+    assert still_there(fleet)
+    numbers = {fleet.name(n): n for n in (1, 2)}
+    for place in targets:
+        if fleet.name(2) == str(place.server):  # it is alive
+            assert not write_by_old_entries(fleet, tmp_path, 2, place.database)
+    assert [each.applied for each in call(face, "apply_fences", fleet.config)] == [False] * len(
+        [place for place in targets if str(place.server) == fleet.name(1)]
+    )
+    fleet.servers[1].restart()
+    fences = call(face, "apply_fences", fleet.config, 20)
+    assert fences
+    assert all(each.applied for each in fences)
+    for place in targets:
+        number = numbers[str(place.server)]
+        assert not write_by_old_entries(fleet, tmp_path, number, place.database)
+    assert call(face, "apply_fences", fleet.config) == []
+    assert still_there(fleet)
+
+
+@faces
+def test_a_database_that_was_given_up_is_used_again(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with killed_at("take over"):
+        fleet.move_shard()
+    fleet.servers[1].kill()
+    call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    with fleet.servers[1].client(db=2) as client:
+        client.flushdb()
+    assert fleet.move_shard().phase == "done"
+    assert [each.applied for each in call(face, "apply_fences", fleet.config)] == [True]
+    assert still_there(fleet)
+
+
+@faces
+def test_a_master_that_a_second_failover_left_behind_is_fenced(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    fleet.replicated(1, 2)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(2))
+    fleet.servers[0].restart()
+    [fence] = call(face, "apply_fences", fleet.config, 20)
+    assert fence.applied
+    assert replication(fleet.servers[0])["master_port"] == fleet.servers[2].port
+
+
+@faces
+def test_a_master_that_has_its_role_again_is_not_fenced(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    fleet.replicated(1)
+    fleet.servers[0].kill()
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    fleet.servers[0].restart()
+    follow(fleet.servers[0], fleet.servers[1])  # by hand, not by `failover --guard`
+    call(face, "fail_over", fleet.config, "users:0", fleet.name(0))
+    call(face, "detach_replica", fleet.config, fleet.name(1))
+    with fleet.servers[1].client() as client:
+        client.flushall()
+    shards = {"shards": [fleet.at(0, db=db) for db in (1, 2)]}
+    fleet.describe({"users": shards, "other": {"entry": fleet.at(1)}})
+    call(face, "apply_fences", fleet.config)
+    assert replication(fleet.servers[0])["role"] == "master"
+    assert still_there(fleet)
+    assert pending_fences(fleet.config) == []
