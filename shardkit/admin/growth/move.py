@@ -127,7 +127,7 @@ class ServerMover(Mover):
                     self._progress(f"waiting until clients have left {source}")
                     wait_until_left(old, LEAVE)
                     self._require_data(old, new)
-                    self._certify(proof_key(new).encode())
+                    self._certify()
                     self._require_data(old, new)
                 self._reached("done")
 
@@ -241,7 +241,7 @@ class ServerMover(Mover):
         repoint(others, self._target, self._own, self._lease.order)
         self._reached("pushed")
 
-    def _certify(self, *own: bytes) -> None:
+    def _certify(self) -> None:
         move = self._move
         with ExitStack() as stack:
 
@@ -253,7 +253,6 @@ class ServerMover(Mover):
                 lambda number: client(self._target, number),
                 lambda number: client(self._source, number),
                 sorted(int(number) for number in used if number.isdigit()),
-                own,
             )
         move.certificate = {
             **asdict(compared),

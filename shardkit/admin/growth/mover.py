@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import stdev
@@ -172,7 +172,6 @@ class Mover(ABC):
         first: Callable[[D], Any],
         second: Callable[[D], Any],
         databases: Iterable[D],
-        ignored: Collection[bytes] = (),
         **options: Any,
     ) -> ServerComparison:
         self._progress("comparing")
@@ -181,7 +180,6 @@ class Mover(ABC):
             second,
             databases,
             lambda keys: self._pace.note(COMPARING, keys, self._move.total, "keys"),
-            ignored,
             self._share,
             **options,
         )

@@ -34,7 +34,7 @@ from redis.exceptions import RedisError
 from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth import exchange, gate, journal, relocation
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
-from shardkit.admin.growth.exchange import MOST_NAMED, OWN_KEYS, Clients
+from shardkit.admin.growth.exchange import MOST_NAMED, Clients
 from shardkit.admin.growth.gate import ClusterGate, CopyGate
 from shardkit.admin.growth.journal import (
     LEAVE,
@@ -537,14 +537,6 @@ class ShardMover(Mover):
                 self._old.__getitem__,
                 self._new.__getitem__,
                 rule.sources,
-                {
-                    *OWN_KEYS,
-                    *(
-                        key(each).encode()
-                        for key in (gate.fence_key, gate.proof_key)
-                        for each in (*self._old.values(), *self._new.values())
-                    ),
-                },
                 others=rule.targets,
                 there=rule.there,
                 back=rule.back,
