@@ -481,25 +481,22 @@ def give_up(
 
 
 def update_nodes(move: Move, login_of: LoginOf) -> None:
-    """Have a split into or out of a cluster name the masters that the cluster has now."""
-    move.slots = {}
+    """Have a split into or out of a cluster name the masters that the cluster has now.
+
+    One whose nodes are all away keeps those that it had.
+    """
+    slots: dict[str, Ranges] = {}
     sides = [move.sources, move.targets]
     for n, cluster in enumerate(move.clusters):
         if cluster:
-            places = [ServerAddress.parse(cluster), *(Place.parse(at).server for at in sides[n])]
-            failure: Exception | None = None
-            for server in places:
-                try:
+            nodes = {place: move.slots[place] for place in sides[n]}
+            for server in (ServerAddress.parse(cluster), *(Place.parse(at).server for at in nodes)):
+                with suppress(RedisError, OSError):
                     nodes, _ = masters_of(server, login_of(server))
                     break
-                except (RedisError, OSError) as error:
-                    failure = error
-            else:
-                raise GrowthError(
-                    f"the cluster has no node that answers: {failure}", "start the nodes"
-                )
-            move.slots |= nodes
+            slots |= nodes
             sides[n] = list(nodes)
+    move.slots = slots
     move.sources, move.targets = sides
     move.source, move.target = (
         ", ".join(dict.fromkeys(str(Place.parse(at).server) for at in side)) for side in sides

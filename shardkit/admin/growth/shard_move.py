@@ -638,7 +638,7 @@ class ShardMover(Mover):
         They were the same when they were compared, and no change was missed since then.
         """
         self._require_same()
-        if self._is_other_run():
+        if self._run_of(self._new) != self._before:
             raise GrowthError(
                 f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "
                 "move: the shards are where they were",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from faces import eventually
 from growth_helpers import PATIENT, Fleet, follow, on_redis_too, replication, small, still_there
 from moments import killed_at
 from test_looks_again import call, faces
@@ -14,6 +16,8 @@ from test_looks_again import call, faces
 import shardkit
 from shardkit.admin.growth import moves, pending_fences, start_split
 from shardkit.admin.growth.relocation import Place
+from shardkit.errors import GrowthError
+from shardkit.local import LocalCluster
 
 
 @faces
@@ -130,3 +134,60 @@ def test_a_master_that_has_its_role_again_is_not_fenced(fleet: Fleet, face: str)
     assert replication(fleet.servers[0])["role"] == "master"
     assert still_there(fleet)
     assert pending_fences(fleet.config) == []
+
+
+@faces
+def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with LocalCluster() as cluster:
+        node = cluster.nodes[0].address
+        with killed_at("hold writers"):
+            start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
+        for each in cluster.nodes:
+            each.pause()  # as if they were gone
+        assert call(face, "abort_move", fleet.config, "users").phase == "aborted"
+        assert still_there(fleet)
+        for each in cluster.nodes:
+            each.resume()
+        with killed_at("take over"):
+            start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
+        for each in cluster.nodes:
+            each.kill()
+        assert call(face, "end_change", fleet.config, "users", lost=True).phase == "aborted"
+        assert still_there(fleet)
+        for each in cluster.nodes:
+            each.restart()
+        assert eventually(
+            lambda: all(each.applied for each in call(face, "apply_fences", fleet.config)), 60
+        )
+        for each in cluster.nodes:
+            with each.client() as client:
+                assert int(client.config_get("min-replicas-to-write")["min-replicas-to-write"])
+
+
+@faces
+@pytest.mark.parametrize(
+    ("step", "number"), [("comparing", 0), ("holding writers", 1), ("emptying", 0)]
+)
+def test_a_server_that_hangs_stops_a_balance_that_is_resumed(
+    fleet: Fleet, face: str, lower: Any, step: str, number: int
+) -> None:
+    small(fleet)
+    lower(copy_answer=1.0)
+    report = call(face, "measure_balance", fleet.config, ["users"], to=[fleet.name(1)], seconds=0.1)
+    plan = call(face, "plan_balance", fleet.config, report)
+    hangs: list[str] = []
+
+    def hang(text: str) -> None:
+        if step in text and not hangs:
+            hangs.append(text)
+            fleet.servers[number].pause()
+
+    try:
+        with pytest.raises(GrowthError, match=rf"{fleet.name(number)}.*resume"):
+            call(face, "apply_balance", fleet.config, plan, hold=PATIENT, progress=hang)
+    finally:
+        fleet.servers[number].resume()
+    [move] = moves(fleet.config)
+    assert call(face, "resume_move", fleet.config, move.name, hold=PATIENT).phase == "done"
+    assert still_there(fleet)
