@@ -109,6 +109,7 @@ class Move(Change):
         decided: when the sources were closed for good, by their clocks, in seconds, by server.
         run_id: of the target of a move of a server, when the data was marked: under another one it
             may have come back without the data, and so without the mark.
+        emptied: whether the emptying of the sources has begun: the targets alone have everything.
         opened: databases that were left and have been opened for other uses since.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
@@ -144,6 +145,7 @@ class Move(Change):
     minimums: dict[str, str] = field(default_factory=dict)
     decided: dict[str, int] = field(default_factory=dict)
     run_id: str = ""
+    emptied: bool = False
     opened: list[str] = field(default_factory=list)
     copied: int = 0
     seconds: float = 0.0
@@ -171,7 +173,7 @@ class Move(Change):
 _IN_FENCES = (
     *("name", "copying", "source", "target", "shards", "sources", "targets", "placements"),
     *("routes", "id", "phase", "epoch", "owner", "started", "undoes", "clusters", "slots"),
-    *("decided", "databases", "minimums"),
+    *("decided", "databases", "minimums", "emptied"),
 )
 
 

@@ -777,6 +777,9 @@ class ShardMover(Mover):
 
         if not self._old_gate.is_cluster:
             self._require_takeover()
+            move.emptied = True
+            self._lease.write(move)
+            self._old_gate.turn_away(self._old, secrets.token_hex(8))
             gate.each_of(clear, self._old)
         self._restore_notifications({**self._old, **self._new})
         certificate = move.certificate or {}
@@ -813,9 +816,9 @@ class ShardMover(Mover):
 
     def _refused(self, lost: str, remedy: str = "start it with its data, and resume") -> Exception:
         move = self._move
+        has = "is being emptied" if move.emptied else "still has what there was at the cutover"
         return GrowthError(
-            f"{move.name}: {lost}. {move.source} still has what there was at the cutover",
-            f"{remedy}: {self._command('resume')}",
+            f"{move.name}: {lost}. {move.source} {has}", f"{remedy}: {self._command('resume')}"
         )
 
     # ---- while the sources are kept up to date
@@ -972,6 +975,14 @@ class ShardMover(Mover):
             here, there = _answering(old), _answering(new)
             closing = self._has_fence(here) or self._has_fence(there)
             if lost and len(here) == len(old) and self._lost():
+                fences = gate.fences_of(here).values()
+                if move.emptied or any(gate.record_in(each).get("emptied") for each in fences):
+                    self._reached("done")
+                    raise GrowthError(
+                        f"{move.name}: {move.source} has been emptied, perhaps in part, so entries "
+                        f"still name {move.target}: the move is done",
+                        "start that with its data, or restore a backup: shardkit restore",
+                    )
                 self._give_up_targets()
                 self._new = there
                 self._go_home("aborted")

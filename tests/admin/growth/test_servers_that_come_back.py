@@ -149,6 +149,8 @@ def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -
         assert still_there(fleet)
         for each in cluster.nodes:
             each.resume()
+            with each.client() as client:
+                client.flushall()
         with killed_at("take over"):
             start_split(fleet.config, "users", to_cluster=node, hold=PATIENT)
         for each in cluster.nodes:
@@ -165,6 +167,7 @@ def test_a_split_into_a_cluster_that_is_gone_is_ended(fleet: Fleet, face: str) -
                 assert int(client.config_get("min-replicas-to-write")["min-replicas-to-write"])
 
 
+@pytest.mark.long(2)
 @faces
 @pytest.mark.parametrize(
     ("step", "number"), [("comparing", 0), ("holding writers", 1), ("emptying", 0)]
@@ -190,4 +193,29 @@ def test_a_server_that_hangs_stops_a_balance_that_is_resumed(
         fleet.servers[number].resume()
     [move] = moves(fleet.config)
     assert call(face, "resume_move", fleet.config, move.name, hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+
+
+@faces
+@pytest.mark.parametrize("is_older", [False, True])
+def test_clients_are_not_led_back_to_a_database_that_was_emptied(
+    fleet: Fleet, face: str, is_older: bool
+) -> None:
+    small(fleet)
+    with killed_at("clear"):
+        fleet.move_shard()
+    older = {key: fleet.config.dump(key) for key in fleet.config.scan_iter("config:*")}
+    with killed_at("verify"):
+        call(face, "resume_move", fleet.config, "users:1")
+    if is_older:  # the config server is restored from a snapshot
+        fleet.config.flushall()
+        for key, value in older.items():
+            fleet.config.restore(key, 0, value or b"")
+    with fleet.servers[1].client() as new:
+        new.save()
+    fleet.servers[1].kill()
+    with pytest.raises(GrowthError, match=rf"has been emptied.* still name {fleet.name(1)}.*done"):
+        call(face, "end_change", fleet.config, "users:1", lost=True)
+    fleet.servers[1].restart()
+    assert fleet.masters() == [fleet.name(0), fleet.name(1)]
     assert still_there(fleet)
