@@ -431,6 +431,9 @@ def apply_fences(config: Any, timeout: Seconds = 0.0) -> list[Fence]:
 
     Returns:
         All fences that were pending, and whether each is applied.
+
+    Raises:
+        GrowthError: a master that is back has keys, and the one that it would follow has none.
     """
     timeout = check_seconds("apply_fences", "timeout", timeout)
     end = time.monotonic() + timeout
@@ -467,6 +470,7 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
     others = (pair for each in components.values() for pair in each.entries())
     for shard, entry in [*of_target, *others][:1]:
         login = Stored(entry, entry_key(*shard))
+        lost = False
         try:
             with servers.connected_to(server, login, 0.5, number or 0) as client:
                 if servers.role_of(client).is_master:
@@ -474,7 +478,10 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
                         if fence not in pending_fences(config):
                             return False
                         if number is None:
-                            servers.replicate(client, fence.target, login, leased.order)
+                            with servers.connected_to(fence.target, login) as master:
+                                lost = client.info("keyspace") and not master.info("keyspace")
+                            if not lost:
+                                servers.replicate(client, fence.target, login, leased.order)
                         else:
                             home = str(fence.target)
                             give_up(Place(server, number), client, fence.move, home, leased.check)
@@ -484,6 +491,13 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
                     servers.ask_for_replicas(master, config, fence.target)
         except (RedisError, OSError, GrowthError):
             return False
+        if lost:
+            raise GrowthError(
+                f"{server} is back and has keys, but {fence.target}, which has replaced it, has "
+                "none: nothing has changed",
+                f"stop {fence.target}, and then: shardkit failover {fence.target} --to {server} "
+                f"--force. If they were deleted, empty {server} (FLUSHALL)",
+            )
         return True
     return False
 

@@ -219,3 +219,27 @@ def test_clients_are_not_led_back_to_a_database_that_was_emptied(
     fleet.servers[1].restart()
     assert fleet.masters() == [fleet.name(0), fleet.name(1)]
     assert still_there(fleet)
+
+
+@faces
+def test_a_master_that_is_back_does_not_follow_one_that_has_lost_everything(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    old, new, _ = fleet.replicated(1)
+    with old.client() as client:
+        client.save()
+    old.kill()
+    call(face, "fail_over", fleet.config, "users:0")
+    with new.client() as client:
+        client.config_set("save", "")
+    new.kill()
+    for snapshot in Path(new.directory).rglob("*.rdb"):
+        snapshot.unlink()
+    new.restart()
+    old.restart()
+    with pytest.raises(GrowthError, match=rf"{fleet.name(0)} is back and has keys, but .* none"):
+        call(face, "apply_fences", fleet.config)
+    new.kill()
+    call(face, "fail_over", fleet.config, fleet.name(1), fleet.name(0), force=True)
+    assert still_there(fleet)
