@@ -207,13 +207,20 @@ def fail_over(
                 offsets = _roles(everyone, login)
             else:
                 offsets = _require_crash(shards[0], source, why, everyone, login, same)
+            written = [each.offset for each in offsets.values() if same(each.master, source)]
             if wanted is not None:
                 offsets = {each: role for each, role in offsets.items() if each == wanted}
             if not force:
                 offsets = _following(offsets, source, same)
             target = _best(source, offsets, None if force else MOST_DOWN)
-            behind = max(each.offset for each in offsets.values()) - offsets[target].offset
+            behind = max(0, *written, *(each.offset for each in offsets.values()))
+            behind -= offsets[target].offset
             replica = connect(target)
+            if behind and not force and not replica.info("keyspace"):
+                raise GrowthError(
+                    f"{target} has no keys, and other replicas have: they would lose theirs",
+                    "leave out --to, or name another one",
+                )
             least = servers.take_writes_alone(replica, config, target)
             note_fence(config, Fence(source, target, least=least))
             leased.order(replica, "REPLICAOF", "NO", "ONE")

@@ -243,3 +243,25 @@ def test_a_master_that_is_back_does_not_follow_one_that_has_lost_everything(
     new.kill()
     call(face, "fail_over", fleet.config, fleet.name(1), fleet.name(0), force=True)
     assert still_there(fleet)
+
+
+@faces
+def test_a_replica_that_has_lost_everything_takes_over_from_no_other(
+    fleet: Fleet, face: str
+) -> None:
+    small(fleet)
+    old, empty, _ = fleet.replicated(1, 2)
+    with empty.client() as client:
+        client.config_set("save", "")
+        client.config_rewrite()
+    old.kill()
+    empty.kill()
+    for snapshot in Path(empty.directory).rglob("*.rdb"):
+        snapshot.unlink()
+    empty.restart()
+    assert replication(empty)["role"] == "slave"
+    with pytest.raises(GrowthError, match=rf"{fleet.name(1)} has no keys, and other replicas have"):
+        call(face, "fail_over", fleet.config, "users:0", fleet.name(1))
+    call(face, "fail_over", fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(2)] * 2
+    assert still_there(fleet)
