@@ -221,8 +221,8 @@ def fail_over(
                     f"{target} has no keys, and other replicas have: they would lose theirs",
                     "leave out --to, or name another one",
                 )
-            least = servers.take_writes_alone(replica, config, target)
-            note_fence(config, Fence(source, target, least=least))
+            servers.take_writes_alone(replica, config, target)
+            note_fence(config, Fence(source, target))
             leased.order(replica, "REPLICAOF", "NO", "ONE")
             stack.enter_context(leased.marking(replica))
             servers.persist_roles(replica)
@@ -470,10 +470,9 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
     of_target = entries_on(components.values(), fence.target, same)
     of_source = entries_on(components.values(), server, same)
     if any(number in (None, entry.database) for _, entry in of_source):
-        if number is None:
-            return bool(of_target)  # else the failover has not pushed yet
+        # The failover has not pushed yet, or the move has not; or it is used again since.
         every = read_all(config, [])
-        return all(move.is_over for move in every if move.id == fence.move)  # used again since
+        return number is not None and all(m.is_over for m in every if m.id == fence.move)
     others = (pair for each in components.values() for pair in each.entries())
     for shard, entry in [*of_target, *others][:1]:
         login = Stored(entry, entry_key(*shard))
@@ -493,7 +492,7 @@ def _apply(config: Any, fence: Fence, components: Mapping[str, Component], same:
                             home = str(fence.target)
                             give_up(Place(server, number), client, fence.move, home, leased.check)
                     servers.persist_roles(client)
-            if fence.least:
+            if number is None:
                 with servers.connected_to(fence.target, login) as master:
                     servers.ask_for_replicas(master, config, fence.target)
         except (RedisError, OSError, GrowthError):

@@ -111,8 +111,6 @@ class Move(Change):
             may have come back without the data, and so without the mark.
         emptied: whether the emptying of the sources has begun: the targets alone have everything.
         opened: databases that were left and have been opened for other uses since.
-        copied: the bytes that were copied, as DUMP packs them.
-        seconds: how long the copy took, without the hold.
         memory: the bytes that the keys used at the source at the start.
         expected: the seconds that the plan announced.
         slowness: by what the servers were slower then than an idle machine.
@@ -147,8 +145,6 @@ class Move(Change):
     run_id: str = ""
     emptied: bool = False
     opened: list[str] = field(default_factory=list)
-    copied: int = 0
-    seconds: float = 0.0
     memory: int = 0
     expected: float = 0.0
     slowness: float = 1.0
@@ -411,15 +407,12 @@ class Fence:
         source: the server, or the database of a server.
         target: the server that took its place.
         applied: whether it is a replica now, or closed.
-        least: the ``min-replicas-to-write`` of the new master before it took over alone; restored
-            once this server follows.
         move: of a database, the move that was ended.
     """
 
     source: ServerAddress | Place
     target: ServerAddress
     applied: bool = False
-    least: int = 0
     move: str = ""
 
     @property
@@ -439,8 +432,8 @@ _FENCE_FORMAT = 1
 
 def note_fence(config: redis.Redis, fence: Fence) -> None:
     """Record what has to be fenced once it is back."""
-    stored = {"format": _FENCE_FORMAT, "master": str(fence.target), "least": fence.least}
-    config.hset(FENCES_KEY, str(fence.source), json.dumps({**stored, "move": fence.move}))
+    stored = {"format": _FENCE_FORMAT, "master": str(fence.target), "move": fence.move}
+    config.hset(FENCES_KEY, str(fence.source), json.dumps(stored))
 
 
 def pending_fences(config: Any) -> list[Fence]:
@@ -453,14 +446,9 @@ def pending_fences(config: Any) -> list[Fence]:
         name = str_if_bytes(source)
         try:
             stored = json.loads(text)
-            fences.append(
-                Fence(
-                    Place.parse(name) if "/" in name else ServerAddress.parse(name),
-                    ServerAddress.parse(stored["master"]),
-                    least=int(stored.get("least", 0)),
-                    move=str(stored.get("move", "")),
-                )
-            )
+            fenced = Place.parse(name) if "/" in name else ServerAddress.parse(name)
+            target, move = ServerAddress.parse(stored["master"]), str(stored.get("move", ""))
+            fences.append(Fence(fenced, target, move=move))
         except (ValueError, TypeError, KeyError, InvalidArgumentError):
             raise ConfigError(
                 f"{FENCES_KEY} {name} holds no fence", "check it, and delete it if all is well"
