@@ -597,7 +597,7 @@ def _of_config_server(rows: Sequence[SurveyedEntry], config: ConfigFacts) -> Ite
     for source, successor in config.replaced:
         yield CheckFinding(
             source,
-            f"was replaced by {successor} and does not follow it yet: if it comes back as a "
+            f"was replaced by {successor} and is not fenced yet: if it comes back as a "
             "master, writes to it are lost",
             "shardkit failover --guard 0",
             warning=True,
