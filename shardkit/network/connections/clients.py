@@ -56,7 +56,7 @@ from shardkit.errors import (
 )
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
-from shardkit.network.connections.connection_state import closed_error, require_open
+from shardkit.network.connections.connection_state import ENDED, closed_error, require_open
 from shardkit.network.connections.credentials import EntryCredentials, credentials_of
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.endpoints import Access, Endpoint
@@ -322,14 +322,14 @@ class Clients:
         held.built.update((private_pool, self._keeper))
 
     async def aclose(self) -> None:
-        """Close the running loop's clients."""
+        """Close the running loop's clients; they say that it has ended unless the kit is closed."""
         loop = asyncio.get_running_loop()
         with self._lock:
             held = kept_with(loop, self).get("clients")
             if held is None:
                 return
             self._forget(held)
-        _close_in_loop(held, list(held.built))
+        _close_in_loop(held, list(held.built), self.closed or ENDED)
 
     def shown(self) -> list[str]:
         """Return a line for each way to connect: some of its shards, and its connections."""
@@ -844,10 +844,10 @@ def _leave(displaced: Iterable[Any]) -> None:
             _closable(each).drain()
 
 
-def _close_in_loop(held: _Held, closables: list[Any]) -> None:
+def _close_in_loop(held: _Held, closables: list[Any], why: bool | str = True) -> None:
     """Close pools of the running loop now; it may never turn again."""
     for closable in closables:
-        closable.close_for_good()
+        closable.close_for_good(why)
     if not held.cleanup.ag_running:  # or it is the one that calls
         with suppress(StopIteration):
             held.cleanup.aclose().send(None)  # nothing is held, so it does not wait
@@ -858,6 +858,7 @@ def _abandon(left: Iterable[_Held]) -> None:
         for closable in list(held.built):
             if (master := getattr(closable, "master", None)) is not None:
                 master.stop_listening()
+            closable.closed, closable.draining = ENDED, True
             abandon_connections(closable)
 
 

@@ -236,12 +236,14 @@ class Closable(ConnectionState):
         """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
         deadline = current.get() if timeout != 0 else None
         self.peeked = True
-        if deadline is None:
-            return super().can_read(timeout)  # type: ignore[misc]
-        found = super().can_read(deadline.shorten(timeout))  # type: ignore[misc]
-        if not found:
+        try:
+            has_come = super().can_read(deadline.shorten(timeout) if deadline else timeout)  # type: ignore[misc]
+        except LOST as error:
+            reraise_handlers(error)
+            raise
+        if deadline is not None and not has_come:
             deadline.require_left()
-        return found
+        return has_come
 
     def lose(self) -> None:
         """Break the connection under its user."""

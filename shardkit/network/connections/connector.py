@@ -100,7 +100,8 @@ class Drains:
     """What clients of clusters of both faces share."""
 
     policy = NO_POLICY
-    closed = draining = False
+    closed: bool | str = False
+    draining = False
     below: Any  # the pools of its nodes, which redis-py does not close with it
 
     def drain(self) -> None:
@@ -109,11 +110,11 @@ class Drains:
         for pool in self.below:
             pool.drain()
 
-    def close_for_good(self) -> None:
-        """Close every connection, and open no other."""
-        self.closed = self.draining = True
+    def close_for_good(self, why: bool | str = True) -> None:
+        """Close every connection, and open no other; see the pool's."""
+        self.closed, self.draining = why, True
         for pool in self.below:
-            pool.close_for_good()
+            pool.close_for_good(why)
 
     def __repr__(self) -> str:
         nodes: Any = self.get_nodes()  # type: ignore[attr-defined]

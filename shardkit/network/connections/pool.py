@@ -268,7 +268,7 @@ class _Common:
     connection_kwargs: dict[str, Any] = {}  # noqa: RUF012 - hides redis-py's property
     cache: Any = None  # redis-py's, of replies
     draining = False
-    closed = False
+    closed: bool | str = False
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
     database: ClientDatabase  # of its users
@@ -550,21 +550,21 @@ class _Common:
         for pool in self.below if inuse_connections and self._given is None else ():
             yield pool.disconnect
 
-    def close_for_good(self) -> None:
+    def close_for_good(self, why: bool | str = True) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError.
 
-        An event loop's, in the loop.
+        An event loop's, in the loop. ``why`` is for `closed_error`.
         """
-        self.closed = self.draining = True
+        self.closed, self.draining = why, True
         with self.connections.guard:
             for connection in self.connections.lent:
-                connection.closed = True
+                connection.closed = why
             while self.connections.waiting:
                 self.connections._give(None)  # those who wait
         self._stop_listening()
         self._disconnect(True)
         for pool in self.below:
-            pool.close_for_good()
+            pool.close_for_good(why)
 
     def _stop_listening(self) -> None:
         if self.master is not None and not self.shares:

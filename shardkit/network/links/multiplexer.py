@@ -485,7 +485,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if self._connection.closed:
-            error = closed_error()
+            error = closed_error(self._connection.closed)
         elif self._in_flight:
             self._connection.idle_since = max(self._connection.idle_since, self._answered_at)
             self._connection.note_failure(error)

@@ -39,7 +39,7 @@ from redis.exceptions import (
     WatchError,
 )
 
-from shardkit.errors import RoutingError, few
+from shardkit.errors import DeadlineExceeded, RoutingError, few
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
@@ -190,9 +190,10 @@ class _KitClient(RegistersScripts):
 
 
 @contextmanager
-def _naming_errors(client: Any) -> Iterator[None]:
+def _taking_a_connection(client: Any) -> Iterator[None]:
     try:
-        yield
+        with allowed(client.connection_pool, ()):
+            yield
     except RedisError as error:
         raise policy_of(client).named(error) from error.__cause__
 
@@ -231,8 +232,10 @@ class reading(watched):  # noqa: N801 - a context manager
                 # redis-py raises it for what a signal handler raises and for lost connections, too.
                 # A caller would repeat what EXEC, or a write before MULTI, may have done.
                 reraise_handlers(error)
-                if getattr(error.__context__, "maybe_executed", False) and self._writes():
-                    raise error.__context__ from None  # type: ignore[misc]
+                lost = error.__context__
+                is_write = getattr(lost, "maybe_executed", False) and self._writes()
+                if is_write or isinstance(lost, DeadlineExceeded):
+                    raise lost from None  # type: ignore[misc]
             frames = walk_tb(error.__traceback__) if error and is_over_reply(error) else ()
             called = {frame.f_code.co_name for frame, _ in frames}
             if error and called & _READERS and not called & _PACKERS:
@@ -263,8 +266,15 @@ class _KitPipeline:
     @run_by_face
     def immediate_execute_command(self, *args: Any, **options: Any) -> Steps[Any]:
         """Execute a command that comes before MULTI."""
-        with reading(policy_of(self), (args,), self.wrote):
+        pool = self.connection_pool  # type: ignore[attr-defined]
+        with allowed(pool, args), reading(policy_of(self), (args,), self.wrote):
             return (yield partial(super().immediate_execute_command, *args, **options))  # type: ignore[misc]
+
+    @run_by_face
+    def reset(self: Any) -> Steps[None]:
+        """Drop what was collected, and watch no more keys."""
+        with allowed(self.connection_pool, ()):
+            yield super().reset  # type: ignore[misc]
 
 
 class DirectPipeline(_KitPipeline, Pipeline):
@@ -293,7 +303,7 @@ class DirectClient(_KitClient, redis.Redis):
 
     def client(self) -> Any:
         """Return a client with a connection of its own, which is taken now."""
-        with _naming_errors(self):
+        with _taking_a_connection(self):
             return super().client()  # type: ignore[no-untyped-call]
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -343,7 +353,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
 
     async def initialize(self) -> Any:
         """Take the connection of a client with one of its own."""
-        with _naming_errors(self):
+        with _taking_a_connection(self):
             return await super().initialize()
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
