@@ -128,11 +128,9 @@ class Connections:
                 return False
             if connection.handed_out:
                 connection = connection.passed_on()
-            now = time.monotonic()
-            unusable = connection.unusable
-            ends = ends or unusable or connection.ends
+            ends = ends or connection.ends or connection.unusable
             ends = ends or (connection.master is not None and connection.is_replaced)
-            connection.idle_since = now
+            connection.idle_since = now = time.monotonic()
             if ends:
                 self._give(None)
             elif not (self.waiting and self._give(connection)):
@@ -144,9 +142,9 @@ class Connections:
             for watcher in tuple(watchers):
                 watcher(connection.policy, waited, now - since)
         if ends:  # outside the lock
+            if connection.unusable:
+                self.drop_idle()
             self.close(connection)
-        if unusable:
-            self.drop_idle()
         if old is not None:
             self.close(old)
         return True
@@ -385,7 +383,6 @@ class _Common:
                         connection = connections.idle.pop()
                         # As `lend` does, without a further call.
                         connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
-                        connection.home = connections.ref
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:

@@ -100,6 +100,7 @@ from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
 
 LONGEST_PAUSE = 0.5
+_REFUSED = STATE | WATCHES  # in a batch
 
 _ASKING = pack_command(("ASKING",))
 # They change nothing either, but a replica answers differently.
@@ -623,7 +624,7 @@ def effects_of(request: Command | Transaction) -> int:
 
 
 def _harmless(does: int, args: Sequence[Argument]) -> int:
-    if does & (STATE | WATCHES):
+    if does & _REFUSED:
         raise InvalidArgumentError(
             f"{args[0]!r} in a batch: it would change a connection that others share",
             "use a private client of the shard: kit.client(name, shard, private=True)",
@@ -632,39 +633,33 @@ def _harmless(does: int, args: Sequence[Argument]) -> int:
 
 
 def pack_short(
-    batch: Batch, loaded: Callable[[Any, str], set[str]], owner: Any, node: str
+    batch: Batch, loaded: Callable[[Any, str], set[str]], owner: Any, node: Any
 ) -> tuple[bytes, int] | None:
     """Pack a few plain commands for a server, in one piece; return also what they do.
 
     Return None if a script may have to be sent as text, an argument cannot be sent, or the
     commands are too large. ``loaded`` returns the SHA-1s of a server's scripts.
     """
-    does = 0
+    does, data = 0, b""
     command: Any
     try:
         if type(batch) is Columns:
-            does = effects_of_all(batch.rows)
-            packed = list(map(pack_command, batch.rows))
+            does, data = effects_of_all(batch.rows), b"".join(map(pack_command, batch.rows))
         else:
-            packed = []
             for command in batch:
                 _, _, args, script, _, _ = command
-                if script is not None:
-                    if script.sha not in loaded(owner, node):
-                        return None
+                if script is None:
+                    by_name = known.get(args[0])
+                    does |= effects(args) if by_name is None else by_name
+                elif script.sha in loaded(owner, "" if node is None else node.name):
                     does |= effects_of(command)
                 else:
-                    found = known.get(args[0])
-                    does |= effects(args) if found is None else found
-                packed.append(pack_command(args))
+                    return None
+                data += pack_command(args)
     except (TypeError, UnicodeEncodeError):
         return None
-    if does & (STATE | WATCHES):
-        return None  # it is refused
-    if len(packed) == 1:
-        return packed[0], does
-    data = b"".join(packed)
-    return (data, does) if len(data) <= resp.CHUNK_BYTES else None
+    is_large = len(data) > resp.CHUNK_BYTES and len(batch) > 1
+    return None if does & _REFUSED or is_large else (data, does)
 
 
 def may_repeat(request: Command | Transaction) -> bool:

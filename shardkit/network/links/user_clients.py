@@ -387,8 +387,8 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
             if told is not None:
                 settled(told, lost.error, maybe_executed=lost.sent)
             raise pool.policy.named(lost.error, sent=lost.sent) from lost.error.__cause__
-        refused, written = received.refused, received.written
-        value = self._value(args[0], options, received[0], refused, told, written)
+        refused = received.refused
+        value = self._value(args[0], options, received[0], refused, told, received.written)
         return await value if hasattr(value, "__await__") else value
 
 
