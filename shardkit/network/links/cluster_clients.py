@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from threading import RLock
 from typing import Any, Final, TypeAlias
 
@@ -60,7 +60,7 @@ from shardkit.network.connections.redis_private import (
     str_if_bytes,
 )
 from shardkit.network.links.link import AwaitingLink, BlockingLink
-from shardkit.network.links.server_request import MOVING, patience_with, pause_before
+from shardkit.network.links.server_request import MOVING, pauses_for
 from shardkit.network.links.user_clients import (
     DirectClient,
     DirectPipeline,
@@ -71,7 +71,7 @@ from shardkit.network.links.user_clients import (
     reading,
 )
 from shardkit.operations.commands import Batch, Columns, Command, Reply, Shard, Transaction
-from shardkit.operations.deadlines import call, earliest, within
+from shardkit.operations.deadlines import call
 from shardkit.operations.steps import arun_steps, run_by_face, run_steps, sleep
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
 from shardkit.routing.placement import slot_of
@@ -289,14 +289,13 @@ class _Pipeline:
     collected: list[_Collected]
     on_node: Any  # the pipeline of the node with the watched keys; None if there are none
     slot: int  # theirs
-    queues: bool  # after MULTI
     sleep: Callable[[float], Any]
     discover: Callable[[Any], Any]  # the nodes, if the client does not know them
-    pipeline_of: Callable[[Any, Any], Any]  # the client, and the pool of a node
+    pipeline_of: Callable[[Any, Any], Any]  # the client, and a node
 
     def begin(self, client: Any, is_transaction: bool) -> None:
         self.client, self.is_transaction = client, is_transaction
-        self.collected, self.on_node, self.queues = [], None, False
+        self.collected, self.on_node = [], None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; between WATCH and MULTI, execute it."""
@@ -304,46 +303,51 @@ class _Pipeline:
         name = str_if_bytes(args[0]).upper()
         if self.is_transaction and name in ("WATCH", "UNWATCH"):
             return self.watch(*args[1:]) if name == "WATCH" else self.unwatch()
-        if self.on_node is not None and not self.queues:
-            return self._at_node(partial(self.on_node.execute_command, *args, **options), args)
-        self.collected.append((args, options))
+        if self.on_node is None:
+            self.collected.append((args, options))
+            return self
+        if any(slot_of(key) != self.slot for key in _keys(args)):
+            raise CrossSlotTransactionError("Cannot watch or send commands on different slots")
+        options.pop("target_nodes", None)
+        call = partial(self.on_node.execute_command, *args, **options)
+        if not self.on_node.explicit_transaction:
+            return self._at_node(call)
+        call()
         return self
 
     def multi(self) -> None:
         """Collect commands from now on, even if keys are watched."""
-        super().multi()  # type: ignore[misc]
-        self.queues = True
+        pipe: Any = super() if self.on_node is None else self.on_node
+        pipe.multi()
 
     @run_by_face
     def watch(self, *names: Any) -> Steps[Any]:
         """Watch keys of one slot, if it is a transaction."""
         if not self.is_transaction:
             return (yield partial(super().watch, *names))  # type: ignore[misc]
-        if self.queues:
-            raise RedisError("Cannot issue a WATCH after a MULTI")
         client = self.client
+        if self.on_node is not None:
+            return (yield partial(self._at_node, partial(self.on_node.watch, *names)))
         yield partial(self.discover, client)
-        waited, deadline, pause = 0.0, earliest(client.policy.deadline), 0.0
-        for attempt in count(1):
-            if self.on_node is None:
-                self.slot = slot_of(client.encoder.encode(names[0]))
-                nodes = nodes_of_slot(client, self.slot) or [client.get_node_from_key(names[0])]
-                self.on_node = self.pipeline_of(client, nodes[0])
+        pauses = pauses_for(client)
+        while True:
+            self.slot = slot_of(client.encoder.encode(names[0]))
+            nodes = nodes_of_slot(client, self.slot) or [client.get_node_from_key(names[0])]
+            on_node = self.pipeline_of(client, nodes[0])
             try:
-                watch = partial(self.on_node.watch, *names)
-                return (yield partial(self._at_node, watch, ("WATCH", *names)))
+                value = yield partial(on_node.watch, *names)
+                break
             except MOVING:
-                yield self.unwatch
-                pause = pause_before(attempt)
-                waited += pause
-                if waited > patience_with(client):
+                yield on_node.reset
+                if (pause := next(pauses, None)) is None:
                     raise
-            if deadline is not None and deadline.left() <= pause:
-                raise deadline.passed()
             yield partial(self.sleep, pause)
-            with within(deadline):
+            with allowed(client, ()):
                 yield partial(learn_slots, client)
-        return None
+        for args, options in self.collected:
+            on_node.pipeline_execute_command(*args, **options)
+        self.collected, self.on_node = [], on_node
+        return value
 
     @run_by_face
     def unwatch(self) -> Steps[bool]:
@@ -354,21 +358,15 @@ class _Pipeline:
         return True
 
     @run_by_face
-    def _at_node(self, send: Callable[[], Any], *commands: Sequence[Any]) -> Steps[Any]:
+    def _at_node(self, call: Callable[[], Any]) -> Steps[Any]:
         """Have the node of the watched keys execute commands.
 
         Raises:
             WatchError: their slot has moved.
-            CrossSlotTransactionError: some keys have another slot.
         """
-        if any(slot_of(key) != self.slot for key in chain.from_iterable(map(_keys, commands))):
-            raise CrossSlotTransactionError("Cannot watch or send commands on different slots")
-        was_watching = self.on_node.watching
         try:
-            return (yield send)
+            return (yield call)
         except MOVING as error:
-            if not was_watching:
-                raise
             raise WatchError("Slot rebalancing occurred while watching keys") from error
 
     def delete(self, *names: Any) -> Any:
@@ -397,7 +395,7 @@ class _Pipeline:
         yield self.reset
 
     def __len__(self) -> int:
-        return len(self.collected)
+        return len(self.collected if self.on_node is None else self.on_node)
 
     def batch(self, collected: Sequence[_Collected]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
@@ -430,19 +428,6 @@ class _Pipeline:
                 "All keys involved in a cluster transaction must map to the same slot"
             )
         return [Transaction(name, keys[0] if keys else b"", tuple(commands))]
-
-    @run_by_face
-    def executed_on_node(
-        self, collected: Sequence[_Collected], raise_on_error: bool
-    ) -> Steps[list[Any]]:
-        """Execute commands after WATCH, and return the replies as redis-py does."""
-        self.on_node.multi()
-        for args, options in collected:
-            kept = {n: value for n, value in options.items() if n != "target_nodes"}
-            self.on_node.execute_command(*args, **kept)
-        send = partial(self.on_node.execute, raise_on_error)
-        replies: list[Any] = yield partial(self._at_node, send, *[args for args, _ in collected])
-        return replies
 
     def send(self, collected: Sequence[_Collected], batch: Batch) -> Any:
         """Send requests over the link; as bytes if some replies are not decoded."""
@@ -514,7 +499,7 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         collected, self.collected = self.collected, []
         try:
             if self.on_node is not None:
-                return self.executed_on_node(collected, raise_on_error)  # type: ignore[no-any-return]
+                return self._at_node(partial(self.on_node.execute, raise_on_error))  # type: ignore[no-any-return]
             with suppress(*_REDIS_PYS), call():
                 if (batch := self.batch(collected)) is not None:
                     return self.values(collected, self.send(collected, batch), raise_on_error)
@@ -546,7 +531,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         collected, self.collected = self.collected, []
         try:
             if self.on_node is not None:
-                return await self.executed_on_node(collected, raise_on_error)
+                return await self._at_node(partial(self.on_node.execute, raise_on_error))
             with suppress(*_REDIS_PYS), call():
                 if (batch := self.batch(collected)) is not None:
                     replies = await self.send(collected, batch)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, count, pairwise
 from operator import attrgetter, itemgetter, sub
 from typing import Any
 
@@ -69,7 +69,7 @@ from shardkit.network.connections.framing import (
     refusals,
     unframed,
 )
-from shardkit.network.connections.policy import unreached
+from shardkit.network.connections.policy import policy_of, unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
 from shardkit.network.links.resp import (
@@ -606,6 +606,23 @@ def patience_with(owner: Any) -> float:
     pool = getattr(owner, "connection_pool", owner)
     timeout = getattr(pool, "connection_kwargs", {}).get("socket_timeout")
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
+
+
+def pauses_for(client: Any) -> Iterator[float]:
+    """Yield the seconds to wait before each further attempt of a client at a server not ready.
+
+    Raises:
+        DeadlineExceeded: the deadline of the entry or the caller would pass in the next pause.
+    """
+    waited, deadline = 0.0, earliest(policy_of(client).deadline)
+    for attempt in count(1):
+        pause = pause_before(attempt)
+        waited += pause
+        if waited > patience_with(client):
+            return
+        if deadline is not None and deadline.left() <= pause:
+            raise deadline.passed()
+        yield pause
 
 
 def effects_of(request: Command | Transaction) -> int:

@@ -22,7 +22,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import count
 from operator import call
 from traceback import walk_tb
 from typing import Any, NoReturn
@@ -56,7 +55,7 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.links.multiplexer import multiplexed
 from shardkit.network.links.resp import pack_command
-from shardkit.network.links.server_request import patience_with, pause_before
+from shardkit.network.links.server_request import pauses_for
 from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.reply_kinds import is_over_reply
@@ -166,15 +165,7 @@ class _KitClient(RegistersScripts):
     @run_by_face
     def _again(self: Any, last: Exception, args: Any, options: Any) -> Steps[Any]:
         """Execute a command once more, at a server that was not ready, until it is."""
-        waited = 0.0
-        deadline = earliest(self.connection_pool.policy.deadline)
-        for attempt in count(1):
-            pause = pause_before(attempt)
-            waited += pause
-            if waited > patience_with(self):
-                break
-            if deadline is not None and deadline.left() <= pause:
-                raise deadline.passed()
+        for pause in pauses_for(self):
             try:
                 yield partial(self.sleep, pause)
                 client = yield partial(self.successor, args)
