@@ -223,16 +223,9 @@ class Clients:
                 return known
         return self._client(held, component, number, raw)  # type: ignore[no-any-return]
 
-    def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
-        """Return where a link's commands for each shard of a component go, blocking.
-
-        A shard is looked up at the first access, which raises as `get`.
-        """
-        return self._table(self._blocking, component, raw)
-
     def aendpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
         """Return the `endpoints` for the running event loop."""
-        return self._table(self._of_loop(), component, raw)
+        return self.endpoints(component, raw, self._of_loop())
 
     def callbacks(
         self, component: Component, numbers: Iterable[Number], awaiting: bool
@@ -242,8 +235,8 @@ class Clients:
         Clients that nobody has used yet are not built for this.
         """
         held = self._of_loop() if awaiting else self._blocking
-        endpoints = self._table(held, component, False)
-        clients = self._table(held, component, None).clients
+        endpoints = self.endpoints(component, False, held)
+        clients = self.endpoints(component, None, held).clients
         return {
             number: reply_callbacks(clients.get(number) or endpoints[number].access.client)
             for number in numbers
@@ -259,7 +252,14 @@ class Clients:
                 self._last = weakref.ref(held)
         return held
 
-    def _table(self, held: _Held, component: Component, raw: bool | None) -> _Endpoints:
+    def endpoints(
+        self, component: Component, raw: bool | None, held: _Held | None = None
+    ) -> _Endpoints:
+        """Return where a link's commands for each shard of a component go; blocking by default.
+
+        A shard is looked up at the first access, which raises as `get`.
+        """
+        held = held or self._blocking
         known = held.tables.get((component.name, raw))
         if known is not None and known.component is component:
             return known
@@ -352,14 +352,14 @@ class Clients:
         return f"<Clients: {'; '.join(self.shown()) or 'none yet'}>"
 
     def _client(self, held: _Held, component: Component, number: Number, raw: bool | None) -> Any:
-        table = self._table(held, component, raw)
+        table = self.endpoints(component, raw, held)
         latest = self._newest(held, table).component
         if latest is not component and _entry(component, number) == _entry(latest, number):
             return self._client(held, latest, number, raw)
         shares = (
             raw is None and not component.entry_of(_shard_of(component.name, number)).is_cluster
         )
-        endpoint = (self._table(held, component, False) if shares else table)[number]
+        endpoint = (self.endpoints(component, False, held) if shares else table)[number]
         with table.build_lock:
             client = table.clients.get(number)
             if client is not None:
@@ -429,7 +429,7 @@ class Clients:
             access = self._access(held, table.raw, number, shard, entry, reads)
             table.accesses[shared] = access
         if access is None:
-            return self._table(held, component, False)[number]
+            return self.endpoints(component, False, held)[number]
         if access.way is None:
             return Endpoint(shard, entry.address, access, None)
         if not self._connector.shares:

@@ -288,7 +288,7 @@ class _FastReplies(Closable):
     """Reads the replies to many commands at once, in hiredis."""
 
     _limited_parser = LimitedParser
-    _is_plain_tcp = True  # bytes go as they are, not through TLS
+    is_plain = True
 
     def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
         if self.protocol != 2:  # a push message would be mistaken for a reply
@@ -326,15 +326,9 @@ class _FastReplies(Closable):
         """Do what `Closable.round_trip` does: `send_packed_command` and `read_replies` in one."""
         if does is not None and self.entered is not self.database:
             return self._from_elsewhere(data, raw, deadline, count, does)
-        sock = socket_of(self)
-        if (
-            sock is None
-            or self.protocol != 2
-            or self.health_check_interval
-            or not self._is_plain_tcp
-        ):
+        sock, reply_parser = socket_of(self), self.reply_parser
+        if sock is None or not reply_parser.at_once or self.health_check_interval:
             return super().round_trip(data, raw, deadline, count)
-        reply_parser = self.reply_parser
         reply_parser.refused = reply_parser.unusable = False
         started = 0.0
         try:
@@ -409,7 +403,7 @@ class _FastReplies(Closable):
         sock = socket_of(self)
         if sock is None or self.ends:
             return False
-        if not self._is_plain_tcp:
+        if not self.is_plain:
             return super().is_reusable()
         parser = self.reply_parser
         return not (parser.headers.held or parser.reader.has_data() or parser.poll(0))
@@ -422,7 +416,7 @@ class TcpConnection(_FastReplies, redis.Connection):
 class TlsConnection(_FastReplies, redis.SSLConnection):
     """redis-py's TLS connection."""
 
-    _is_plain_tcp = False
+    is_plain = False
 
 
 class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):

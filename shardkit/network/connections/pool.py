@@ -36,6 +36,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
 import redis
 import redis.asyncio as aioredis
@@ -112,7 +113,7 @@ class Connections:
 
     def lend(self, connection: Any) -> None:
         """Note that a connection is in use."""
-        self.in_use.add(weakref.ref(connection, self.in_use.discard))
+        self.in_use.add(ref(connection, self.in_use.discard))
         connection.home = self.ref
 
     def release(self, connection: Any, ends: bool) -> bool:
@@ -123,7 +124,7 @@ class Connections:
         """
         with self.guard:
             try:
-                self.in_use.remove(weakref.ref(connection))
+                self.in_use.remove(ref(connection))
             except KeyError:
                 return False
             if connection.handed_out:
@@ -152,7 +153,7 @@ class Connections:
     def drop(self, connection: Any) -> None:
         """Close a lent connection, and forget it."""
         with self.guard:
-            self.in_use.discard(weakref.ref(connection))
+            self.in_use.discard(ref(connection))
             self._give(None)
         self.close(connection)
 
@@ -382,7 +383,7 @@ class _Common:
                             return None
                         connection = connections.idle.pop()
                         # As `lend` does, without a further call.
-                        connections.in_use.add(weakref.ref(connection, connections.in_use.discard))
+                        connections.in_use.add(ref(connection, connections.in_use.discard))
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:

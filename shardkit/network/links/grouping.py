@@ -202,11 +202,18 @@ def place_short(
     None for any other batch, and for a component that must be read first, or looked at.
     """
     size, numbers = len(batch), None
-    if size == 1 and type(command := batch[0]) is Command:  # as most are
+    component: Component | None
+    keys: Sequence[Key]
+    if size == 1 and type(command := batch[0]) is Command:
         to, key, _, _, _, block = command
-        keys: Sequence[Key] = (key,)
         if block is not None:
             return None
+        if type(to) is str:  # as mostly
+            component = component_of(to)
+            if component is None or component.splits_tags:
+                return None
+            return component, component.number_of(key)
+        keys = (key,)
     elif type(batch) is Columns and 0 < size <= SHORT:
         to, keys, numbers = batch.to, batch.keys, batch.numbers
     elif type(batch) is list and 0 < size <= SHORT and set(map(type, batch)) == {Command}:
@@ -219,12 +226,7 @@ def place_short(
     if component is None or component.splits_tags:
         return None
     if numbers is None:
-        if type(to) is not str:
-            numbers = [place(to, key, {component.name: component}).number for key in keys]
-        elif size == 1:
-            return component, component.number_of(keys[0])
-        else:
-            numbers = list(map(component.number_of, keys))
+        numbers = [place(to, key, {component.name: component}).number for key in keys]
     return None if len(set(numbers)) > 1 else (component, numbers[0])
 
 

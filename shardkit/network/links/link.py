@@ -267,7 +267,6 @@ class BlockingLink(Link):
         pool = endpoint.pool if node is None else self._source_of(endpoint, node)
         deadline = earliest(pool.policy.deadline)
         told = Attempt.of_all(batch, endpoint).tell() if handlers else []
-        attempt = None
         try:
             replies, refused = pool.exchange(data, self._raw, deadline, len(batch), does)
             if not refused:

@@ -675,8 +675,9 @@ def pack_short(
                 data += pack_command(args)
     except (TypeError, UnicodeEncodeError):
         return None
-    is_large = len(data) > resp.CHUNK_BYTES and len(batch) > 1
-    return None if does & _REFUSED or is_large else (data, does)
+    if does & _REFUSED or (len(batch) > 1 and len(data) > resp.CHUNK_BYTES):
+        return None
+    return data, does
 
 
 def may_repeat(request: Command | Transaction) -> bool:
