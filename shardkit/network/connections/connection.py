@@ -245,14 +245,6 @@ class Closable(ConnectionState):
             deadline.require_left()
         return has_come
 
-    def lose(self) -> None:
-        """Break the connection under its user."""
-        self.shut_down()
-
-    def set_timeout(self, seconds: float | None) -> None:
-        """Set the timeout of reads and writes, in seconds; None waits for ever."""
-        set_timeout(self, seconds)
-
     @contextmanager
     def _kept_to_deadline(self) -> Iterator[None]:
         deadline = current.get()
@@ -440,7 +432,7 @@ class AsyncClosable(ConnectionState):
         """Whether it is connected and nothing unread has arrived, as far as can be seen."""
         return bool(self.is_connected) and not self.ends
 
-    def lose(self) -> None:
+    def shut_down(self) -> None:
         """Break the connection under its user."""
         if (transport := transport_of(self)) is not None:
             transport.abort()

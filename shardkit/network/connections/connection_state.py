@@ -125,7 +125,7 @@ class ConnectionState(SelectedDatabase):
     port: int
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
-    lose: Callable[[], None]
+    shut_down: Callable[[], None]
     pause: Callable[..., Any]
     _connect_in_time: Callable[..., Any]
     _retried: Callable[..., Any]
@@ -289,7 +289,7 @@ class ConnectionState(SelectedDatabase):
                     self._ready.extend(replies)
                     return True
         except BaseException:
-            self.lose()  # SELECT may not have been sent, and some replies may still be to come
+            self.shut_down()  # SELECT may not have been sent, and some replies may still be to come
             raise
         refusal = None if form == PLAIN else (yield from self.select(database))
         if refusal is not None:

@@ -53,6 +53,7 @@ from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
     pool_of_node,
+    set_timeout,
 )
 from shardkit.network.links.dispatcher import Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
@@ -628,7 +629,7 @@ class Exchange:
 
     def _set_timeout(self, seconds: float | None) -> None:
         with tolerated(OSError):  # it is closed; its next use fails
-            self.connection.set_timeout(seconds)
+            set_timeout(self.connection, seconds)
         self.timeout_changed = True
 
 
