@@ -76,7 +76,7 @@ from shardkit.operations.commands import (
     Transaction,
     coalesced,
 )
-from shardkit.operations.deadlines import earliest
+from shardkit.operations.deadlines import earliest, within
 from shardkit.operations.interruptions import tolerated
 from shardkit.operations.kept import kept_with
 from shardkit.recent import MOST
@@ -212,8 +212,8 @@ class Dispatcher:
         return out
 
     def _learned(self, client: Any) -> Steps[None]:
-        with tolerated(*ATTEMPT_ERRORS):  # if not, the next attempt tells
-            yield partial(self._learn, client)
+        with tolerated(*ATTEMPT_ERRORS), within(earliest(client.policy.deadline)):
+            yield partial(self._learn, client)  # if not, the next attempt tells
 
     def _attempt(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -37,7 +37,6 @@ _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
 _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
 _MIN_AT_ONCE = 8  # a shorter batch is grouped one by one
 SHORT = 4  # commands of a batch that is sent to one server without the dispatcher
-SEVERAL = -1
 # Scripts of parameters, whose second key no other command uses: it may be on any server.
 _PARAMETERS = "structures/base/"
 
@@ -195,35 +194,40 @@ def place(to: To, key: Key, components: Components) -> Shard:
     return component.shard_of(key)
 
 
-def target_of_short(batch: Batch) -> To | None:
-    """Return the common target of a few non-blocking commands; None for any other batch."""
-    size = len(batch)
-    if size == 1 and type(command := batch[0]) is Command:  # as most are
-        return command.to if command.block is None else None
-    if type(batch) is Columns:
-        several = batch.numbers is not None and len(set(batch.numbers)) > 1
-        return batch.to if 0 < size <= SHORT and not several else None
-    if type(batch) is not list or not 1 < size <= SHORT:
-        return None
-    for command in batch:
-        if type(command) is not Command or command.block is not None:
+def place_short(
+    batch: Batch, component_of: Callable[[str], Component | None]
+) -> tuple[Component, int | None] | None:
+    """Return the component and the number of the only shard of a few non-blocking commands.
+
+    None for any other batch, and for a component that must be read first, or looked at.
+    """
+    size, numbers = len(batch), None
+    component: Component | None
+    keys: Sequence[Key]
+    if size == 1 and type(command := batch[0]) is Command:
+        to, key, _, _, _, block = command
+        if block is not None:
             return None
-    targets = set(map(_TO_OF, batch))
-    return targets.pop() if len(targets) == 1 else None
-
-
-def place_short(batch: Batch, to: To, component: Component) -> int | None:
-    """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
-    if type(batch) is Columns and batch.numbers is not None:
-        return batch.numbers[0]  # see `target_of_short`
-    if type(to) is str:
-        number = component.number_of(batch[0].key)
-        for n in range(1, len(batch)):
-            if component.number_of(batch[n].key) != number:
-                return SEVERAL
-        return number
-    numbers = {place(to, each.key, {component.name: component}).number for each in batch}
-    return numbers.pop() if len(numbers) == 1 else SEVERAL
+        if type(to) is str:  # as mostly
+            component = component_of(to)
+            if component is None or component.splits_tags:
+                return None
+            return component, component.number_of(key)
+        keys = (key,)
+    elif type(batch) is Columns and 0 < size <= SHORT:
+        to, keys, numbers = batch.to, batch.keys, batch.numbers
+    elif type(batch) is list and 0 < size <= SHORT and set(map(type, batch)) == {Command}:
+        to, keys = batch[0].to, [command.key for command in batch]
+        if any(command.to != to or command.block is not None for command in batch):
+            return None
+    else:
+        return None
+    component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
+    if component is None or component.splits_tags:
+        return None
+    if numbers is None:
+        numbers = [place(to, key, {component.name: component}).number for key in keys]
+    return None if len(set(numbers)) > 1 else (component, numbers[0])
 
 
 def locate(request: Locate, components: Components) -> list[tuple[Shard, int | None]]:

@@ -53,15 +53,14 @@ from shardkit.network.connections.redis_private import (
     health_check_is_due,
     learn_slots,
     pool_of_node,
+    set_timeout,
 )
 from shardkit.network.links.dispatcher import Dispatcher, node_of_short, turns_of
 from shardkit.network.links.grouping import (
-    SEVERAL,
     components_of,
     locate,
     place,
     place_short,
-    target_of_short,
 )
 from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
 from shardkit.network.links.resp import Chunk
@@ -176,15 +175,10 @@ class Link(Dispatcher):
 
         Return None if the batch needs the dispatcher.
         """
-        to = target_of_short(batch)
-        if to is None:
+        where = place_short(batch, component_of)
+        if where is None:
             return None
-        component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
-        if component is None or component.splits_tags:  # it must be read first, or looked at
-            return None
-        number = place_short(batch, to, component)
-        if number == SEVERAL:
-            return None
+        component, number = where
         try:
             endpoint: Endpoint = endpoints_of(component, self._raw)[number]
         except ShardFailure:
@@ -195,7 +189,7 @@ class Link(Dispatcher):
             node = node_of_short(owner, batch)
             if node is None:
                 return None
-        packed = pack_short(batch, self.loaded, owner, "" if node is None else node.name)
+        packed = pack_short(batch, self.loaded, owner, node)
         return None if packed is None else (endpoint, node, *packed)
 
     def __repr__(self) -> str:
@@ -270,24 +264,24 @@ class BlockingLink(Link):
         short = self._short(batch, topology.component, clients.endpoints)
         if short is None:
             return None
-        (endpoint, node, data, does), raw = short, self._raw
+        endpoint, node, data, does = short
         pool = endpoint.pool if node is None else self._source_of(endpoint, node)
         deadline = earliest(pool.policy.deadline)
         told = Attempt.of_all(batch, endpoint).tell() if handlers else []
-        error: Any = None
-        replies: list[Any] = []
         try:
-            replies, refused = pool.exchange(data, raw, deadline, len(batch), does)
+            replies, refused = pool.exchange(data, self._raw, deadline, len(batch), does)
             if not refused:
                 for event in told:
                     settled(event, None)
                 return Replies(replies)
+            attempt = Attempt.of_all(batch, endpoint, node)
+            attempt.replies, attempt.sent, attempt.refused = replies, True, True
         except ATTEMPT_ERRORS as failure:
-            reraise_handlers(failure)
-            error = failure
-        attempt = Attempt.of_all(batch, endpoint, node)
-        attempt.error, attempt.sent = error, error is None or error.maybe_executed
-        attempt.replies, attempt.refused, attempt.told = replies, error is None, told
+            error: Any = failure
+            reraise_handlers(error)
+            attempt = Attempt.of_all(batch, endpoint, node)
+            attempt.error, attempt.sent = error, error.maybe_executed
+        attempt.told = told
         attempt.tell_end()
         return attempt
 
@@ -635,7 +629,7 @@ class Exchange:
 
     def _set_timeout(self, seconds: float | None) -> None:
         with tolerated(OSError):  # it is closed; its next use fails
-            self.connection.set_timeout(seconds)
+            set_timeout(self.connection, seconds)
         self.timeout_changed = True
 
 
