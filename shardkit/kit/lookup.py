@@ -7,22 +7,21 @@ client of that shard.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.config.component import MAX_SHARDS, Component, wrong_placement
 from shardkit.config.problem import mask
 from shardkit.config.read_from import ReadFrom, as_read_from
-from shardkit.errors import InvalidArgumentError, ShardKitError
+from shardkit.errors import InvalidArgumentError, ShardFailure, ShardKitError
 from shardkit.network.connections.clients import AsyncClient, Client, Clients
 from shardkit.network.links.link import AwaitingLink, BlockingLink
-from shardkit.network.links.order import keys_in
 from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import Batch, Columns, Command, Key, Shard, Transaction
+from shardkit.operations.commands import Batch, Columns, Key, Reply
 from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.arguments import check_integer, check_seconds
 
@@ -194,6 +193,20 @@ class ClientPlane:
         return self.topology.fresh(component) or self.topology.last_known(component)
 
 
+class SplitError(ShardKitError):
+    """The keys of commands that were not executed must be placed again, by ``component``."""
+
+    def __init__(self, component: Component) -> None:
+        super().__init__(f"component {component.name!r} was split", "call again")
+        self.component = component
+
+
+def split_in(replies: Iterable[Reply]) -> Component | None:
+    """Return the component by which what was not executed must be placed again, if any."""
+    errors = (reply.error for reply in replies if isinstance(reply, ShardFailure))
+    return next((error.component for error in errors if isinstance(error, SplitError)), None)
+
+
 class _Pinned(Topology):
     """A topology of one version of one component, by which a call placed the keys of a batch."""
 
@@ -201,6 +214,7 @@ class _Pinned(Topology):
         self._component = component
         self._topology = topology
         self._batch = batch
+        self._split: SplitError | None = None
 
     def reread(self, name: str) -> Component:
         return self._replaced_by(self._topology.reread(name))
@@ -209,31 +223,25 @@ class _Pinned(Topology):
         return self._replaced_by(await self._topology.areread(name))
 
     def _replaced_by(self, newer: Component) -> Component:
-        """Use a newer version unless it would separate keys of one command or transaction."""
+        """Use a newer version; if it places keys otherwise, only if each command has one key."""
         if newer.layout == self._component.layout:
             self._component = newer
-        elif all(_stays_together(self._batch[n], newer) for n in range(len(self._batch))):
-            if isinstance(self._batch, Columns):
-                self._batch.numbers = None  # of the former shards
+        elif isinstance(self._batch, Columns) and self._batch.name:
+            self._batch.numbers = None  # of the former shards
             self._component = newer
+        else:
+            self._split = SplitError(newer)
         return self._component
 
     def component(self, name: str) -> Component:
+        if self._split is not None:
+            raise self._split
         return self._component
 
     async def acomponent(self, name: str) -> Component:
-        return self._component
+        return self.component(name)
 
-    def fresh(self, name: str) -> Component:
-        return self._component
-
-
-def _stays_together(request: Command | Transaction, component: Component) -> bool:
-    keys = keys_in(request)
-    if isinstance(request.to, Shard) or None in keys:
-        return False
-    named = [key for key in keys if key is not None]
-    return not component.shards or len(set(component.place_all(named))) == 1
+    fresh = component
 
 
 class DefaultPlane:

@@ -17,16 +17,17 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from shardkit.config.component import Component, entry_key
-from shardkit.errors import CrossShardError, RoutingError, ShardFailure
+from shardkit.errors import CommandRefused, CrossShardError, RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of, read, unusable
-from shardkit.kit.lookup import CallSite, Plane
+from shardkit.kit.lookup import CallSite, Plane, split_in
 from shardkit.kit.merges import SPLIT, ManyServers, split_of, without_key
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
 from shardkit.network.links.cluster_clients import as_command
 from shardkit.network.links.grouping import locate
 from shardkit.network.links.resp import pack
+from shardkit.network.links.server_request import details_of
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -46,6 +47,7 @@ _TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
 _SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
 
 _NAME, _KEY = itemgetter(0), itemgetter(1)
+_UNSENT: Any = object()  # in place of a reply
 
 
 class _CollectedCommand(NamedTuple):
@@ -67,7 +69,28 @@ class _ShardCommand:
         self.command = as_command(shard, key, args)
         self.keys = keys  # their indexes among the command's keys
         self.undecoded = undecoded  # whether the reply stays bytes even if the client decodes
-        self.reply: Reply = None
+        self.reply: Reply = _UNSENT
+
+    def placed_again(self, newer: Component) -> list[_ShardCommand]:
+        """Return the shares by a newer version; itself if it was executed, or is refused now."""
+        if self.reply is not _UNSENT and not split_in([self.reply]):
+            return [self]
+        try:
+            options = {NEVER_DECODE: True} if self.undecoded else {}
+            parts = _split(self.command.args, options, newer)
+        except RoutingError as error:
+            self.reply = CommandRefused(
+                f"{self.shard} was split, and {error.message}",
+                error.remedy,
+                shard=str(self.shard),
+                address=getattr(self.reply, "address", ""),
+                error=error,
+                **details_of(self.command),
+            )
+            return [self]
+        for part in parts:
+            part.keys = [self.keys[n] for n in part.keys]
+        return parts
 
 
 class _CommandCollector(ManyServers):
@@ -153,7 +176,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 link = plane.link(raw=raw, read_from=self._site.read_from)
-                prepared.receive(plane.sender(link, component)(batch))
+                prepared.receive(plane.sender(link, prepared.component)(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=False)
 
     def __enter__(self) -> Self:
@@ -178,7 +201,7 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 link = plane.alink(raw=raw, read_from=self._site.read_from)
-                prepared.receive(await plane.sender(link, component)(batch))
+                prepared.receive(await plane.sender(link, prepared.component)(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=True)
 
     def __await__(self) -> Generator[Any, Any, Self]:
@@ -205,13 +228,13 @@ class _Prepared:
     """Commands prepared for sending, by one version of the component.
 
     Most are *rows*: a name, its only key, further arguments, and no options. Rows are placed,
-    packed and finished together. All other commands are split first. One execution uses one version
-    of the component: commands split by one version must not be sent by another.
+    packed and finished together. All other commands are split first. Commands split by one version
+    of the component must not be sent by another: after a split, what is left is split again.
     """
 
     def __init__(self, commands: Sequence[tuple[Any, ...]], component: Component) -> None:
         self._commands = commands
-        self._component = component
+        self.component = component
         self._parts: dict[int, list[_ShardCommand]] = {}  # of split commands, by index
         self._rows: Sequence[tuple[Any, ...]] = commands
         self._keys: list[Key] = []
@@ -246,7 +269,7 @@ class _Prepared:
                     self._keys.append(command[1])
                     rows.append(command)
                     continue
-            parts = self._parts[n] = _split_one(n, command, self._component)
+            parts = self._parts[n] = _split_one(n, command, self.component)
             self._keys += [part.command.key for part in parts]
             rows += [part.command.args for part in parts]
         self._rows = rows
@@ -258,25 +281,41 @@ class _Prepared:
         whose reply stays undecoded although the client decodes. Such a command waits for its
         predecessors on its shard, and its successors wait for it.
         """
-        component = self._component
+        component = self.component
         split = (part for parts in self._parts.values() for part in parts)
-        if not any(
+        plain = not any(
             part.undecoded or part.command.script or part.command.block is not None
             for part in split
-        ):
-            if self._rows:
-                rows = Columns.of_rows(component.name, self._keys, self._rows, self._numbers)
-                yield False, rows
+        )
+        if plain and self._rows:
+            yield False, Columns.of_rows(component.name, self._keys, self._rows, self._numbers)
+        if plain and not (self._replies.failed and split_in(self._replies)):
             return
         self._parts = {
             n: self._parts.get(n) or _split_one(n, command, component)
             for n, command in enumerate(self._commands)
         }
+        self._sent_parts = [part for parts in self._parts.values() for part in parts]
+        self.receive(self._replies)
+        exchanges = self._exchanges()
+        while True:
+            if newer := split_in(part.reply for part in self._sent_parts):
+                self._place_again(newer)
+                exchanges = self._exchanges()
+            if not exchanges:
+                return
+            raw, self._sent_parts = exchanges.pop(0)
+            yield raw, Partial([part.command for part in self._sent_parts])
+
+    def _exchanges(self) -> list[tuple[bool, list[_ShardCommand]]]:
+        """Return the exchanges, in their order, for the parts that have no reply."""
         exchanges: dict[tuple[int, bool], list[_ShardCommand]] = {}
         latest: dict[Shard, tuple[int, object]] = {}
         for parts in self._parts.values():
             for part in parts:
-                entry = component.entry_of(part.shard)
+                if part.reply is not _UNSENT:
+                    continue
+                entry = self.component.entry_of(part.shard)
                 decodes = entry.resolved(entry_key(*part.shard)).get("decode_responses", False)
                 raw = part.undecoded and bool(decodes)
                 kind = object() if part.command.block is not None else raw
@@ -288,9 +327,15 @@ class _Prepared:
             for batch in exchanges.values():
                 for part in batch:
                     pack(part.command.args)
-        for turn, raw in sorted(exchanges):
-            self._sent_parts = exchanges[turn, raw]
-            yield raw, Partial([part.command for part in self._sent_parts])
+        return [(raw, exchanges[turn, raw]) for turn, raw in sorted(exchanges)]
+
+    def _place_again(self, newer: Component) -> None:
+        """Split what was not executed by a newer version of the component."""
+        for n, parts in self._parts.items():
+            self._parts[n] = [new for part in parts for new in part.placed_again(newer)]
+        self.component = newer
+        placed = (part.command.key for parts in self._parts.values() for part in parts)
+        self._numbers = numbers_of(newer, list(placed))
 
     def receive(self, replies: Replies) -> None:
         """Store the replies to the batch yielded last."""
@@ -304,7 +349,7 @@ class _Prepared:
         replies = self._merged() if self._parts else self._replies
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)
-        numbers, component = self._numbers, self._component
+        numbers, component = self._numbers, self.component
         tables = clients.callbacks(component, set(numbers), awaiting)
         values: list[Any]
         if not self._parts:
@@ -353,7 +398,7 @@ class _Prepared:
         try:
             return SPLIT[command_name(args)].merged(args, [part.keys for part in parts], replies)
         except Exception as error:
-            return unusable(error, self._component, [part.command for part in parts], replies)
+            return unusable(error, self.component, [part.command for part in parts], replies)
 
 
 def _split_one(n: int, command: tuple[Any, ...], component: Component) -> list[_ShardCommand]:
