@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from shardkit.config.component import Component, entry_key
-from shardkit.errors import CommandRefused, CrossShardError, RoutingError, ShardFailure
+from shardkit.errors import RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of, read, unusable
 from shardkit.kit.lookup import CallSite, Plane, split_in
@@ -25,9 +25,9 @@ from shardkit.kit.merges import SPLIT, ManyServers, split_of, without_key
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
 from shardkit.network.links.cluster_clients import as_command
-from shardkit.network.links.grouping import locate
+from shardkit.network.links.grouping import live_apart, locate
 from shardkit.network.links.resp import pack
-from shardkit.network.links.server_request import details_of
+from shardkit.network.links.server_request import refused_by_split
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -79,14 +79,8 @@ class _ShardCommand:
             options = {NEVER_DECODE: True} if self.undecoded else {}
             parts = _split(self.command.args, options, newer)
         except RoutingError as error:
-            self.reply = CommandRefused(
-                f"{self.shard} was split, and {error.message}",
-                error.remedy,
-                shard=str(self.shard),
-                address=getattr(self.reply, "address", ""),
-                error=error,
-                **details_of(self.command),
-            )
+            address = getattr(self.reply, "address", "")
+            self.reply = refused_by_split(self.command, error, self.shard, address)
             return [self]
         for part in parts:
             part.keys = [self.keys[n] for n in part.keys]
@@ -440,11 +434,7 @@ def _split(
         return [_ShardCommand(shard, args[positions[0]], args, range(len(positions)), undecoded)]
     split = split_of(args, positions)
     if split is None:
-        shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in homes))
-        raise CrossShardError(
-            f"{name}: the keys live on different shards ({shown})",
-            "use a common {tag} in the names of keys that belong together",
-        )
+        raise live_apart(name, dict.fromkeys(shard for shard, _ in homes))
     return [
         _ShardCommand(
             shard, args[positions[mine[0]]], split.share(args, positions, mine), mine, undecoded

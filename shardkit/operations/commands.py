@@ -25,7 +25,14 @@ from datetime import timedelta
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from shardkit.errors import DamagedDataError, NewerFormatError, ShardErrors, ShardFailure, few
+from shardkit.errors import (
+    CrossShardError,
+    DamagedDataError,
+    NewerFormatError,
+    ShardErrors,
+    ShardFailure,
+    few,
+)
 
 Key: TypeAlias = str | bytes | int
 Argument: TypeAlias = str | bytes | int | float
@@ -75,6 +82,7 @@ class Script:
 
     name: str
     text: str
+    unplaced: int = 0  # how many of its last keys are used where the others live
     sha: str = field(init=False)
     reads: int = field(init=False)  # with how many arguments it changes nothing; -1 for none
 
@@ -400,6 +408,11 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
                 if damage is not None:
                     raise damage from errors
         raise errors
+
+
+def is_separated(reply: Reply) -> bool:
+    """Whether a request was not sent because a split has separated its keys."""
+    return isinstance(getattr(reply, "error", None), CrossShardError)
 
 
 def damage_in(failure: ShardFailure) -> DamagedDataError | None:

@@ -34,6 +34,7 @@ from shardkit.operations.commands import (
     Pause,
     Replies,
     Reply,
+    is_separated,
     raise_failures,
 )
 from shardkit.operations.operation import Operation
@@ -94,12 +95,12 @@ class Claim:
 
     def take(self, timeout: float) -> Operation[ClaimedTask | None]:
         """Take a task, waiting at most `timeout` seconds."""
-        if len(self._queues) > 1:
-            targets = [(self._component, keys.waiting) for keys in self._queues]
-            self._servers = yield Locate(targets)
-        together = self._end_of(0) == len(self._queues)
+        targets = [(self._component, keys.waiting) for keys in self._queues]
         waited, pause = 0.0, FIRST_PAUSE
         while True:
+            if len(self._queues) > 1:
+                self._servers = yield Locate(targets)
+            together = self._end_of(0) == len(self._queues)
             task = yield from self._attempt(waits=together and timeout > 0)
             if task is not None:
                 return task
@@ -117,7 +118,10 @@ class Claim:
                 pause = FIRST_PAUSE
                 signals = [keys.signal for keys in self._queues]
                 pop = ("BLPOP", *signals, f"{seconds:.3f}")
-                [token] = yield [Command(self._component, signals[0], pop, None, True, seconds)]
+                waits = Command(self._component, signals[0], pop, None, True, seconds)
+                [token] = replies = yield Partial([waits])
+                if not is_separated(token):
+                    raise_failures(replies)
                 waited += 0 if token else seconds
             else:
                 seconds = max(SHORTEST_PAUSE, min(left, pause, self._due))
@@ -203,6 +207,9 @@ class Claim:
         return ClaimedTask(self._queues[first + n - 1], id_, stored, attempts, claim)
 
     def _handle_take(self, first: int, end: int, reply: Reply) -> ClaimedTask | None:
+        if is_separated(reply):
+            self._due = 0.0  # by their new servers
+            return None
         if isinstance(reply, ShardFailure):
             for n in range(first, end):
                 self._note_failure(n, reply)

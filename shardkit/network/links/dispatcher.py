@@ -37,6 +37,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, emit, handlers
 from shardkit.network.connections.databases import Steps
@@ -54,7 +55,14 @@ from shardkit.network.connections.redis_private import (
     slot_owners,
 )
 from shardkit.network.links import order
-from shardkit.network.links.grouping import components_in, group_by_shard, require_together
+from shardkit.network.links.grouping import (
+    components_in,
+    group_by_shard,
+    live_apart,
+    require_together,
+    separated,
+    was_split_lately,
+)
 from shardkit.network.links.resp import UniformCommands
 from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
@@ -65,6 +73,7 @@ from shardkit.network.links.server_request import (
     only_reads,
     patience_with,
     pause_before,
+    refused_by_split,
 )
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -235,6 +244,8 @@ class Dispatcher:
             component = components[name] = yield partial(self.component, topology, name)
             if component.splits_tags:
                 require_together(batch, component)
+            elif was_split_lately(component) and (type(batch) is not Columns or not batch.name):
+                todo = self._refuse_separated(batch, todo, component, out)
         groups = group_by_shard(batch, todo, components)
         attempts: list[Attempt] = []
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
@@ -300,6 +311,20 @@ class Dispatcher:
         for attempt in attempts if handlers else ():
             attempt.tell_end()
         return attempts
+
+    def _refuse_separated(
+        self, batch: Batch, todo: Sequence[int], component: Component, out: Replies
+    ) -> list[int]:
+        """Refuse requests whose keys a split has separated; return the positions of the others."""
+        together = []
+        for position in todo:
+            request = batch[position]
+            if shards := separated(request, component):
+                error = live_apart(request.name, shards)
+                out[position], out.failed = refused_by_split(request, error, shards[0]), True
+            else:
+                together.append(position)
+        return together
 
     def _attempts_on_nodes(
         self,

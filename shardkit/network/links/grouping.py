@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.config.component import Component
-from shardkit.errors import CrossShardError
+from shardkit.errors import CrossShardError, RoutingError
 from shardkit.network.links.resp import Arguments, UniformCommands
 from shardkit.operations.commands import (
     Batch,
@@ -23,6 +25,7 @@ from shardkit.operations.commands import (
     To,
     Transaction,
 )
+from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
 
 Components: TypeAlias = Mapping[str, Component]
@@ -128,17 +131,41 @@ def require_together(batch: Batch, component: Component) -> None:
     for request in batch:
         commands = request.commands if isinstance(request, Transaction) else (request,)
         for command in commands:
-            if command.script is None or component.name not in components_of((request.to,)):
-                continue
-            if command.name.startswith(_PARAMETERS):
-                continue
-            keys: Any = command.args[3 : 3 + int(command.args[2])]
-            if len(set(map(component.place, keys))) > 1:
+            if command.script is not None and separated(command, component):
                 raise CrossShardError(
                     f"component {component.name!r}: its placement {component.placement!r} ignores "
                     f"hash tags, so {command.name} has keys on several shards",
                     "keep this structure in a component whose placement obeys tags, such as crc32",
                 )
+
+
+def was_split_lately(component: Component) -> bool:
+    """Whether keys may have been located before a split."""
+    return bool(component.split_until) and time.monotonic() < component.split_until
+
+
+def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:
+    """Return the error for a command whose keys live on several shards."""
+    return CrossShardError(
+        f"{name}: the keys live on different shards ({', '.join(map(str, shards))})",
+        "use a common {tag} in the names of keys that belong together",
+    )
+
+
+def separated(request: Command | Transaction, component: Component) -> list[Shard]:
+    """Return the shards of a request's keys if they are several; otherwise nothing."""
+    if request.to not in (component.name, Home(component.name)) or not component.shards:
+        return []
+    commands = request.commands if isinstance(request, Transaction) else (request,)
+    keys: list[Any] = [request.key]
+    for command in commands:
+        if command.script is None:
+            with suppress(RoutingError):  # a module's command
+                keys += [command.args[n] for n in key_positions(command.args)]
+        elif not command.name.startswith(_PARAMETERS):
+            keys += command.args[3 : 3 + int(command.args[2]) - command.script.unplaced]
+    shards = list(dict.fromkeys(map(component.shard_of, keys)))
+    return shards if len(shards) > 1 else []
 
 
 def _keys_and_rows(

@@ -62,6 +62,7 @@ from shardkit.network.links.grouping import (
     place,
     place_short,
     target_of_short,
+    was_split_lately,
 )
 from shardkit.network.links.multiplexer import Part, Received, carried, give_back, multiplexed
 from shardkit.network.links.resp import Chunk
@@ -180,7 +181,8 @@ class Link(Dispatcher):
         if to is None:
             return None
         component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
-        if component is None or component.splits_tags:  # it must be read first, or looked at
+        # It must be read first, or the keys looked at.
+        if component is None or component.splits_tags or was_split_lately(component):
             return None
         number = place_short(batch, to, component)
         if number == SEVERAL:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from itertools import combinations
 from typing import Any
 
 import pytest
-from faces import eventually
+from faces import Exchanges, Face, eventually, faced
 from growth_helpers import PATIENT, Fleet, filled
 from moments import before as overtaken
 
 import shardkit
-from shardkit.admin.growth import start_split
+from shardkit.admin.growth import plan_split, start_split
+from shardkit.coordination import Leg
 from shardkit.errors import CommandRefused, CrossShardError
 
 KEYS, OTHERS = ([f"{kind}{n}" for n in range(40)] for kind in "ko")
@@ -117,3 +120,53 @@ def test_commands_of_all_shards_go_to_the_new_ones(fleet: Fleet, face: str) -> N
         router: Any = kit.key_sharded("users")
         assert router.all.script_exists(replies[1]) == [True]
         assert {each["slowlog-max-len"] for each in router.all.config_get("slowlog*")} == {"64"}
+
+
+def live_together(users: Face, pattern: str, names: Sequence[object]) -> bool:
+    """Whether the keys of two names live on one shard."""
+    place = users.kit.topology.component("users").place
+    return len({place(pattern.format(name)) for name in names}) == 1
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_operations_find_keys_again_that_a_split_has_separated(fleet: Fleet, face: str) -> None:
+    fleet.push(0)
+    with faced(face, fleet.url) as users:
+        kit: Any = users.kit
+        of_days = kit.unique_visitors("visits", component="users", precision="exact")
+        estimates = kit.unique_visitors("rough", component="users", precision="hyperloglog")
+        odd, low = (kit.set(n, component="users", total=2000, members=int) for n in ("odd", "low"))
+        bank = kit.transfers("bank", component="users")
+        days = [date(2026, 1, day) for day in range(1, 9)]
+        pairs = list(combinations(days, 2))
+        for day in days:
+            users.run(estimates.visit_many(KEYS, day))
+        users.run(odd.sadd(*range(1, 400, 2)))
+        users.run(low.sadd(*range(200)))
+        visit, union = of_days.deferred.visit_many, estimates.deferred.count_union
+        begun = {
+            "structures/unique/add_and_count": [visit(KEYS, day) for day in days],
+            "PFCOUNT": [union(two) for two in pairs if live_together(users, "rough:{}", two)],
+            "SINTER": [odd.deferred.sinter(low)],
+            "coordination/transfer_direct": [
+                bank.deferred.issue(*(Leg(str(day), {"gold": 1}) for day in two))
+                for two in pairs
+                if live_together(users, "{{{}}}", two)
+            ],
+        }
+        calls = {name: [Exchanges(users, each) for each in begun[name]] for name in begun}
+        for name, of_name in calls.items():
+            for call in of_name:
+                call.until(name)
+        options: Any = {"shards": 5, "over": [fleet.name(1)], "hold": PATIENT}
+        assert users.eventually(
+            lambda: start_split(fleet.config, "users", **options).phase == "done"
+        )
+        results = {name: [call.end() for call in calls[name]] for name in calls}
+        assert results["structures/unique/add_and_count"] == [40] * 8
+        assert [users.run(of_days.count(day)) for day in days] == [40] * 8
+        assert users.run(of_days.count_union(days)) == 40
+        assert set(results["PFCOUNT"]) == {40}
+        assert results["SINTER"] == [set(range(1, 200, 2))]
+        assert set(results["coordination/transfer_direct"]) == {(True, "", "", "")}
+    assert plan_split(fleet.config, "users", shards=2).problems == ()  # no key is at a wrong place
