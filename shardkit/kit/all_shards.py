@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from redis.commands import AsyncCoreCommands, CoreCommands
 
@@ -17,19 +17,10 @@ from shardkit.config.entry import DEFAULT_PORT
 from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.events import observed
 from shardkit.kit.bulk import read, unusable
-from shardkit.kit.lookup import split_in
 from shardkit.kit.merges import OF_ALL, ManyServers, OfAll, why_not
 from shardkit.network.connections.redis_private import NEVER_DECODE, learn_slots, nodes_of_slot
 from shardkit.network.links.cluster_clients import as_command
-from shardkit.operations.commands import (
-    Command,
-    Partial,
-    Replies,
-    Reply,
-    Shard,
-    Transaction,
-    raise_failures,
-)
+from shardkit.operations.commands import Partial, Replies, Shard, raise_failures
 from shardkit.operations.deadlines import call
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import command_name, key_positions
@@ -66,6 +57,12 @@ def tags_of_masters(client: Any) -> list[str]:
         if not left:
             break
     return tags
+
+
+class _Recipient(NamedTuple):
+    shard: Shard
+    key: str  # by which a cluster chooses the node
+    shards: Sequence[Shard]  # that live there
 
 
 class _ForAllShards(ManyServers):
@@ -106,16 +103,12 @@ class _ForAllShards(ManyServers):
         plane = router._plane.plane()
         client_of = plane.clients.aget if awaiting else plane.clients.get
         link_of = plane.alink if awaiting else plane.link
-        answers: dict[Any, list[tuple[Command | Transaction, Reply]]] = {}  # by server or database
+        targets: list[_Recipient] = []
         with call(), observed("all"):
-            newer: Component | None = router._now()
-            while newer is not None:  # a split has taken place
-                component, targets = newer, []
-                places = by_place(component, merge.by)
-                for place, shards in places.items():
-                    shard, tags = shards[0], [""]
-                    if place in answers:
-                        continue
+            while True:
+                component, targets = router._now(), []
+                for shard, shards in distinct(component, merge.by).items():
+                    tags = [""]
                     if component.entry_of(shard).is_cluster:
                         client = client_of(component, shard.number)
                         if awaiting:
@@ -123,25 +116,22 @@ class _ForAllShards(ManyServers):
                         elif client.get_default_node() is None:
                             learn_slots(client)
                         tags = tags_of_masters(client)
-                    targets += [(place, shard, tag) for tag in tags]
+                    targets += [_Recipient(shard, tag, shards) for tag in tags]
                 sent = args + (merge.more if len(args) == 1 else ())
-                batch = Partial([as_command(shard, tag, sent) for _, shard, tag in targets])
+                batch = Partial([as_command(target.shard, target.key, sent) for target in targets])
                 link = link_of(raw=NEVER_DECODE in options, read_from=router._site.read_from)
-                replies: Replies = yield partial(plane.sender(link, component), batch)
-                newer = split_in(replies)
-                for (place, _, _), request, reply in zip(targets, batch, replies, strict=True):
-                    if not split_in([reply]):
-                        answers.setdefault(place, []).append((request, reply))
-        numbers = {shards[0].number for shards in places.values()}
+                replies: Replies = yield partial(link.send, batch)
+                if router._now().layout == component.layout:  # else a split has taken place
+                    break
+        numbers = {target.shard.number for target in targets}
         tables = plane.clients.callbacks(component, numbers, awaiting)
         placed: dict[Shard, list[Any]] = {}
         values = []
-        for place, shards in places.items():
-            callback: Callable[..., Any] | None = tables[shards[0].number].get(args[0])
-            for request, reply in answers[place]:
-                values.append(read(component, request, reply, callback, **options))
-                for shard in shards:
-                    placed.setdefault(shard, []).append(values[-1])
+        for target, request, reply in zip(targets, batch, replies, strict=True):
+            callback: Callable[..., Any] | None = tables[target.shard.number].get(args[0])
+            values.append(read(component, request, reply, callback, **options))
+            for shard in target.shards:
+                placed.setdefault(shard, []).append(values[-1])
         if merge.partial:
             return [reply for shard in component.all_shards() for reply in placed[shard]]
         raise_failures(Replies(values), own=False)

@@ -7,21 +7,21 @@ client of that shard.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.config.component import MAX_SHARDS, Component, wrong_placement
 from shardkit.config.problem import mask
 from shardkit.config.read_from import ReadFrom, as_read_from
-from shardkit.errors import InvalidArgumentError, ShardFailure, ShardKitError
+from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.clients import AsyncClient, Client, Clients
 from shardkit.network.links.link import AwaitingLink, BlockingLink
 from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import Batch, Columns, Key, Reply
+from shardkit.operations.commands import Key
 from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.arguments import check_integer, check_seconds
 
@@ -126,14 +126,6 @@ class ClientPlane:
             return NearLink(link, self.near, raw)  # type: ignore[return-value]
         return link
 
-    def sender(self, link: BlockingLink | AwaitingLink, component: Component) -> Any:
-        """Return what sends batches whose keys one version of the component has placed."""
-
-        def send(batch: Batch) -> Any:
-            return link.send(batch, topology=_Pinned(component, self.topology, batch))
-
-        return send
-
     def readers(self, read_from: ReadFrom | None) -> ReaderClients:
         """Return the clients that read where a call or, without that, the entries say."""
         readers = self._readers.get(read_from)
@@ -191,57 +183,6 @@ class ClientPlane:
     def cached(self, component: str) -> Component:
         """Return a component that was read, or raise MissingEntryError; a stale one is reread."""
         return self.topology.fresh(component) or self.topology.last_known(component)
-
-
-class SplitError(ShardKitError):
-    """The keys of commands that were not executed must be placed again, by ``component``."""
-
-    def __init__(self, component: Component) -> None:
-        super().__init__(f"component {component.name!r} was split", "call again")
-        self.component = component
-
-
-def split_in(replies: Iterable[Reply]) -> Component | None:
-    """Return the component by which what was not executed must be placed again, if any."""
-    errors = (reply.error for reply in replies if isinstance(reply, ShardFailure))
-    return next((error.component for error in errors if isinstance(error, SplitError)), None)
-
-
-class _Pinned(Topology):
-    """A topology of one version of one component, by which a call placed the keys of a batch."""
-
-    def __init__(self, component: Component, topology: Topology, batch: Batch) -> None:
-        self._component = component
-        self._topology = topology
-        self._batch = batch
-        self._split: SplitError | None = None
-
-    def reread(self, name: str) -> Component:
-        return self._replaced_by(self._topology.reread(name))
-
-    async def areread(self, name: str) -> Component:
-        return self._replaced_by(await self._topology.areread(name))
-
-    def _replaced_by(self, newer: Component) -> Component:
-        """Use a newer version; if it places keys otherwise, only if each command has one key."""
-        if newer.layout == self._component.layout:
-            self._component = newer
-        elif isinstance(self._batch, Columns) and self._batch.name:
-            self._batch.numbers = None  # of the former shards
-            self._component = newer
-        else:
-            self._split = SplitError(newer)
-        return self._component
-
-    def component(self, name: str) -> Component:
-        if self._split is not None:
-            raise self._split
-        return self._component
-
-    async def acomponent(self, name: str) -> Component:
-        return self.component(name)
-
-    fresh = component
 
 
 class DefaultPlane:

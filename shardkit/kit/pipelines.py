@@ -20,7 +20,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.errors import RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of, read, unusable
-from shardkit.kit.lookup import CallSite, Plane, split_in
+from shardkit.kit.lookup import CallSite, Plane
 from shardkit.kit.merges import SPLIT, ManyServers, split_of, without_key
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
@@ -28,6 +28,7 @@ from shardkit.network.links.cluster_clients import as_command
 from shardkit.network.links.grouping import live_apart, locate
 from shardkit.network.links.resp import pack
 from shardkit.network.links.server_request import refused_by_split
+from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -38,6 +39,7 @@ from shardkit.operations.commands import (
     Replies,
     Reply,
     Shard,
+    is_separated,
     raise_failures,
 )
 from shardkit.operations.deadlines import call
@@ -66,14 +68,14 @@ class _ShardCommand:
         self, shard: Shard, key: Key, args: tuple[Any, ...], keys: Sequence[int], undecoded: bool
     ) -> None:
         self.shard = shard
-        self.command = as_command(shard, key, args)
+        self.command = as_command(shard.component, key, args)
         self.keys = keys  # their indexes among the command's keys
         self.undecoded = undecoded  # whether the reply stays bytes even if the client decodes
         self.reply: Reply = _UNSENT
 
     def placed_again(self, newer: Component) -> list[_ShardCommand]:
         """Return the shares by a newer version; itself if it was executed, or is refused now."""
-        if self.reply is not _UNSENT and not split_in([self.reply]):
+        if not (self.reply is _UNSENT or is_separated(self.reply)):
             return [self]
         try:
             options = {NEVER_DECODE: True} if self.undecoded else {}
@@ -167,10 +169,10 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
         with call(), observed("pipeline"):
             component = plane.topology.component(self._site.component)
             component = self._site.checked(plane.topology, component)
-            prepared = _Prepared(commands, component)
+            prepared = _Prepared(commands, component, plane.topology)
             for raw, batch in prepared.exchanges():
                 link = plane.link(raw=raw, read_from=self._site.read_from)
-                prepared.receive(plane.sender(link, prepared.component)(batch))
+                prepared.receive(link.send(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=False)
 
     def __enter__(self) -> Self:
@@ -192,10 +194,10 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
         with call(), observed("pipeline"):
             component = await plane.topology.acomponent(self._site.component)
             component = self._site.checked(plane.topology, component)
-            prepared = _Prepared(commands, component)
+            prepared = _Prepared(commands, component, plane.topology)
             for raw, batch in prepared.exchanges():
                 link = plane.alink(raw=raw, read_from=self._site.read_from)
-                prepared.receive(await plane.sender(link, prepared.component)(batch))
+                prepared.receive(await link.send(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=True)
 
     def __await__(self) -> Generator[Any, Any, Self]:
@@ -226,9 +228,12 @@ class _Prepared:
     of the component must not be sent by another: after a split, what is left is split again.
     """
 
-    def __init__(self, commands: Sequence[tuple[Any, ...]], component: Component) -> None:
+    def __init__(
+        self, commands: Sequence[tuple[Any, ...]], component: Component, topology: Topology
+    ) -> None:
+        self._topology = topology
         self._commands = commands
-        self.component = component
+        self._component = component
         self._parts: dict[int, list[_ShardCommand]] = {}  # of split commands, by index
         self._rows: Sequence[tuple[Any, ...]] = commands
         self._keys: list[Key] = []
@@ -263,7 +268,7 @@ class _Prepared:
                     self._keys.append(command[1])
                     rows.append(command)
                     continue
-            parts = self._parts[n] = _split_one(n, command, self.component)
+            parts = self._parts[n] = _split_one(n, command, self._component)
             self._keys += [part.command.key for part in parts]
             rows += [part.command.args for part in parts]
         self._rows = rows
@@ -275,15 +280,16 @@ class _Prepared:
         whose reply stays undecoded although the client decodes. Such a command waits for its
         predecessors on its shard, and its successors wait for it.
         """
-        component = self.component
+        component = self._component
         split = (part for parts in self._parts.values() for part in parts)
         plain = not any(
             part.undecoded or part.command.script or part.command.block is not None
             for part in split
         )
         if plain and self._rows:
-            yield False, Columns.of_rows(component.name, self._keys, self._rows, self._numbers)
-        if plain and not (self._replies.failed and split_in(self._replies)):
+            placed = component, self._numbers
+            yield False, Columns.of_rows(component.name, self._keys, self._rows, placed)
+        if plain and not (self._replies.failed and any(map(is_separated, self._replies))):
             return
         self._parts = {
             n: self._parts.get(n) or _split_one(n, command, component)
@@ -293,8 +299,8 @@ class _Prepared:
         self.receive(self._replies)
         exchanges = self._exchanges()
         while True:
-            if newer := split_in(part.reply for part in self._sent_parts):
-                self._place_again(newer)
+            if any(is_separated(part.reply) for part in self._sent_parts):
+                self._place_again(self._topology.last_known(component.name))
                 exchanges = self._exchanges()
             if not exchanges:
                 return
@@ -309,7 +315,7 @@ class _Prepared:
             for part in parts:
                 if part.reply is not _UNSENT:
                     continue
-                entry = self.component.entry_of(part.shard)
+                entry = self._component.entry_of(part.shard)
                 decodes = entry.resolved(entry_key(*part.shard)).get("decode_responses", False)
                 raw = part.undecoded and bool(decodes)
                 kind = object() if part.command.block is not None else raw
@@ -327,7 +333,7 @@ class _Prepared:
         """Split what was not executed by a newer version of the component."""
         for n, parts in self._parts.items():
             self._parts[n] = [new for part in parts for new in part.placed_again(newer)]
-        self.component = newer
+        self._component = newer
         placed = (part.command.key for parts in self._parts.values() for part in parts)
         self._numbers = numbers_of(newer, list(placed))
 
@@ -343,7 +349,7 @@ class _Prepared:
         replies = self._merged() if self._parts else self._replies
         if replies.failed and raise_on_error:
             raise_failures(replies, own=False)
-        numbers, component = self._numbers, self.component
+        numbers, component = self._numbers, self._component
         tables = clients.callbacks(component, set(numbers), awaiting)
         values: list[Any]
         if not self._parts:
@@ -392,7 +398,7 @@ class _Prepared:
         try:
             return SPLIT[command_name(args)].merged(args, [part.keys for part in parts], replies)
         except Exception as error:
-            return unusable(error, self.component, [part.command for part in parts], replies)
+            return unusable(error, self._component, [part.command for part in parts], replies)
 
 
 def _split_one(n: int, command: tuple[Any, ...], component: Component) -> list[_ShardCommand]:

@@ -417,7 +417,7 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         component, plane = self._now(), self._plane.plane()
         link = plane.link(raw=False, read_from=self._site.read_from)
         with call(), observed("bulk"):
-            return run_steps(make(component), plane.sender(link, component))
+            return run_steps(make(component), link.send)
 
 
 class IdPairShardedConnection(ByPair[Client], BlockingRouter[Pair]):
@@ -520,7 +520,7 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         component, plane = self._now(), self._plane.plane()
         link = plane.alink(raw=False, read_from=self._site.read_from)
         with call(), observed("bulk"):
-            return await arun_steps(make(component), plane.sender(link, component))
+            return await arun_steps(make(component), link.send)
 
 
 class AsyncIdPairShardedConnection(ByPair[AsyncClient], AwaitingRouter[Pair]):

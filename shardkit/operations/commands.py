@@ -200,7 +200,7 @@ class Columns(Sequence["Command | Transaction"]):
         ValueError: the columns have different lengths.
     """
 
-    __slots__ = ("_rows", "coalesced", "idempotent", "keys", "more", "name", "numbers", "to")
+    __slots__ = ("_rows", "coalesced", "idempotent", "keys", "more", "name", "placed", "to")
 
     def __init__(
         self,
@@ -219,7 +219,8 @@ class Columns(Sequence["Command | Transaction"]):
         self.more = more
         self.idempotent = idempotent
         self.coalesced = coalesced
-        self.numbers: Sequence[int | None] | None = None
+        # The version of the component that placed the keys, and the numbers of their shards.
+        self.placed: tuple[object, Sequence[int | None]] | None = None
         self._rows: Sequence[tuple[Argument, ...]] | None = None
 
     @classmethod
@@ -235,15 +236,15 @@ class Columns(Sequence["Command | Transaction"]):
         to: To,
         keys: Sequence[Key],
         rows: Sequence[tuple[Argument, ...]],
-        numbers: Sequence[int | None] | None = None,
+        placed: tuple[object, Sequence[int | None]] | None = None,
     ) -> Columns:
         """Return commands of several kinds, without scripts, whose ``name`` is empty.
 
-        ``rows`` has the name and arguments of each; ``numbers`` the number of each key's shard, if
-        ``to`` is a component and they are known.
+        ``rows`` has the name and arguments of each; ``placed`` the version of a component and the
+        number of each key's shard, if they are known.
         """
         batch = cls(to, "", keys)
-        batch.numbers, batch._rows = numbers, rows
+        batch.placed, batch._rows = placed, rows
         return batch
 
     @property

@@ -170,6 +170,9 @@ class Claim:
         return False
 
     def _note_failure(self, n: int, failure: ShardFailure) -> None:
+        if is_separated(failure):
+            self._due = 0.0  # they live elsewhere
+            return
         self._failures.append(failure)
         server, several = self._servers[n], len(set(self._servers)) > 1
         if several and isinstance(failure.error, TimeoutError):
@@ -207,9 +210,6 @@ class Claim:
         return ClaimedTask(self._queues[first + n - 1], id_, stored, attempts, claim)
 
     def _handle_take(self, first: int, end: int, reply: Reply) -> ClaimedTask | None:
-        if is_separated(reply):
-            self._due = 0.0  # by their new servers
-            return None
         if isinstance(reply, ShardFailure):
             for n in range(first, end):
                 self._note_failure(n, reply)

@@ -312,19 +312,19 @@ class Dispatcher:
             attempt.tell_end()
         return attempts
 
+    @staticmethod
     def _refuse_separated(
-        self, batch: Batch, todo: Sequence[int], component: Component, out: Replies
-    ) -> list[int]:
-        """Refuse requests whose keys a split has separated; return the positions of the others."""
-        together = []
-        for position in todo:
-            request = batch[position]
-            if shards := separated(request, component):
-                error = live_apart(request.name, shards)
-                out[position], out.failed = refused_by_split(request, error, shards[0]), True
-            else:
-                together.append(position)
-        return together
+        batch: Batch, todo: Sequence[int], component: Component, out: Replies
+    ) -> Sequence[int]:
+        """Refuse a request whose keys a split has separated, and all behind; return the others."""
+        for n, position in enumerate(todo):
+            if shards := separated(batch[position], component):
+                error = live_apart(batch[position].name, shards)
+                for behind in todo[n:]:
+                    out[behind] = refused_by_split(batch[behind], error, shards[0])
+                out.failed = True
+                return todo[:n]
+        return todo
 
     def _attempts_on_nodes(
         self,

@@ -94,7 +94,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
                 uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
             keys = batch.keys if uniform is None else uniform.columns[0]  # encoded already
             rows = batch.rows if uniform is None else None
-            return _group_all(batch.to, keys, components, rows, uniform, batch.numbers)
+            return _group_all(batch.to, keys, components, rows, uniform, batch.placed)
         plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if plain is not None:
             return _group_all(batch[0].to, plain[0], components, plain[1])
@@ -153,8 +153,8 @@ def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:
 
 
 def separated(request: Command | Transaction, component: Component) -> list[Shard]:
-    """Return the shards of a request's keys if they are several; otherwise nothing."""
-    if request.to not in (component.name, Home(component.name)) or not component.shards:
+    """Return the shards of a request's keys if they live apart; otherwise nothing."""
+    if request.to != component.name:
         return []
     commands = request.commands if isinstance(request, Transaction) else (request,)
     keys: list[Any] = [request.key]
@@ -164,8 +164,8 @@ def separated(request: Command | Transaction, component: Component) -> list[Shar
                 keys += [command.args[n] for n in key_positions(command.args)]
         elif not command.name.startswith(_PARAMETERS):
             keys += command.args[3 : 3 + int(command.args[2]) - command.script.unplaced]
-    shards = list(dict.fromkeys(map(component.shard_of, keys)))
-    return shards if len(shards) > 1 else []
+    homes = locate(Locate([(request.to, key) for key in keys]), {component.name: component})
+    return [shard for shard, _ in dict.fromkeys(homes)] if len(set(homes)) > 1 else []
 
 
 def _keys_and_rows(
@@ -189,7 +189,7 @@ def _group_all(
     components: Components,
     rows: Sequence[Arguments] | None,
     uniform: UniformCommands | None = None,
-    numbers: Sequence[int | None] | None = None,
+    placed: tuple[object, Sequence[int | None]] | None = None,
 ) -> Groups:
     if not keys:
         return Groups({})
@@ -200,7 +200,8 @@ def _group_all(
         shard = place(to, keys[0], components)
         return Groups({shard.component: {shard.number: list(range(len(keys)))}}, (), rows, uniform)
     by_number: defaultdict[int | None, list[int]] = defaultdict(list)
-    if numbers is None:
+    version, numbers = placed or (None, ())
+    if version is not component:
         numbers = component.place_all(keys)
     for position, number in enumerate(numbers):
         by_number[number].append(position)
@@ -228,7 +229,7 @@ def target_of_short(batch: Batch) -> To | None:
     if size == 1 and type(command := batch[0]) is Command:  # as most are
         return command.to if command.block is None else None
     if type(batch) is Columns:
-        several = batch.numbers is not None and len(set(batch.numbers)) > 1
+        several = batch.placed is not None and len(set(batch.placed[1])) > 1
         return batch.to if 0 < size <= SHORT and not several else None
     if type(batch) is not list or not 1 < size <= SHORT:
         return None
@@ -241,8 +242,8 @@ def target_of_short(batch: Batch) -> To | None:
 
 def place_short(batch: Batch, to: To, component: Component) -> int | None:
     """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
-    if type(batch) is Columns and batch.numbers is not None:
-        return batch.numbers[0]  # see `target_of_short`
+    if type(batch) is Columns and batch.placed is not None and batch.placed[0] is component:
+        return batch.placed[1][0]  # see `target_of_short`
     if type(to) is str:
         number = component.number_of(batch[0].key)
         for n in range(1, len(batch)):
