@@ -154,7 +154,7 @@ def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:
 
 def separated(request: Command | Transaction, component: Component) -> list[Shard]:
     """Return the shards of a request's keys if they live apart; otherwise nothing."""
-    if request.to != component.name:
+    if request.to not in (component.name, Home(component.name)):
         return []
     commands = request.commands if isinstance(request, Transaction) else (request,)
     keys: list[Any] = [request.key]
