@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -17,7 +18,7 @@ from growth_helpers import PATIENT, Fleet, filled
 from moments import before as overtaken
 
 import shardkit
-from shardkit.admin.growth import plan_split, start_split
+from shardkit.admin.growth import plan_split, start_move, start_split
 from shardkit.coordination import Leg
 from shardkit.errors import CommandRefused, CrossShardError
 
@@ -172,3 +173,20 @@ def test_operations_find_keys_again_that_a_split_has_separated(fleet: Fleet, fac
         assert results["SINTER"] == [set(range(1, 200, 2))]
         assert set(results["coordination/transfer_direct"]) == {(True, "", "", "")}
     assert plan_split(fleet.config, "users", shards=2).problems == ()  # no key is at a wrong place
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+@pytest.mark.parametrize("is_split", [True, False], ids=["split", "move"])
+def test_scan_iter_misses_no_key_that_moves(fleet: Fleet, face: str, is_split: bool) -> None:
+    fleet.push(0)
+    names = {f"n{n}".encode() for n in range(2000)}
+    with faced(face, fleet.url) as users:
+        router = users.kit.key_sharded("users")
+        users.run(router.mset(dict.fromkeys(names, 1)))
+        keys = users.iterate(router.scan_iter("n*", count=10))
+        seen = {next(keys) for _ in range(50)}
+        change: Any = partial(start_split, fleet.config, "users", shards=5, over=[fleet.name(1)])
+        if not is_split:
+            change = partial(start_move, fleet.config, ["users:0", "users:1"], fleet.name(1))
+        assert users.eventually(lambda: change(hold=PATIENT).phase == "done")
+        assert seen.union(keys) == names
