@@ -75,7 +75,6 @@ from shardkit.network.links.server_request import (
     pause_before,
     refused_by_split,
 )
-from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -147,7 +146,7 @@ class Dispatcher:
         return scripts
 
     def dispatch(
-        self, batch: Batch, topology: Topology, clients: Any, attempt: Attempt | None = None
+        self, batch: Batch, clients: Any, attempt: Attempt | None = None
     ) -> Steps[Replies]:
         """Send a batch and return its replies in order, failures among them.
 
@@ -182,7 +181,7 @@ class Dispatcher:
                     # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
                     attempts = yield from self._attempt(
-                        (topology, clients), batch, todo, redirected, joins, pending, uncertain, out
+                        clients, batch, todo, redirected, joins, pending, uncertain, out
                     )
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
                     if not pending:  # nothing was sent: the whole batch can be refused
@@ -204,7 +203,7 @@ class Dispatcher:
                 yield from self._learned(client)
             for name in outcome.unready:
                 with suppress(ShardKitError):  # the next attempt tells
-                    yield partial(self.component, topology, name, again=True)
+                    yield partial(self.component, name, again=True)
             before, asked = len(pending), outcome.pause
             if outcome.failures or pending:
                 pending = _pending(batch, attempts, pending, outcome, out)
@@ -226,7 +225,7 @@ class Dispatcher:
 
     def _attempt(
         self,
-        places: tuple[Topology, Any],
+        clients: Any,
         batch: Batch,
         todo: Sequence[int],
         redirected: dict[int, tuple[str, int] | None],
@@ -239,9 +238,9 @@ class Dispatcher:
 
         ``pending`` gets those that must wait for others.
         """
-        (topology, clients), components = places, {}
+        components: dict[str, Component] = {}
         for name in components_in(batch, todo):
-            component = components[name] = yield partial(self.component, topology, name)
+            component = components[name] = yield partial(self.component, name)
             if component.splits_tags:
                 require_together(batch, component)
             elif was_split_lately(component) and (type(batch) is not Columns or not batch.name):
