@@ -52,15 +52,15 @@ class NearLink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
-    def send(self, batch: Any, topology: Any = None) -> Any:
+    def send(self, batch: Any) -> Any:
         """Carry a batch; see `BlockingLink.send`."""
-        return self._link.run(self._steps(batch, partial(self._link.send, topology=topology)))
+        return self._link.run(self._steps(batch))
 
-    def _steps(self, batch: Any, send: Any) -> Generator[Any, Any, Replies]:
+    def _steps(self, batch: Any) -> Generator[Any, Any, Replies]:
         names = components_in(batch, range(len(batch))) & self._near.keys()
         if not names or not is_read(batch):
             try:
-                replies: Replies = yield partial(send, batch)
+                replies: Replies = yield partial(self._link.send, batch)
                 return replies
             finally:
                 for request in batch if names else ():
@@ -82,14 +82,14 @@ class NearLink:
             else:
                 misses.append((position, batch[position], near))
         if misses:
-            replies = yield from self._read(misses, coalesced(batch), send)
+            replies = yield from self._read(misses, coalesced(batch))
             for (position, *_), reply in zip(misses, replies, strict=False):
                 out[position] = reply
                 out.failed = out.failed or isinstance(reply, ShardFailure)
         return out
 
     def _read(
-        self, misses: list[tuple[int, Command, NearCopies | None]], joins: bool, send: Any
+        self, misses: list[tuple[int, Command, NearCopies | None]], joins: bool
     ) -> Generator[Any, Any, Replies]:
         """Read what there are no copies of, and keep what can be kept; return also what is left."""
         notes: list[NearCopy | None] = []
@@ -101,7 +101,7 @@ class NearLink:
         commands = [command for _, command, _ in misses]
         for command, note in zip(tuple(commands), notes, strict=True):
             commands += [Command(command.to, k, ("PTTL", k)) for k in (note.keys if note else ())]
-        replies: Replies = yield partial(send, CommandList(commands, coalesced=joins))
+        replies: Replies = yield partial(self._link.send, CommandList(commands, coalesced=joins))
         lives = iter(replies[len(misses) :])
         for (_, command, near), note, reply in zip(misses, notes, replies, strict=False):
             fresh = min((_seconds(next(lives)) for _ in (note.keys if note else ())), default=0.0)

@@ -136,6 +136,8 @@ class Component:
     held: bool = field(init=False, repr=False)  # whether one of its shards is being moved
     # Whether keys with a common hash tag may live on different shards.
     splits_tags: bool = field(init=False, repr=False)
+    # Until when, in monotonic seconds, callers may have located keys before a split; 0 for never.
+    split_until: float = field(init=False, repr=False, default=0.0)
 
     def __post_init__(self) -> None:
         fields = vars(self)  # frozen for all others

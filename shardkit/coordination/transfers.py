@@ -57,6 +57,7 @@ from shardkit.operations.operation import (
     Stream,
     Structure,
     operation,
+    relocated,
     stream,
 )
 from shardkit.structures.base.arguments import (
@@ -199,6 +200,10 @@ class Transfers(Structure[Face]):
                 f"{counted(len(texts), 'account')}",
                 f"give one leg for each account, 1 to {MOST_LEGS}",
             )
+        return (yield from self._issue(texts))
+
+    @relocated
+    def _issue(self, texts: Mapping[str, str]) -> Operation[TransferResult]:
         places = yield Locate([(self.component, self._key(name)) for name in texts])
         if all(place == places[0] for place in places):
             names = list(texts)

@@ -17,9 +17,9 @@ from redis import Redis
 from redis.commands.core import AsyncDataAccessCommands, CoreCommands, DataAccessCommands
 
 from shardkit.config.component import Component
-from shardkit.errors import CrossShardError, RoutingError
+from shardkit.errors import RoutingError
 from shardkit.kit.merges import split_of, without_key
-from shardkit.network.links.grouping import locate
+from shardkit.network.links.grouping import live_apart, locate
 from shardkit.operations.commands import Key, Locate
 from shardkit.routing.command_keys import command_name, key_positions
 
@@ -77,11 +77,7 @@ def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key | None
             return first if len(set(locate(Locate(targets), {now.name: now}))) == 1 else None
         shards = dict.fromkeys(component().shard_of(args[position]) for position in positions)
         if len(shards) > 1:
-            shown = ", ".join(map(str, shards))
-            raise CrossShardError(
-                f"{command_name(args)}: the keys live on different shards ({shown})",
-                "use a common {tag} in the names of keys that belong together",
-            )
+            raise live_apart(command_name(args), shards)
     return first
 
 

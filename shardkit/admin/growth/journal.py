@@ -13,6 +13,7 @@ process may have continued the move, and even moved everything back.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets

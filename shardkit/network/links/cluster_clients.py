@@ -186,9 +186,9 @@ class _OnLink:
         self._open()
         require_open(self)
         if self._route is None:
-            self._links = [self.link_class(None, None, raw=each) for each in (False, True)]
-            self._route = _Route(self)
-        return self._links[raw].send(batch, self._route, self._route)
+            self._route = route = _Route(self)
+            self._links = [self.link_class(route, route, raw=each) for each in (False, True)]
+        return self._links[raw].send(batch)
 
     def value(self, args: Sequence[Any], options: Mapping[str, Any], reply: Any) -> Any:
         """Return a reply as redis-py's methods do; raise the error of a failure."""

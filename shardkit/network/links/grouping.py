@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.config.component import Component
-from shardkit.errors import CrossShardError
+from shardkit.errors import CrossShardError, RoutingError
 from shardkit.network.links.resp import Arguments, UniformCommands
 from shardkit.operations.commands import (
     Batch,
@@ -23,6 +25,7 @@ from shardkit.operations.commands import (
     To,
     Transaction,
 )
+from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
 
 Components: TypeAlias = Mapping[str, Component]
@@ -90,7 +93,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
                 uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
             keys = batch.keys if uniform is None else uniform.columns[0]  # encoded already
             rows = batch.rows if uniform is None else None
-            return _group_all(batch.to, keys, components, rows, uniform, batch.numbers)
+            return _group_all(batch.to, keys, components, rows, uniform, batch.placed)
         plain = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if plain is not None:
             return _group_all(batch[0].to, plain[0], components, plain[1])
@@ -127,17 +130,41 @@ def require_together(batch: Batch, component: Component) -> None:
     for request in batch:
         commands = request.commands if isinstance(request, Transaction) else (request,)
         for command in commands:
-            if command.script is None or component.name not in components_of((request.to,)):
-                continue
-            if command.name.startswith(_PARAMETERS):
-                continue
-            keys: Any = command.args[3 : 3 + int(command.args[2])]
-            if len(set(map(component.place, keys))) > 1:
+            if command.script is not None and separated(command, component):
                 raise CrossShardError(
                     f"component {component.name!r}: its placement {component.placement!r} ignores "
                     f"hash tags, so {command.name} has keys on several shards",
                     "keep this structure in a component whose placement obeys tags, such as crc32",
                 )
+
+
+def was_split_lately(component: Component) -> bool:
+    """Whether keys may have been located before a split."""
+    return bool(component.split_until) and time.monotonic() < component.split_until
+
+
+def live_apart(name: str, shards: Iterable[Shard]) -> CrossShardError:
+    """Return the error for a command whose keys live on several shards."""
+    return CrossShardError(
+        f"{name}: the keys live on different shards ({', '.join(map(str, shards))})",
+        "use a common {tag} in the names of keys that belong together",
+    )
+
+
+def separated(request: Command | Transaction, component: Component) -> list[Shard]:
+    """Return the shards of a request's keys if they live apart; otherwise nothing."""
+    if request.to not in (component.name, Home(component.name)):
+        return []
+    commands = request.commands if isinstance(request, Transaction) else (request,)
+    keys: list[Any] = [request.key]
+    for command in commands:
+        if command.script is None:
+            with suppress(RoutingError):  # a module's command
+                keys += [command.args[n] for n in key_positions(command.args)]
+        elif not command.name.startswith(_PARAMETERS):
+            keys += command.args[3 : 3 + int(command.args[2]) - command.script.unplaced]
+    homes = locate(Locate([(request.to, key) for key in keys]), {component.name: component})
+    return [shard for shard, _ in dict.fromkeys(homes)] if len(set(homes)) > 1 else []
 
 
 def _keys_and_rows(
@@ -161,7 +188,7 @@ def _group_all(
     components: Components,
     rows: Sequence[Arguments] | None,
     uniform: UniformCommands | None = None,
-    numbers: Sequence[int | None] | None = None,
+    placed: tuple[object, Sequence[int | None]] | None = None,
 ) -> Groups:
     if not keys:
         return Groups({})
@@ -172,7 +199,8 @@ def _group_all(
         shard = place(to, keys[0], components)
         return Groups({shard.component: {shard.number: list(range(len(keys)))}}, (), rows, uniform)
     by_number: defaultdict[int | None, list[int]] = defaultdict(list)
-    if numbers is None:
+    version, numbers = placed or (None, ())
+    if version is not component:
         numbers = component.place_all(keys)
     for position, number in enumerate(numbers):
         by_number[number].append(position)
@@ -201,7 +229,7 @@ def place_short(
 
     None for any other batch, and for a component that must be read first, or looked at.
     """
-    size, numbers = len(batch), None
+    size, placed = len(batch), None
     component: Component | None
     keys: Sequence[Key]
     if size == 1 and type(command := batch[0]) is Command:
@@ -210,12 +238,12 @@ def place_short(
             return None
         if type(to) is str:  # as mostly
             component = component_of(to)
-            if component is None or component.splits_tags:
+            if component is None or component.splits_tags or was_split_lately(component):
                 return None
             return component, component.number_of(key)
         keys = (key,)
     elif type(batch) is Columns and 0 < size <= SHORT:
-        to, keys, numbers = batch.to, batch.keys, batch.numbers
+        to, keys, placed = batch.to, batch.keys, batch.placed
     elif type(batch) is list and 0 < size <= SHORT and set(map(type, batch)) == {Command}:
         to, keys = batch[0].to, [command.key for command in batch]
         if any(command.to != to or command.block is not None for command in batch):
@@ -223,9 +251,11 @@ def place_short(
     else:
         return None
     component = component_of(to if type(to) is str else to.component)  # type: ignore[union-attr]
-    if component is None or component.splits_tags:
+    if component is None or component.splits_tags or was_split_lately(component):
         return None
-    if numbers is None:
+    if placed is not None and placed[0] is component:
+        numbers = placed[1]
+    else:
         numbers = [place(to, key, {component.name: component}).number for key in keys]
     return None if len(set(numbers)) > 1 else (component, numbers[0])
 

@@ -113,7 +113,7 @@ class Link(Dispatcher):
         """Return where keys live, without an exchange with their shards."""
         found = {}
         for name in components_of(to for to, _ in request.targets):
-            found[name] = yield partial(self.component, self._topology, name)
+            found[name] = yield partial(self.component, name)
         return locate(request, found)
 
     def address_of(self, shard: Shard) -> str:
@@ -160,7 +160,7 @@ class Link(Dispatcher):
     def _server_of(self, to: To, key: Key) -> Steps[tuple[Endpoint, Any]]:
         """Return where the commands for a key go; of a cluster, also the node."""
         name = to if isinstance(to, str) else to.component
-        component = yield partial(self.component, self._topology, name)
+        component = yield partial(self.component, name)
         number = place(to, key, {name: component}).number
         endpoint = self._endpoints(self._clients, component)[number]
         if endpoint.database is not None:
@@ -217,13 +217,10 @@ class BlockingLink(Link):
     in_thread: Any = staticmethod(call)
     _learn = staticmethod(learn_slots)
 
-    def send(
-        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
-    ) -> Replies:
+    def send(self, batch: Batch, clients: Clients | None = None) -> Replies:
         """Carry a batch and return its replies in order, failures among them.
 
-        Components come from ``topology``. With ``clients``, everything goes to the servers that
-        these say, reads too.
+        With ``clients``, everything goes to the servers that these say, reads too.
 
         Cost: one exchange with each server concerned, all at the same time.
 
@@ -231,19 +228,18 @@ class BlockingLink(Link):
             ConfigError: a component cannot be used.
             InvalidArgumentError: an argument cannot be sent; then nothing was sent.
         """
-        topology = topology or self._topology
         if clients is None:
             if in_use.any and self._reads is not None:
-                return self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
+                return self._reads.send(self, batch)  # type: ignore[no-any-return]
             clients = self._clients
-        attempt = self._send_short(batch, topology, clients)
+        attempt = self._send_short(batch, clients)
         if type(attempt) is Replies:
             return attempt
-        return run_steps(self.dispatch(batch, topology, clients, attempt))  # type: ignore[arg-type]
+        return run_steps(self.dispatch(batch, clients, attempt))  # type: ignore[arg-type]
 
-    def component(self, topology: Topology, name: str, again: bool = False) -> Component:
+    def component(self, name: str, again: bool = False) -> Component:
         """Return a component, read ``again`` if that is wanted."""
-        return topology.reread(name) if again else topology.component(name)
+        return self._topology.reread(name) if again else self._topology.component(name)
 
     def _endpoints(self, clients: Clients, component: Component) -> Mapping[Any, Endpoint]:
         return clients.endpoints(component, self._raw)
@@ -254,14 +250,12 @@ class BlockingLink(Link):
     def _exchange(self, attempts: list[Attempt]) -> list[Attempt]:
         return exchange_all(attempts, self._raw)
 
-    def _send_short(
-        self, batch: Batch, topology: Topology, clients: Clients
-    ) -> Replies | Attempt | None:
+    def _send_short(self, batch: Batch, clients: Clients) -> Replies | Attempt | None:
         """Send a few plain commands to one server without the dispatcher: the fast path.
 
         Return the attempt if it failed, or None if nothing was sent.
         """
-        short = self._short(batch, topology.component, clients.endpoints)
+        short = self._short(batch, self._topology.component, clients.endpoints)
         if short is None:
             return None
         endpoint, node, data, does = short
@@ -644,19 +638,16 @@ class AwaitingLink(Link):
     sleep = staticmethod(asyncio.sleep)
     in_thread: Any = staticmethod(asyncio.to_thread)
 
-    async def send(
-        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
-    ) -> Replies:
+    async def send(self, batch: Batch, clients: Clients | None = None) -> Replies:
         """Carry a batch and return its replies in order; see `BlockingLink.send`.
 
         Cost: one exchange with each server concerned, shared with other tasks' batches.
         """
-        topology = topology or self._topology
         if clients is None:
             if in_use.any and self._reads is not None:
-                return await self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
+                return await self._reads.send(self, batch)  # type: ignore[no-any-return]
             clients = self._clients
-        short = self._short(batch, topology.fresh, clients.aendpoints)
+        short = self._short(batch, self._topology.fresh, clients.aendpoints)
         connection = None
         if short is not None:  # the fast path
             endpoint, node, data, does = short
@@ -668,7 +659,7 @@ class AwaitingLink(Link):
             elif not (database.left or access.way.draining):  # else the entry has changed
                 connection = access.way.multiplexed or multiplexed(access.way)
         if connection is None:
-            return await arun_steps(self.dispatch(batch, topology, clients))
+            return await arun_steps(self.dispatch(batch, clients))
         told = Attempt.of_all(batch, endpoint).tell() if handlers else []
         deadline = earliest(access.policy.deadline)
         chunks, raw = ((data, len(batch)),), self._raw
@@ -681,10 +672,11 @@ class AwaitingLink(Link):
         _receive(attempt, received)
         attempt.told = told
         attempt.tell_end()
-        return await arun_steps(self.dispatch(batch, topology, clients, attempt))
+        return await arun_steps(self.dispatch(batch, clients, attempt))
 
-    async def component(self, topology: Topology, name: str, again: bool = False) -> Component:
+    async def component(self, name: str, again: bool = False) -> Component:
         """Return a component; see the blocking link's."""
+        topology = self._topology
         found = None if again else topology.fresh(name)
         if found is None:
             async with kept_to_deadline():

@@ -587,6 +587,20 @@ def details_of(request: Command | Transaction) -> dict[str, Any]:
     return {"command": request.name, "key": _keys_of(request)}
 
 
+def refused_by_split(
+    request: Command | Transaction, error: RoutingError, shard: object = "", address: str = ""
+) -> CommandRefused:
+    """Return the failure for a request that was not sent, as a split has separated its keys."""
+    return CommandRefused(
+        f"{shard or 'the shard'} was split, and {error.message}",
+        error.remedy,
+        shard=str(shard),
+        address=address,
+        error=error,
+        **details_of(request),
+    )
+
+
 def _with_text(command: Command) -> Sequence[Argument]:
     """Return a script's call with its text in place of its SHA-1."""
     assert command.script is not None
