@@ -47,6 +47,7 @@ from shardkit.queues import Task
 from shardkit.queues.claim import PATIENCE
 from shardkit.queues.commands import QueueCommands, QueueKeys
 from shardkit.queues.worker import FIRST_PAUSE, LEAST_LEASE, LONGEST_PAUSE, SERVER_ERRORS
+from shardkit.recent import Recent
 from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.codecs.named import is_bounded
 from shardkit.structures.codecs.plain import GROWTH, check_growth
@@ -438,7 +439,7 @@ class Transport(virtual.Transport):
             )
         self.steps = sorted(steps)
         self.growth = check_growth("celery", client.transport_options.get("growth", GROWTH))
-        self.tables: dict[str, tuple[float, list[Any]]] = {}
+        self.tables: Recent[str, tuple[float, list[Any]]] = Recent()
         self.ready: deque[Any] = deque()  # as many as there are bytes on the socket
         self._closed = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="shardkit-celery", daemon=True)
