@@ -109,7 +109,7 @@ class ShardKitBackend(KeyValueStoreBackend):
         if not self._is_bounded(payload):
             raise StructureError(
                 f"celery: a result would become more than {self._growth} times its stored bytes",
-                "forget it, or, if it is yours, set a larger growth",
+                "set a larger growth if it is yours, or forget it",
             )
         return super().decode(payload)
 
