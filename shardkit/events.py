@@ -18,6 +18,7 @@ measurable. No event shows a value or a key, unless a handler asks `CommandsSent
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -258,13 +259,21 @@ def _fields_of(event: Event) -> dict[str, Any]:
         for attribute, name in _LOGGED.items():
             value = getattr(part, attribute, None)
             if value is not None:
-                fields[name] = str(value) if attribute == "error" else value
+                fields[name] = _reason(value) if attribute == "error" else value
     return fields
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's text without what was sent, which redis-py and servers put into it."""
+    return _SENT.sub("", str(error))
 
 
 _LOGGED = {"address": "server", "error": "cause"} | {
     name: name for name in ("shard", "name", "count", "seconds", "component", "epoch", "script")
 }
+_SENT = re.compile(
+    r"(?s)\ACommand # \d+ \(.*\) of pipeline caused error: |, with args beginning with: .*"
+)
 _texts: Recent[object, str] = Recent(65_536)  # of shards: making one costs as much as an event
 
 

@@ -47,7 +47,7 @@ from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.listening import FAILURES, ListeningConnection
 from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.network.links.grouping import place
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import is_text, shown
 from shardkit.operations.commands import To
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
@@ -336,10 +336,13 @@ def near_copies(
 
     Calls for the same keys share them: of the sizes the larger counts, of the ages the shorter.
     """
+    if not is_text(component):
+        raise InvalidArgumentError(f"component={shown(component)}", "give text")
     owner = f"near copies of {shown(component)}"
     check_integer(owner, "size", size, 1, 2**40)
     max_age = check_seconds(owner, "max_age", max_age, SHORTEST_AGE, LONGEST_AGE)
-    if isinstance(prefixes, str) or not all(isinstance(each, str) and each for each in prefixes):
+    are_several = isinstance(prefixes, Iterable) and not isinstance(prefixes, str)
+    if not (are_several and all(isinstance(each, str) and each for each in prefixes)):
         raise InvalidArgumentError(f"{owner}: prefixes={shown(prefixes)}", "give texts in a tuple")
     wanted = tuple(sorted(set(prefixes)))
     for first, second in pairwise(sorted({*wanted, FENCE_KEY} if wanted else ())):

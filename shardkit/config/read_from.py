@@ -63,7 +63,7 @@ def as_read_from(given: object) -> ReadFrom:
     """Return an argument ``read_from=``, a mode or a `ReadFrom`, as a `ReadFrom`."""
     if isinstance(given, ReadFrom):
         return given
-    return ReadFrom(given if isinstance(given, str) else repr(given))
+    return ReadFrom(given if isinstance(given, str) else shown(given))
 
 
 class _ReplicaReads:

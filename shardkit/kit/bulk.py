@@ -93,7 +93,7 @@ def each(
     """Send the same command for each key; see `KeyShardedConnection.each`."""
     name = str_if_bytes(name)
     if not has_plain_form(name, 2 + len(args)):
-        command_name((str(name),))  # refuses unknown ones
+        command_name((name,))  # refuses unknown ones
         raise RoutingError(
             f"{name} cannot be sent for each key: its first argument is not its only key",
             "collect the commands in router.pipeline()",

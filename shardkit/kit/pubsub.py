@@ -33,12 +33,13 @@ from shardkit.errors import ClosedError, CommandRefused, InvalidArgumentError
 from shardkit.kit.all_shards import by_place
 from shardkit.network.connections.listening import FAILURES, PATIENCE, ListeningConnection
 from shardkit.network.connections.redis_private import learn_slots
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Key, Shard
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers, start_thread, tolerated
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import list_or_args
+from shardkit.structures.base.arguments import list_or_args, wait_seconds
 
 BEAT = 1.0  # seconds between two PINGs
 LINGER = 5.0  # seconds during which publishers may use a former place: how old entries may be
@@ -253,7 +254,7 @@ class _Events:
         return self._run(self._removing(True, args))
 
     def get_message(
-        self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0
+        self, ignore_subscribe_messages: bool = False, timeout: Seconds | None = 0.0
     ) -> Any:
         """Return the next message; None if none came in time or a handler got it.
 
@@ -530,8 +531,8 @@ class _Events:
                     values[name] = value.decode("utf-8", "replace")
             self._messages.append((topic, {"type": kind, **values, **dict(more)}))
 
-    def _getting(self, ignore: bool, timeout: float | None) -> Steps[Message | None]:
-        until = math.inf if timeout is None else time.monotonic() + timeout
+    def _getting(self, ignore: bool, timeout: Seconds | None) -> Steps[Message | None]:
+        until = time.monotonic() + wait_seconds("get_message", timeout)
         while True:
             if not self._messages or time.monotonic() - self._turned > _TURN:
                 yield from self._pumping(until - time.monotonic())

@@ -302,7 +302,7 @@ class ByPair(Router[Pair, C]):
 
     def group(self, pairs: Iterable[APair]) -> dict[int, list[APair]]:
         """Return pairs by the number of the shard that owns them; see `ByKey.group`."""
-        return self._group(pairs)
+        return self._group(bulk.keys_of(pairs, ()))
 
 
 class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # type: ignore[misc]

@@ -39,7 +39,7 @@ import re
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -839,6 +839,8 @@ class Files(Tagged[Face]):
         """Return the next blocks of a file; None at its end."""
         file = source.file
         while True:
+            if blocks := source.decoded():
+                return blocks
             if source.chunk < file._chunks:
                 end = min(file._chunks, source.chunk + file._at_once)
                 keys = [
@@ -863,9 +865,7 @@ class Files(Tagged[Face]):
                         raise damage(self.component, key, count, f"a chunk of {expected:,}")
                 data[0] = data[0][source.offset :]
                 source.chunk, source.offset = end, 0
-                blocks = [block for chunk in data for block in source.decoder.feed(chunk)]
-                if blocks:
-                    return blocks
+                source.feed(data)
             elif file._complete:
                 if file._ended:
                     return None
@@ -1100,6 +1100,19 @@ class _FileReader:
         self.file = file
         self.decoder = FileDecoder(file.name, file.position, raw)
         self.chunk, self.offset = divmod(file.position.offset, file._chunk)
+        self._blocks: Iterator[bytes] = iter(())
+
+    def feed(self, chunks: Iterable[bytes]) -> None:
+        """Have further chunks decoded."""
+        self._blocks = (block for chunk in chunks for block in self.decoder.feed(chunk))
+
+    def decoded(self) -> list[bytes]:
+        """Return some blocks of the chunks: few bytes may become very many."""
+        blocks, size = [], 0
+        while size < _IN_FLIGHT and (block := next(self._blocks, None)):
+            blocks.append(block)
+            size += len(block)
+        return blocks
 
 
 class _FilePart:
@@ -1135,7 +1148,8 @@ def _cut_at_lines(file: Any, size: int) -> list[tuple[int, int]]:
     try:
         while True:
             file.seek(min(start + size, total) - 1 if start < total else start)
-            file.readline()
+            while file.readline(LONGEST_LINE)[-1:] not in (b"\n", b""):
+                pass  # a longer line
             end = file.tell()
             if end <= start:
                 return ranges

@@ -59,6 +59,7 @@ from shardkit.operations.deadlines import (
     in_use,
     within,
 )
+from shardkit.operations.interruptions import has_returned
 from shardkit.operations.operation import Operation, Page, Stream
 from shardkit.operations.reply_kinds import READING_ERRORS, misread
 from shardkit.operations.steps import arun_steps, run_steps
@@ -141,12 +142,11 @@ class BlockingDriver(_StepRunner):
                 else:
                     replies = self._run_step(step)
                 step = _answer(steps, step, replies)
-        except StopIteration as done:
-            value: T = done.value
-            if call is not None:
-                finished(call, None)
-            return value
         except BaseException as error:
+            if has_returned(error):
+                if call is not None:
+                    finished(call, None)
+                return error.value  # type: ignore[no-any-return]
             run_steps(self._ended(error, steps, call, (sent, replies), past, older))
             raise
 
@@ -220,12 +220,11 @@ class AwaitingDriver(_StepRunner):
                 else:
                     replies = await self._run_step(step)
                 step = _answer(steps, step, replies)
-        except StopIteration as done:
-            value: T = done.value
-            if call is not None:
-                finished(call, None)
-            return value
         except BaseException as error:
+            if has_returned(error):
+                if call is not None:
+                    finished(call, None)
+                return error.value  # type: ignore[no-any-return]
             await arun_steps(self._ended(error, steps, call, (sent, replies), past, older))
             raise
 

@@ -16,7 +16,7 @@ import traceback
 from _thread import start_new_thread
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeGuard
 
 _SIGNALS = signal.valid_signals()
 _PATIENCE = 0.1  # seconds
@@ -68,6 +68,18 @@ def reraise_handlers(error: BaseException) -> None:
         earlier = cause.__context__
         at = earlier.__traceback__ if earlier is not None else None
         cause = earlier if at is not None and at.tb_frame in frames else None
+
+
+def has_returned(error: BaseException) -> TypeGuard[StopIteration]:
+    """Return whether an exception means that the caller's generator has returned.
+
+    A StopIteration of a signal handler comes from another module.
+    """
+    last = at = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    is_own = last is at or (at and last and at.tb_frame.f_globals is last.tb_frame.f_globals)
+    return bool(is_own and isinstance(error, StopIteration))
 
 
 class tolerated(suppress):  # noqa: N801 - named as `suppress` is

@@ -11,7 +11,7 @@ from functools import wraps
 from operator import call
 from typing import Any, TypeVar
 
-from shardkit.operations.interruptions import reraise_handlers
+from shardkit.operations.interruptions import has_returned, reraise_handlers
 
 N = TypeVar("N")
 T = TypeVar("T")
@@ -43,6 +43,8 @@ def run_steps(
                     reraise_handlers(error)
                 resume, answer = steps.throw, error
     except StopIteration as done:
+        if not has_returned(done):
+            raise
         value: T = done.value
         return value
     finally:
@@ -69,6 +71,8 @@ async def arun_steps(
                     reraise_handlers(error)
                 resume, answer = steps.throw, error
     except StopIteration as done:
+        if not has_returned(done):
+            raise
         value: T = done.value
         return value
     finally:

@@ -64,7 +64,10 @@ def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
     Raises:
         RoutingError: the command is unknown, or lacks arguments that decide its keys.
     """
-    rule = (_spelled.get(args[0]) if args else None) or _rule(args)
+    try:
+        rule = (_spelled.get(args[0]) if args else None) or _rule(args)
+    except TypeError:  # the name cannot be hashed
+        raise _without_name() from None
     if len(args) < rule.least:
         raise _missing_arguments(rule, args)
     keys = rule.keys
@@ -140,7 +143,10 @@ def command_name(args: Sequence[Argument]) -> str:
     Raises:
         RoutingError: the command is unknown.
     """
-    return ((_spelled.get(args[0]) if args else None) or _rule(args)).name
+    try:
+        return ((_spelled.get(args[0]) if args else None) or _rule(args)).name
+    except TypeError:  # the name cannot be hashed
+        raise _without_name() from None
 
 
 # Rules by command
@@ -169,7 +175,7 @@ def containers() -> frozenset[str]:
 def _rule(args: _Args) -> _Rule:
     words = _word(args[0]).split() if args else []
     if not words:
-        raise RoutingError("a command without a name", "give a word such as 'GET' first")
+        raise _without_name()
     first, joined = words[0], len(words) - 1
     second = words[1] if joined else _word(args[1]) if len(args) > 1 else ""
     name = _full_name(first, second)
@@ -180,6 +186,10 @@ def _rule(args: _Args) -> _Rule:
     if (joined or first not in containers()) and len(_spelled) < _SPELLINGS:
         _spelled[args[0]] = rule
     return rule
+
+
+def _without_name() -> RoutingError:
+    return RoutingError("a command without a name", "give a word such as 'GET' first")
 
 
 def _full_name(first: str, second: str) -> str:

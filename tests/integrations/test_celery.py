@@ -25,7 +25,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import fail_over, start_move, start_split
-from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors
+from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors, StructureError
 from shardkit.local import LocalServer, LocalServers
 
 pytest.importorskip("celery")
@@ -475,6 +475,62 @@ def test_a_damaged_message_ends_no_consumer(site: Site, content: str) -> None:
                 message.ack()  # it has no body, but can be read
             assert message.payload == {"n": 1}
             message.ack()
+
+
+@pytest.mark.parametrize("method", ["gzip", "bzip2", "lzma", "zstd"])
+def test_a_message_that_would_become_too_large_is_not_decompressed(site: Site, method: str) -> None:
+    options: dict[str, Any] = {"lease": 30, "attempts": 1}
+    kit = shardkit.default_kit()
+    bomb, tasks = {"text": " " * 2_000_000}, kit.queues("kombu", component="jobs")
+    with Connection("shardkit://jobs", transport_options=options) as connection:
+        with connection.SimpleQueue("bombs") as queue:
+            queue.put(bomb, compression=method)  # which is sent as it is, so that it can be read
+            message = queue.get(timeout=5 * PATIENCE)
+            assert message.payload == bomb
+            assert "compression" not in message.headers
+            message.ack()
+            queue.put({"n": 1}, compression=method)
+            message = queue.get(timeout=5 * PATIENCE)
+            assert message.payload == {"n": 1}
+            assert "compression" in message.headers
+            message.ack()
+        wide = {**options, "growth": 10**6}
+        with (
+            Connection("shardkit://jobs", transport_options=wide) as other,
+            other.SimpleQueue("bombs") as queue,
+        ):
+            queue.put(bomb, compression=method)
+            message = queue.get(timeout=5 * PATIENCE)
+            assert message.payload == bomb
+            assert "compression" in message.headers
+            message.ack()
+            queue.put(bomb, compression=method)
+        assert connection.channel().basic_get("bombs") is None
+        [dead] = tasks.dead("bombs")
+        assert dead.reason == "not a message of kombu"
+
+
+@pytest.mark.parametrize("method", ["gzip", "bzip2", "lzma", "zstd"])
+def test_a_result_that_would_become_too_large_is_not_decompressed(site: Site, method: str) -> None:
+    url, bomb = "shardkit://jobs", " " * 2_000_000
+
+    def results(**options: Any) -> Any:
+        app = Celery("results", backend=url, set_as_current=False)
+        app.conf.update(result_compression=method, result_backend_transport_options=options)
+        return app.backend
+
+    few, many = results(), results(growth=10**6)
+    few.store_result("t", bomb, "SUCCESS")  # as it is, so that it can be read
+    assert few.get_result("t") == bomb
+    few.store_result("small", "text" * 1000, "SUCCESS")
+    assert few.get_result("small") == "text" * 1000
+    many.store_result("u", bomb, "SUCCESS")
+    assert many.get_result("u") == bomb
+    with pytest.raises(StructureError, match=r"more than 64 times .*larger growth"):
+        few.get_result("u")
+    for wrong in (0, "x"):
+        with pytest.raises(InvalidArgumentError, match=r"growth="):
+            results(growth=wrong)
 
 
 # ---- the URL, and results

@@ -11,11 +11,13 @@ import pickle
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from pickle import PicklingError
+from types import SimpleNamespace
 from typing import Any
 
 import django
@@ -27,7 +29,7 @@ from django.core.cache import caches
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.errors import ConfigError, ShardErrors
+from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors, StructureError
 from shardkit.local import LocalServer
 
 BACKEND = "shardkit.integrations.django.cache.ShardKitCache"
@@ -145,6 +147,43 @@ def test_values_are_serialized_and_compressed_as_with_django_redis(
     for key in ("long", "true", "float"):
         with pytest.raises(ValueError, match=f"'{key}' is not an integer"):
             found.incr(key)
+
+
+@pytest.mark.usefixtures("_default_kit")
+@pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "lzma", "lz4.frame", "zstandard"])
+def test_a_value_that_would_become_too_large_is_not_decompressed(name: str) -> None:
+    module = import_module(name)
+    zstd = name == "zstandard"
+    packing = module.ZstdCompressor() if zstd else module
+    compressor = SimpleNamespace(
+        compress=packing.compress,
+        decompress=(module.ZstdDecompressor() if zstd else module).decompress,
+    )
+    found = cache(COMPRESSOR=compressor)
+    found.set("bomb", "small")
+    client: Any = shardkit.default_kit().client
+    [holder] = [client("few", n) for n in range(4) if client("few", n).exists("cache::1:bomb")]
+    large = packing.compress(b" " * 20_000_000)
+    for stored in (large, packing.compress(b"x") + large, large[:-1]):
+        holder.set("cache::1:bomb", stored)
+        reads: list[Callable[[], Any]] = [
+            lambda: found.get("bomb"),
+            lambda: found.get_many(["bomb"]),
+            lambda: found.get_or_set("bomb", lambda: 7),
+            lambda: found.incr("bomb"),
+        ]
+        for read in reads:
+            with pytest.raises(StructureError, match=r"more than 64 times .*larger GROWTH"):
+                read()
+    text = "x" * 2_000_000
+    found.set("mine", text)  # as it is, so that it can be read
+    assert found.get("mine") == text
+    found = cache(COMPRESSOR=compressor, GROWTH=1_000_000)
+    found.set("mine", text)
+    assert sum(client("few", n).strlen("cache::1:mine") for n in range(4)) < 1_000_000
+    assert found.get("mine") == text
+    with pytest.raises(InvalidArgumentError, match=r"growth=0; give an integer"):
+        cache(GROWTH=0)
 
 
 @pytest.mark.usefixtures("_default_kit")

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from faces import Exchanges, Face, Time, answer, clocked, keys_of
+from resources import bounded
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit
@@ -122,6 +124,25 @@ def test_parts_end_with_lines_and_nothing_of_what_is_truncated_is_published(
         with pytest.raises(UnreadableFileError, match=r"cut\.gz"):
             list(files.publish_parts("logs", tmp_path / "cut.gz", part_size=1000))
     assert files.status("logs").open == {"x": 0}
+
+
+@pytest.mark.parametrize("end", [b"\n", b" "], ids=["lines", "a line without end"])
+def test_a_small_file_that_becomes_very_large_is_read_piece_by_piece(
+    face: Face, tmp_path: Path, end: bytes
+) -> None:
+    files, path = face.kit.files(component="few"), tmp_path / "large.gz"
+    path.write_bytes(gzip.compress(b" " * (2**23 - 1) + end) * 24)
+    face.run(files.create("logs", ["x"], byte_limit=2**22))
+    publish(face, files, path.read_bytes())
+    file, lines = face.run(files.take("logs", "x")), 0
+    with bounded(memory=150 << 20, seconds=100):
+        with suppress(UnreadableFileError):
+            for line in face.iterate(files.lines(file)):
+                assert len(line) == 2**23 - 1
+                lines += 1
+        with pytest.raises(FileStalledError):  # the part is larger than the limit
+            face.list(files.publish_parts("logs", path, part_size=2**30, timeout=0.1))
+    assert lines == (24 if end == b"\n" else 0)
 
 
 @pytest.mark.parametrize("ending", ["given up", "deleted"])

@@ -18,6 +18,7 @@ from celery.result import GroupResult, allow_join_result
 from celery.utils.functional import _regen
 
 from shardkit import log_records
+from shardkit.errors import StructureError
 from shardkit.integrations.kits import open_kit, parse_url
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.arguments import without_secrets
@@ -25,6 +26,8 @@ from shardkit.operations.commands import Argument, Command, Key
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.operations.reply_kinds import are_texts, require_right
+from shardkit.structures.codecs.named import is_bounded
+from shardkit.structures.codecs.plain import GROWTH, check_growth
 
 logger = logging.getLogger("shardkit.integrations")
 
@@ -44,6 +47,8 @@ class ShardKitBackend(KeyValueStoreBackend):
         super().__init__(*args, expires_type=int, url=url, **kwargs)
         self.url = url or ""
         parse_url(self.url)
+        options = self.app.conf.result_backend_transport_options or {}
+        self._growth = check_growth("celery", options.get("growth", GROWTH))
 
     @cached_property
     def _opened(self) -> tuple[ShardKit, str]:
@@ -95,6 +100,23 @@ class ShardKitBackend(KeyValueStoreBackend):
 
     def get_many(self, task_ids: Any, timeout: Any = None, interval: Any = 0.5, **kw: Any) -> Any:
         return super().get_many(task_ids, timeout, min(interval or INTERVAL, INTERVAL), **kw)
+
+    def encode(self, data: Any) -> Any:
+        payload = super().encode(data)
+        return payload if self._is_bounded(payload) else self._encode(data)[2]
+
+    def decode(self, payload: Any) -> Any:
+        if not self._is_bounded(payload):
+            raise StructureError(
+                f"celery: a result would become more than {self._growth} times its stored bytes",
+                "set a larger growth if it is yours, or forget it",
+            )
+        return super().decode(payload)
+
+    def _is_bounded(self, payload: Any) -> bool:
+        # b"\0celery-compressed\0application/x-bz2\0…"
+        is_packed = isinstance(payload, bytes) and payload[:1] == b"\0"
+        return not is_packed or is_bounded(payload.split(b"\0", 3)[-1], self._growth)
 
     # ---- chords
 

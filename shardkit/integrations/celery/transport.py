@@ -27,6 +27,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
+from kombu.compression import decompress
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.virtual.base import queue_declare_ok_t
@@ -46,7 +47,10 @@ from shardkit.queues import Task
 from shardkit.queues.claim import PATIENCE
 from shardkit.queues.commands import QueueCommands, QueueKeys
 from shardkit.queues.worker import FIRST_PAUSE, LEAST_LEASE, LONGEST_PAUSE, SERVER_ERRORS
+from shardkit.recent import Recent
 from shardkit.structures.base.arguments import check_seconds
+from shardkit.structures.codecs.named import is_bounded
+from shardkit.structures.codecs.plain import GROWTH, check_growth
 
 logger = logging.getLogger("shardkit.integrations")
 
@@ -176,6 +180,14 @@ class Channel(virtual.Channel):
 
     # ---- publishing
 
+    def prepare_message(self, body: Any, *args: Any, **options: Any) -> Any:
+        message = super().prepare_message(body, *args, **options)
+        method = message["headers"].get("compression")
+        if method and not is_bounded(body, self._transport.growth):  # no worker would read it
+            del message["headers"]["compression"]
+            message["body"] = decompress(body, method)
+        return message
+
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         self.tasks.enqueue(self._by_priority(queue, message), MESSAGE, [dumps(message)])
 
@@ -288,7 +300,10 @@ class Channel(virtual.Channel):
             if task.attempts > 1:
                 delivery_info = properties["delivery_info"]
                 message["headers"]["redelivered"] = delivery_info["redelivered"] = True
-            self.decode_body(message["body"], properties.get("body_encoding"))  # or raise
+            body = self.decode_body(message["body"], properties.get("body_encoding"))  # or raise
+            is_packed = (message.get("headers") or {}).get("compression")
+            if is_packed and not is_bounded(body, self._transport.growth):
+                raise ValueError
         except (AttributeError, LookupError, TypeError, ValueError):
             self.qos.held.pop(task.claim, None)
             self.tasks.fail(task, "not a message of kombu")
@@ -398,6 +413,8 @@ class Transport(virtual.Transport):
         attempts: how many workers may die over a message before it is a dead letter, 1,000 by
             default.
         priority_steps: the priorities that are told apart, the first first; [0, 3, 6, 9].
+        growth: how many times its bytes a compressed message may have, 64 by default, beyond
+            128 KiB. One that would have more is sent uncompressed, and not read.
         name: the prefix of all keys, ``kombu``.
     """
 
@@ -421,7 +438,8 @@ class Transport(virtual.Transport):
                 f"celery: priority_steps={shown(steps)}", "give some of the numbers 0 to 9"
             )
         self.steps = sorted(steps)
-        self.tables: dict[str, tuple[float, list[Any]]] = {}
+        self.growth = check_growth("celery", client.transport_options.get("growth", GROWTH))
+        self.tables: Recent[str, tuple[float, list[Any]]] = Recent()
         self.ready: deque[Any] = deque()  # as many as there are bytes on the socket
         self._closed = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="shardkit-celery", daemon=True)

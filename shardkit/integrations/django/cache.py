@@ -27,7 +27,13 @@ from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
 from shardkit import log_records
-from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
+from shardkit.errors import (
+    InvalidArgumentError,
+    ShardErrors,
+    ShardFailure,
+    ShardKitError,
+    StructureError,
+)
 from shardkit.integrations.kits import kit_of
 from shardkit.network.connections.reply_kinds import require_kind
 from shardkit.operations.arguments import LONGEST_WAIT, Seconds, check_seconds, shown
@@ -44,11 +50,13 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.reply_kinds import require_right
 from shardkit.structures.base.arguments import LONGEST_EXPIRY
+from shardkit.structures.codecs.named import is_bounded
+from shardkit.structures.codecs.plain import GROWTH, check_growth, most_inflated
 
 logger = logging.getLogger("shardkit.integrations")
 
 _OPTIONS = {"TOPOLOGY", "NAME", "IGNORE_EXCEPTIONS", "LOG_IGNORED_EXCEPTIONS", "SERIALIZER"}
-_OPTIONS |= {"COMPRESSOR", "PICKLE_VERSION", "MAX_ENTRIES", "CULL_FREQUENCY"}
+_OPTIONS |= {"COMPRESSOR", "GROWTH", "PICKLE_VERSION", "MAX_ENTRIES", "CULL_FREQUENCY"}
 _UNLINKED_AT_ONCE = 1000
 _SCANNED_AT_ONCE = 1000
 
@@ -76,6 +84,7 @@ class ShardKitCache(BaseCache):
         self._log = bool(options.get("LOG_IGNORED_EXCEPTIONS", False))
         self._serializer = _created(options.get("SERIALIZER"), options) or RedisSerializer()
         self._compressor = _created(options.get("COMPRESSOR"), options)
+        self._growth = check_growth(f"CACHES: {location}", options.get("GROWTH", GROWTH))
         reverse = params.get("REVERSE_KEY_FUNCTION")
         self._reverse_key = get_key_func(reverse) if reverse else None
 
@@ -353,16 +362,26 @@ class ShardKitCache(BaseCache):
             return self._command("UNLINK", stored)
         return self._command("SET", stored, data, *_expiry(seconds))
 
-    def _dump(self, value: Any) -> Argument:
+    def _dump(self, value: Any) -> Any:
         if type(value) is int:
             return value
-        data: Argument = self._serializer.dumps(value)
-        return data if self._compressor is None else self._compressor.compress(data)
+        data = self._serializer.dumps(value)
+        if self._compressor is None:
+            return data
+        packed = self._compressor.compress(data)
+        is_readable = len(data) <= most_inflated(len(packed), self._growth)
+        return packed if is_readable or is_bounded(packed, self._growth) else data
 
     def _load(self, stored: bytes) -> Any:
         with suppress(ValueError):
             return int(stored)
         if self._compressor is not None:
+            if not is_bounded(stored, self._growth):
+                raise StructureError(
+                    f"cache {self._component}: a value would become more than {self._growth} times "
+                    "its stored bytes",
+                    "set it again, or, if it is yours, set a larger GROWTH",
+                )
             with suppress(Exception):  # django-redis's leave short values as they are
                 stored = self._compressor.decompress(stored)
         return self._serializer.loads(stored)

@@ -41,6 +41,7 @@ from shardkit.errors import (
     ConfigError,
     ConfigServerError,
     DeadlineExceeded,
+    InvalidArgumentError,
     MissingEntryError,
     RetiredError,
 )
@@ -48,6 +49,7 @@ from shardkit.network.connections.connection_state import require_open
 from shardkit.network.topology.feed import BEAT, ChangeFeed
 from shardkit.network.topology.saved import shown_age
 from shardkit.network.topology.sources import AWAY, Reading, Source, Values
+from shardkit.operations.arguments import shown
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers, start_thread
@@ -124,7 +126,8 @@ class Topology:
         self._away_until = 0.0
         self._problems: dict[str, str] = {}
         self._missing: Recent[str, None] = Recent()  # names without a component
-        self._counts: dict[str, dict[int, str | None]] = {}  # placements by count, see `count`
+        # Placements by count, see `count`.
+        self._counts: Recent[str, dict[int, str | None]] = Recent(65_536)
         self._due: set[str] = set()  # for the thread to read
         self._thread: threading.Thread | None = None
         self._expired_at = -math.inf  # what was being read then is not new
@@ -144,7 +147,10 @@ class Topology:
             ConfigError: it was never seen, and is missing or broken, or the config server is away.
             ClosedError: the kit is closed.
         """
-        cached = self._cache.get(name)
+        try:
+            cached = self._cache.get(name)
+        except TypeError:
+            cached = self._cached_entry(name)  # which says why
         if cached is not None and self._clock() < cached.fresh_until:
             component = cached.component
             if component is not None:
@@ -160,7 +166,7 @@ class Topology:
 
         A stale one is read again in the background; not one that nobody has read for long.
         """
-        cached = self._cache.get(name)
+        cached = self._cached_entry(name)
         if cached is None or (component := cached.component) is None:
             return None
         now = self._clock()
@@ -171,6 +177,12 @@ class Topology:
             self._refresh(name, cached)
         return component
 
+    def _cached_entry(self, name: str) -> CacheEntry | None:
+        try:
+            return self._cache.get(name)
+        except TypeError:  # it cannot be hashed
+            raise InvalidArgumentError(f"component={shown(name)}", "give text") from None
+
     def count(self, name: str, shards: int | None, rule: str | None = None) -> Component | None:
         """Note a caller's number of shards and placement; return the component, if known. No I/O.
 
@@ -178,7 +190,7 @@ class Topology:
         specified exactly the existing number. The first placement specified counts. Nothing changes
         for pushed entries.
         """
-        cached = self._cache.get(name)
+        cached = self._cached_entry(name)
         if type(shards) is int and shards > 0:
             rules = self._counts.setdefault(name, {})
             if rules.setdefault(shards, rule) is None:

@@ -33,6 +33,7 @@ from shardkit.structures.codecs.plain import (
     Raw,
     V,
     check_growth,
+    inflated,
     most_inflated,
     unreadable,
 )
@@ -210,7 +211,7 @@ class _PythonsOwn(_Zstandard):
         self._option = zstd.CompressionParameter
         self.error = zstd.ZstdError
         self.size_of = lambda frame: zstd.get_frame_info(frame).decompressed_size
-        self.unpack = zstd.decompress
+        self.unpack = lambda frame: inflated(zstd.ZstdDecompressor(), frame)  # of one frame
 
     def train(self, samples: list[bytes], size: int) -> bytes:
         return bytes(self._zstd.train_dict(samples, size).dict_content)

@@ -6,7 +6,8 @@ import bz2
 import gzip
 import zlib
 from collections.abc import Callable, Iterable
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from importlib import import_module
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, overload
@@ -56,6 +57,63 @@ COMPRESSORS: dict[str, Callable[[], Compressor]] = {
     ),
     "bz2": lambda: Compressor(bz2.compress, bz2.BZ2Decompressor, _BROKEN),
 }
+
+_STREAMS = 100  # of one value: each costs a copy of what is behind it
+_LZMA_BYTES = 1 << 27  # of a decompressor: twice those of xz -9
+
+
+class _ZstdFrames:
+    """The package zstandard, as a decompressor of Python."""
+
+    unused_data = b""
+
+    def decompress(self, stored: bytes, most: int) -> bytes:
+        zstd = import_module("zstandard").ZstdDecompressor()
+        return bytes(zstd.stream_reader(stored, read_across_frames=True).read(most))
+
+
+_FORMATS: dict[str, Callable[[Any], Callable[[], Any]]] = {
+    "zlib": lambda module: partial(module.decompressobj, 47),  # gzip's, too
+    "bz2": lambda module: module.BZ2Decompressor,
+    "lz4.frame": lambda module: module.LZ4FrameDecompressor,
+    "lzma": lambda module: partial(module.LZMADecompressor, memlimit=_LZMA_BYTES),
+    "compression.zstd": lambda module: module.ZstdDecompressor,
+    "backports.zstd": lambda module: module.ZstdDecompressor,
+    "zstandard": lambda _: _ZstdFrames,
+}
+
+
+@cache
+def _decompressors() -> list[Callable[[], Any]]:
+    decompressors = []
+    for name, decompressor in _FORMATS.items():
+        with suppress(ImportError):
+            decompressors.append(decompressor(import_module(name)))
+    return decompressors
+
+
+def is_bounded(stored: bytes, growth: int) -> bool:
+    """Return whether stored bytes may be given to a decompressor without a bound.
+
+    In the formats of zlib, gzip, bzip2, xz, LZMA, LZ4 and zstd they may become ``growth`` times as
+    many, as those of a codec. It costs a decompression.
+    """
+    most = most_inflated(len(stored), growth)
+    for make in _decompressors():
+        rest, room = stored, most
+        try:
+            for _ in range(_STREAMS):
+                stream = make()
+                room -= len(stream.decompress(rest, room + 1))
+                rest = (stream.unused_data or b"").lstrip(b"\0")  # between gzip's members
+                if room < 0 or not rest:
+                    return room >= 0
+        except MemoryError:
+            return False
+        except Exception:  # another format, or none
+            continue
+        return False
+    return True
 
 
 class WholeValue:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from link_helpers import Face, command, eventually, mapped, opened, script_call
 from redis.crc import key_slot
 from scripted_server import bulk, scripted
 
 import shardkit
-from shardkit import ShardKit, ShardMap, events
+from shardkit import ShardKit, ShardKitError, ShardMap, events
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.links import wakeups
@@ -120,6 +121,40 @@ def test_a_handler_that_fails_harms_nobody(
         stop()
     assert of(told, events.CommandsFinished)
     assert "the event handler" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ACL", "SETUSER", "u", "on", ">SECRET", "+nosuch"),
+        ("CONFIG", "SET", "requirepass", "SECRET", "nosuch", "1"),
+        ("MIGRATE", "127.0.0.1", "1", "k", "0", "100", "AUTH2", "u", "SECRET", "x"),
+        ("NOSUCH", "SECRET"),
+        ("SET", "k", "v", "SECRET"),
+    ],
+)
+async def test_no_log_has_what_refused_commands_sent(
+    kind: str, own_map: ShardMap, words: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = events.log()
+    try:
+        with caplog.at_level(logging.DEBUG, "shardkit"):
+            async with opened(kind, own_map) as face:
+                client: Any = await face.value(face.kit.client("own_shards", 0))
+                router = face.kit.key_sharded("own_shards")
+                for call in (
+                    lambda: client.execute_command(*words),
+                    lambda: client.pipeline().execute_command(*words).execute(),
+                    lambda: client.pipeline(transaction=False).execute_command(*words).execute(),
+                    lambda: router.execute_command(*words),
+                    lambda: router.pipeline().execute_command(*words).execute(),
+                ):
+                    with pytest.raises((redis.RedisError, ShardKitError)):
+                        await face.value(call())
+    finally:
+        stop()
+    assert any("cause" in vars(record).get("shardkit", ()) for record in caplog.records)
+    assert "SECRET" not in caplog.text + repr([vars(record) for record in caplog.records])
 
 
 def test_events_can_be_logged(own_map: ShardMap, caplog: pytest.LogCaptureFixture) -> None:

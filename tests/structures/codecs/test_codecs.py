@@ -259,6 +259,8 @@ def test_zstandard_and_pythons_own_zstd_read_each_others_values(
             for damaged in (dictionary[:-9], b"", dictionary.replace(dictionary[9:19], bytes(10))):
                 with pytest.raises(StructureError, match="dictionary is damaged"):
                     packing.coder(damaged)
+        with pytest.raises(StructureError, match="dictionary is damaged"):
+            packings[1].coder(dictionary + dictionary)  # Python's own reads all frames
 
 
 SPACES = b" " * 20_000_000
