@@ -598,6 +598,8 @@ class Clients:
             left = [held for held in self._of_loops if held.loop.is_closed()]
             for held in left:
                 self._forget(held)
+                for closable in list(held.built):
+                    closable.closed, closable.draining = ENDED, True
         _abandon(left)
 
     def _forget(self, held: _Held) -> None:
@@ -860,7 +862,6 @@ def _abandon(left: Iterable[_Held]) -> None:
         for closable in list(held.built):
             if (master := getattr(closable, "master", None)) is not None:
                 master.stop_listening()
-            closable.closed, closable.draining = ENDED, True
             abandon_connections(closable)
 
 

@@ -572,7 +572,7 @@ def require_open(part: Any) -> None:
 def closed_error(why: object = True) -> ClosedError:
     """Return the error of calls to a closed kit, or to a client whose event loop has `ENDED`."""
     if why == ENDED:
-        return ClosedError(ENDED, "get a client from the kit in each event loop")
+        return ClosedError(ENDED, "ask the kit for a client in each event loop")
     return ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
 

@@ -718,10 +718,6 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     connection_class = AsyncTcpConnection
     run = staticmethod(arun_steps)
 
-    def has_room(self) -> bool:
-        """Whether it has a connection to spare, and one more for others."""
-        return self.connections.counts()[1] + 2 <= self.max_connections
-
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""
         connection = self._take_usable()

@@ -429,9 +429,23 @@ class _Pipeline:
             )
         return [Transaction(name, keys[0] if keys else b"", tuple(commands))]
 
-    def send(self, collected: Sequence[_Collected], batch: Batch) -> Any:
-        """Send requests over the link; as bytes if some replies are not decoded."""
-        return self.client.send(batch, any(NEVER_DECODE in options for _, options in collected))
+    @run_by_face
+    def execute(self, raise_on_error: bool = True, *_: Any, **__: Any) -> Steps[list[Any]]:
+        """Execute what was collected."""
+        collected, self.collected = self.collected, []
+        try:
+            if self.on_node is not None:
+                call_node = partial(self.on_node.execute, raise_on_error)
+                return (yield partial(self._at_node, call_node))  # type: ignore[no-any-return]
+            with suppress(*_REDIS_PYS), call():
+                if (batch := self.batch(collected)) is not None:
+                    raw = any(NEVER_DECODE in options for _, options in collected)
+                    replies = yield partial(self.client.send, batch, raw)
+                    return self.values(collected, replies, raise_on_error)
+            with self.client.watching(*[args for args, _ in collected]):
+                return (yield partial(self.by_redis_py, collected, raise_on_error))  # type: ignore[no-any-return]
+        finally:
+            yield self.reset
 
     def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
         """Execute commands by redis-py's own code, which forgets them each time."""
@@ -485,7 +499,8 @@ def _shown(args: Sequence[Any]) -> str:
 class LinkedPipeline(_Pipeline, ClusterPipeline):
     """redis-py's pipeline of a cluster, over a link."""
 
-    run, sleep = staticmethod(run_steps), staticmethod(sleep)
+    run = staticmethod(partial(run_steps, errors=BaseException))
+    sleep = staticmethod(sleep)
     discover = staticmethod(LinkedClusterClient._open)
 
     @staticmethod
@@ -494,30 +509,20 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         pool = client.get_redis_connection(node).connection_pool
         return DirectPipeline(pool, reply_callbacks(client), True, None)
 
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Execute what was collected."""
-        collected, self.collected = self.collected, []
-        try:
-            if self.on_node is not None:
-                return self._at_node(partial(self.on_node.execute, raise_on_error))  # type: ignore[no-any-return]
-            with suppress(*_REDIS_PYS), call():
-                if (batch := self.batch(collected)) is not None:
-                    return self.values(collected, self.send(collected, batch), raise_on_error)
-            with self.client.watching(*[args for args, _ in collected]):
-                if self.is_transaction:
-                    return self.by_redis_py(collected, raise_on_error)  # type: ignore[no-any-return]
-                # Without sending anything again.
-                stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
-                return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
-        finally:
-            self.reset()
+    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
+        """Execute commands by redis-py's own code, without sending anything again."""
+        if self.is_transaction:
+            return super().by_redis_py(collected, *options)
+        stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
+        return self.send_cluster_commands(stack, options[0], False)  # type: ignore[no-untyped-call]
 
 
 class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting pipeline of a cluster, over a link."""
 
     __slots__ = ()
-    run, sleep = staticmethod(arun_steps), staticmethod(asyncio.sleep)
+    run = staticmethod(partial(arun_steps, errors=BaseException))
+    sleep = staticmethod(asyncio.sleep)
     discover = staticmethod(AsyncLinkedClusterClient.initialize)
 
     @staticmethod
@@ -526,21 +531,9 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         callbacks: Any = reply_callbacks(client)
         return MultiplexedPipeline(pool_of_node(node), callbacks, True, None)
 
-    async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
-        """Execute what was collected."""
-        collected, self.collected = self.collected, []
-        try:
-            if self.on_node is not None:
-                return await self._at_node(partial(self.on_node.execute, raise_on_error))
-            with suppress(*_REDIS_PYS), call():
-                if (batch := self.batch(collected)) is not None:
-                    replies = await self.send(collected, batch)
-                    return self.values(collected, replies, raise_on_error)
-            # Without sending anything again.
-            with self.client.watching(*[args for args, _ in collected]):
-                return await self.by_redis_py(collected, raise_on_error, False)
-        finally:
-            await self.reset()
+    def by_redis_py(self, collected: Sequence[_Collected], *options: bool) -> Any:
+        """Execute commands by redis-py's own code, without sending anything again."""
+        return super().by_redis_py(collected, *options, False)
 
 
 # redis-py's classes as users get them; see `Connector`.

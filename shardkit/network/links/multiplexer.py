@@ -369,7 +369,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         return current
 
     def _new_lane(self, is_taken: bool = False) -> MultiplexedConnection | None:
-        if len(self._lanes) + 1 >= MOST_LANES or not self.source.has_room():
+        spare = self.source.max_connections - self.source.connections.counts()[1]
+        if len(self._lanes) + 1 >= MOST_LANES or spare < 2:  # one is for others
             return None
         lane = MultiplexedConnection(self.source, self._policy, self, is_taken)
         self._lanes.append(lane)

@@ -255,10 +255,9 @@ class _KitPipeline:
             return (yield partial(super().execute, *args, **kwargs))  # type: ignore[misc]
 
     @run_by_face
-    def immediate_execute_command(self, *args: Any, **options: Any) -> Steps[Any]:
+    def immediate_execute_command(self: Any, *args: Any, **options: Any) -> Steps[Any]:
         """Execute a command that comes before MULTI."""
-        pool = self.connection_pool  # type: ignore[attr-defined]
-        with allowed(pool, args), reading(policy_of(self), (args,), self.wrote):
+        with allowed(self.connection_pool, args), reading(policy_of(self), (args,), self.wrote):
             return (yield partial(super().immediate_execute_command, *args, **options))  # type: ignore[misc]
 
     @run_by_face
