@@ -473,7 +473,7 @@ def give_up(
     place: Place, client: Any, move: str, to: str, require_lease: Callable[[], object]
 ) -> None:
     """Close what clients with old entries may still use, a database or a node of a cluster."""
-    if hasattr(client, "mark") or client.info("cluster").get("cluster_enabled"):
+    if client.info("cluster").get("cluster_enabled"):
         require_lease()
         force_open(client, _CLOSED)
     elif move_of(client.get(fence_key(client))) in (None, move):

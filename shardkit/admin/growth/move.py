@@ -103,6 +103,13 @@ class ServerMover(Mover):
             if move.phase in ("begun", "attached"):
                 self._progress(f"handing over to {target}")
                 if hands_over():
+                    if self._lost_source(old, new):
+                        raise GrowthError(
+                            f"{source} has come back without its keys, and {target} has what was "
+                            "copied",
+                            f"restore a backup, or: shardkit move abort {move.name}, which leaves "
+                            "the copy",
+                        )
                     self._attach(new)  # the target may have been restarted
                     for server in (old, new):  # a password may have changed during the copy
                         servers.follow_as(server, self._own, self._lease.order)
@@ -303,12 +310,11 @@ class ServerMover(Mover):
                 try:
                     if missing_rights(new, ("FLUSHALL",)):
                         raise NoPermissionError("the user must not run FLUSHALL")
-                    with (
-                        servers.connected_to(self._source, self._own) as old,
-                        self._lease.marking(old, new),
-                    ):
-                        self._require_source()  # it may have handed over in the meantime
-                        self._lease.order(new, "REPLICAOF", "NO", "ONE", then=_EMPTY)
+                    with servers.connected_to(self._source, self._own) as old:
+                        then = "" if self._lost_source(old, new) else _EMPTY
+                        with self._lease.marking(old, new):
+                            self._require_source()  # it may have handed over in the meantime
+                            self._lease.order(new, "REPLICAOF", "NO", "ONE", then=then)
                 except ResponseError as error:
                     raise GrowthError(
                         f"{target} could not be detached and emptied: {error}",
@@ -352,6 +358,11 @@ class ServerMover(Mover):
             f"start {self._source}, or have the copy take over: shardkit failover {self._source} "
             f"--to {self._target} --force",
         )
+
+    @staticmethod
+    def _lost_source(old: Any, new: Any) -> bool:
+        """Whether the target alone has keys, as the source was restarted without them."""
+        return bool(new.info("keyspace") and not old.info("keyspace"))
 
     def _has_copy(self, master: ServerAddress) -> bool:
         """Whether the replicas of a server have the data of the source.

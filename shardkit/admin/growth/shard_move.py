@@ -973,8 +973,10 @@ class ShardMover(Mover):
             here, there = _answering(old), _answering(new)
             closing = self._has_fence(here) or self._has_fence(there)
             if lost and len(here) == len(old) and self._lost():
-                fences = gate.fences_of(here).values()
-                if move.emptied or any(gate.record_in(each).get("emptied") for each in fences):
+                own = [
+                    each for each in gate.fences_of(here).values() if gate.move_of(each) == move.id
+                ]
+                if move.emptied or any(gate.record_in(each).get("emptied") for each in own):
                     self._reached("done")
                     raise GrowthError(
                         f"{move.name}: {move.source} has been emptied, perhaps in part, so entries "

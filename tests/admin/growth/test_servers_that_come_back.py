@@ -11,7 +11,7 @@ import redis
 from faces import eventually
 from growth_helpers import PATIENT, Fleet, follow, on_redis_too, replication, small, still_there
 from moments import killed_at
-from test_looks_again import call, faces
+from test_looks_again import call, faces, keys_in, restart_empty
 
 import shardkit
 from shardkit.admin.growth import moves, pending_fences, start_split
@@ -265,3 +265,24 @@ def test_a_replica_that_has_lost_everything_takes_over_from_no_other(
     call(face, "fail_over", fleet.config, "users:0")
     assert fleet.masters() == [fleet.name(2)] * 2
     assert still_there(fleet)
+
+
+@faces
+def test_the_copy_of_a_whole_server_that_comes_back_empty_is_kept(fleet: Fleet, face: str) -> None:
+    small(fleet)
+    with killed_at("hand over"):
+        fleet.move_server()
+    with fleet.servers[1].client() as new:
+        copied = keys_in(fleet, 1)
+        assert copied
+        fleet.servers[1].pause()  # so that it does not copy the empty server at once
+        restart_empty(fleet)
+        with fleet.servers[0].client() as old:
+            old.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
+        fleet.servers[1].resume()
+        said = rf"{fleet.name(0)} has come back without its keys, and {fleet.name(1)} has what was"
+        with pytest.raises(GrowthError, match=said):
+            call(face, "resume_move", fleet.config, fleet.name(0))
+        assert call(face, "abort_move", fleet.config, fleet.name(0)).phase == "aborted"
+        assert new.info("replication")["role"] == "master"
+    assert keys_in(fleet, 1) == copied
