@@ -42,6 +42,7 @@ from shardkit.structures.base.check import (
     confirmed,
     contents,
     lengths,
+    read_or_note,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage
 
@@ -124,7 +125,7 @@ class CityTotals(Structure[Face]):
 
         Raises:
             InvalidArgumentError: the file has no name.
-            ParameterMismatchError: other counts of this file were begun to be added.
+            ParameterMismatchError: part of other counts of this file was added.
             ShardErrors: a shard failed; some totals were added. Call it again: it continues.
 
         Cost: one exchange, and one for every 1,000 totals of each day.
@@ -156,7 +157,7 @@ class CityTotals(Structure[Face]):
                 [at] = yield [lua_call(self.component, "geo/add_totals", keys, args)]
             if at == -2:
                 raise ParameterMismatchError(
-                    f"{self.name}: other totals of {shown(file)} were begun to be added to {day}",
+                    f"{self.name}: part of other totals of {shown(file)} was added to {day}",
                     "give each file another name, and count it the same way each time",
                 )
             added += at > 0
@@ -219,11 +220,11 @@ class CityTotals(Structure[Face]):
         done = self._key("done", day)
         [files] = yield from lengths(self.component, "SET", [done], notes, repair, loses)
         adding = self._key("adding", day)
-        [begun] = yield from contents(self.component, "HASH", [adding], notes, repair, loses)
-        for file, progress in begun[:1]:
-            error = damage(
-                self.component, adding, f"{shown(file)}={shown(progress)}", "whole files"
-            )
+        read_adding = [self._at(adding, "HGETALL", adding)]
+        [flat] = yield from read_or_note(read_adding, notes, repair, loses)
+        if flat:
+            actual = f"{shown(flat[0])}={shown(flat[1])}"
+            error = damage(self.component, adding, actual, "whole files")
             notes.append(Suspicion(error, "add the file again: that continues"))
 
         def note(key: str, actual: str, expected: str) -> None:

@@ -381,8 +381,8 @@ class TimeSliceCounters(RecordingStructure[Face]):
         check_name(name)
         group = group_of(name)
         known, key = self._known(group), self._of(group, name)
-        [chunks] = yield [self._at(key, "HVALS", key)]
-        for chunk in filter(None, chunks):
+        [flat] = yield [self._at(key, "HGETALL", key)]
+        for chunk in filter(None, flat[1::2]):
             format_of(self.component, key, f"{max(1, chunk[0] >> 4)}")
         commands = (self._at(known, "ZREM", known, name), self._at(key, "UNLINK", key))
         [[registered, removed]] = yield [Transaction(self.component, known, commands)]
