@@ -128,20 +128,12 @@ class CityTotals(Structure[Face]):
             ParameterMismatchError: part of other counts of this file was added.
             ShardErrors: a shard failed; some totals were added. Call it again: it continues.
 
-        Cost: one exchange, and one for every 1,000 totals of each day.
+        Cost: one exchange for every 1,000 totals of each day, one for each day that was added.
         """
         if not isinstance(file, str) or not file:
             raise InvalidArgumentError(f"{self.name}: file={shown(file)}", "give its name")
-        days = sorted(tally.counts)
-        if not days:
-            return False
-        keys = [self._key("done", day) for day in days]
-        done = yield [self._at(key, "SISMEMBER", key, file) for key in keys]
-        new = [day for day, was_done in zip(days, done, strict=True) if not was_done]
-        if not new:
-            return False
         added = 0
-        for day in new:
+        for day in sorted(tally.counts):
             keys = [self._key(prefix, day) for prefix in ("done", "adding", *KINDS)]
             totals: Counter[tuple[int, str]] = Counter()
             for city, count in tally.counts[day].items():
