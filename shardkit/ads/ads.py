@@ -419,7 +419,7 @@ class Ads(DocumentStructure[Face]):
 
         As `shardkit.search.SearchIndex.check`; also the counts of ads and of types, and bonuses.
 
-        Cost: an exchange for about 1,000 words of ads, for 20,000 postings, for 64 keys of the
+        Cost: an exchange for about 500 words of ads, for 20,000 postings, for 64 keys of the
         lexicon, for 1,000 words of a chunk; three for 64 ads.
         """
         yield from check_parts(

@@ -42,6 +42,7 @@ from shardkit.structures.base.check import (
     confirmed,
     contents,
     lengths,
+    read_or_note,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage
 
@@ -124,23 +125,15 @@ class CityTotals(Structure[Face]):
 
         Raises:
             InvalidArgumentError: the file has no name.
-            ParameterMismatchError: other counts of this file were begun to be added.
+            ParameterMismatchError: part of other counts of this file was added.
             ShardErrors: a shard failed; some totals were added. Call it again: it continues.
 
-        Cost: one exchange, and one for every 1,000 totals of each day.
+        Cost: one exchange for every 1,000 totals of each day, one for each day that was added.
         """
         if not isinstance(file, str) or not file:
             raise InvalidArgumentError(f"{self.name}: file={shown(file)}", "give its name")
-        days = sorted(tally.counts)
-        if not days:
-            return False
-        keys = [self._key("done", day) for day in days]
-        done = yield [self._at(key, "SISMEMBER", key, file) for key in keys]
-        new = [day for day, was_done in zip(days, done, strict=True) if not was_done]
-        if not new:
-            return False
         added = 0
-        for day in new:
+        for day in sorted(tally.counts):
             keys = [self._key(prefix, day) for prefix in ("done", "adding", *KINDS)]
             totals: Counter[tuple[int, str]] = Counter()
             for city, count in tally.counts[day].items():
@@ -156,7 +149,7 @@ class CityTotals(Structure[Face]):
                 [at] = yield [lua_call(self.component, "geo/add_totals", keys, args)]
             if at == -2:
                 raise ParameterMismatchError(
-                    f"{self.name}: other totals of {shown(file)} were begun to be added to {day}",
+                    f"{self.name}: part of other totals of {shown(file)} was added to {day}",
                     "give each file another name, and count it the same way each time",
                 )
             added += at > 0
@@ -219,11 +212,11 @@ class CityTotals(Structure[Face]):
         done = self._key("done", day)
         [files] = yield from lengths(self.component, "SET", [done], notes, repair, loses)
         adding = self._key("adding", day)
-        [begun] = yield from contents(self.component, "HASH", [adding], notes, repair, loses)
-        for file, progress in begun[:1]:
-            error = damage(
-                self.component, adding, f"{shown(file)}={shown(progress)}", "whole files"
-            )
+        read_adding = [self._at(adding, "HGETALL", adding)]
+        [flat] = yield from read_or_note(read_adding, notes, repair, loses)
+        if flat:
+            actual = f"{shown(flat[0])}={shown(flat[1])}"
+            error = damage(self.component, adding, actual, "whole files")
             notes.append(Suspicion(error, "add the file again: that continues"))
 
         def note(key: str, actual: str, expected: str) -> None:

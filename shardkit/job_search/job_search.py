@@ -289,7 +289,7 @@ class JobSearch(DocumentStructure[Face]):
 
         As `shardkit.search.SearchIndex.check`; also requirements that cannot be read.
 
-        Cost: an exchange for about 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for
+        Cost: an exchange for about 500 skills of jobs, for 20,000 postings, for 64 jobs and for
         64 keys of the lexicon.
         """
         yield from check_parts(

@@ -65,6 +65,7 @@ SLICES = 256
 # Updates of one script: 200 of seven precisions each take a server about 5 milliseconds.
 AT_ONCE = 200
 NAMES_A_PAGE = 1000
+CHUNKS_AT_ONCE = 1000  # of 2,000 that a script looks at: there may be more to clean
 PATIENCE = 2.0  # seconds for which cleaning waits for a server
 CLEANED_AT_ONCE = 100
 
@@ -344,7 +345,8 @@ class TimeSliceCounters(RecordingStructure[Face]):
                 if type(reply) is list:
                     chunks += sum(reply[::2])
                     counters += sum(reply[1::2])
-                    groups += [group] if len(names) == CLEANED_AT_ONCE else []
+                    more = len(names) == CLEANED_AT_ONCE or sum(reply[::2]) >= CHUNKS_AT_ONCE
+                    groups += [group] if more else []
         raise_failures(replies)
         return Cleaned(chunks, counters)
 
@@ -379,8 +381,8 @@ class TimeSliceCounters(RecordingStructure[Face]):
         check_name(name)
         group = group_of(name)
         known, key = self._known(group), self._of(group, name)
-        [chunks] = yield [self._at(key, "HVALS", key)]
-        for chunk in filter(None, chunks):
+        [flat] = yield [self._at(key, "HGETALL", key)]
+        for chunk in filter(None, flat[1::2]):
             format_of(self.component, key, f"{max(1, chunk[0] >> 4)}")
         commands = (self._at(known, "ZREM", known, name), self._at(key, "UNLINK", key))
         [[registered, removed]] = yield [Transaction(self.component, known, commands)]

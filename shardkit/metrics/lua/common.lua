@@ -8,7 +8,7 @@
 --@include structures/base/damage
 --@include metrics/hours
 check_format(KEYS[1], redis.call('HGET', KEYS[1], 'format'))
-local rows = redis.call('ZRANGE', KEYS[2], 0, ARGV[2] - 1, 'REV', 'WITHSCORES')
+local rows = redis.call('ZREVRANGE', KEYS[2], 0, ARGV[2] - 1, 'WITHSCORES')
 if #rows == 0 then return {} end
 for n = 2, #rows, 2 do
   local count = tonumber(rows[n])

@@ -85,7 +85,6 @@ logger = logging.getLogger("shardkit.structures")
 
 # The formats of structures that this release reads.
 FORMATS = range(1, 2)
-_LATER = "use the release that wrote it, or a later one"
 RENAMED = {"shard_size": "part_size"}
 # Stored words, and those of the methods that make a structure.
 _ARGUMENTS = {"groups": "parts", "shards": "parts", "relation_shards": "relation_parts"}
@@ -363,12 +362,13 @@ def deciding(stored: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def format_of(to: To, key: str, text: bytes | str | None, remedy: str = _LATER) -> int:
+def format_of(to: To, key: str, text: bytes | str | None) -> int:
     """Return the format that stored data says, 1 if none, if this release reads it."""
     number = stored_integer(to, key, "format", text, 1, missing=1)
     if number not in FORMATS:
-        reads = f"{FORMATS[0]} to {FORMATS[-1]}"
-        raise NewerFormatError(f"{key} has format {number}, this release reads {reads}", remedy)
+        reads = f"this release reads {FORMATS[0]} to {FORMATS[-1]}"
+        remedy = "use the release that wrote it, or a later one"
+        raise NewerFormatError(f"{key} has format {number}, {reads}", remedy)
     return number
 
 
