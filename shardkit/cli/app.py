@@ -171,7 +171,7 @@ class Application(CommandGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
+            _write_no_more()
             ctx.exit(BROKEN_PIPE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -211,12 +211,17 @@ class Application(CommandGroup):
             code = run()
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of the output has gone
-            sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
+            _write_no_more()
             sys.exit(BROKEN_PIPE)
         except (Exception, KeyboardInterrupt) as error:
             if session.debug:
                 traceback.print_exc()
-            sys.exit(_explain(error))
+            code = _explain(error)
+            try:
+                sys.stdout.flush()
+            except OSError:  # a full disk; Python would say so again
+                _write_no_more()
+            sys.exit(code)
         finally:
             logging.getLogger("shardkit").removeHandler(warnings)
         sys.exit(code if isinstance(code, int) else 0)
@@ -242,6 +247,14 @@ def _is_installed(place: str) -> bool:
 
 
 def _explain(error: Exception | KeyboardInterrupt) -> int:
+    if isinstance(error, click.Abort) and isinstance(error.__context__, EOFError):
+        write_error(
+            "there is no terminal to ask on", "see --help for --yes, or for the variable to export"
+        )
+        return MISUSED
+    if isinstance(error, KeyboardInterrupt | click.Abort):  # of an import, perhaps: import nothing
+        click.echo(f"{PROGRAM}: error: interrupted", err=True)
+        return INTERRUPTED
     import redis
 
     from shardkit.cli.text import reason
@@ -250,14 +263,6 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
     from shardkit.network.server_queries import ServerErrors
     from shardkit.operations.server_errors import server_in
 
-    if isinstance(error, click.Abort) and isinstance(error.__context__, EOFError):
-        write_error(
-            "there is no terminal to ask on", "see --help for --yes, or for the variable to export"
-        )
-        return MISUSED
-    if isinstance(error, KeyboardInterrupt | click.Abort):
-        write_error("interrupted")
-        return INTERRUPTED
     if type(error).__name__ == "NoArgsIsHelpError":  # which click 8.1 does not have
         click.echo(str(error), err=True)
         return MISUSED
@@ -292,6 +297,10 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
 def _sentence(text: str) -> str:
     """Return click's message in the style of ours."""
     return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
+
+
+def _write_no_more() -> None:
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of it
 
 
 def _mend_streams() -> None:

@@ -240,6 +240,33 @@ def test_an_interrupted_command_says_so(cli: Cli, demo: Demo, error: BaseExcepti
     assert result.err.strip() == "shardkit: error: interrupted"
 
 
+INTERRUPT = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "redis":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+sys.argv[1:] = ["status", "-c", "nowhere.yaml"]
+from shardkit.__main__ import main
+main()
+"""
+
+
+def test_a_command_that_is_interrupted_while_it_imports_says_so() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPT], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.strip()) == (130, "shardkit: error: interrupted")
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(town_map: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*COMMAND, "config", "show", "-c", str(town_map)], stdout=full, stderr=subprocess.PIPE
+        )
+    said = b"shardkit: error: standard output: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+
+
 def test_a_full_disk_is_named(cli: Cli, town_map: Path) -> None:
     written = cli("url", "sessions", "-c", town_map, "-o", "/dev/full")
     assert written.error() == "/dev/full: No space left on device"
