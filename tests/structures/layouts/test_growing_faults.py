@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faces import Face, faced
+from faces import Face, faced, over, sends
 
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalServers
-from shardkit.structures.layouts.growing import GrowingLayout, WritePlan
 
 MAP = """
 components:
@@ -54,21 +54,18 @@ def test_writes_can_be_repeated_after_a_dead_shard(face: Face, own_servers: Loca
 
 
 def test_no_field_is_in_two_parts_when_a_server_dies_while_parts_split(
-    face: Face, own_servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+    face: Face, own_servers: LocalServers
 ) -> None:
-    fields = face.kit.hash("h", component="data", part_size=16, parts=2, partition="crc32")
     killer = threading.Thread(target=own_servers.server_of("data", 0).kill)
-    splits: list[WritePlan] = []
-    write_command: Any = GrowingLayout._write_command
+    link = face.kit.driver.link
 
-    def kill_at_a_split(layout: Any, plan: WritePlan, *args: Any, **kwargs: Any) -> Any:
-        on = face.kit.topology.last_known("data").place(layout._keys[plan.group])
-        if written and plan.wanted > plan.parts and on == 0 and not splits:
-            splits.append(plan)
+    def kill_at_a_split(batch: Any) -> Any:
+        if written and sends(batch, "structures/layouts/write_growing") and not killer.ident:
             killer.start()
-        return write_command(layout, plan, *args, **kwargs)
+        return link.send(batch)
 
-    monkeypatch.setattr(GrowingLayout, "_write_command", kill_at_a_split)
+    kit = over(face.kit, SimpleNamespace(send=kill_at_a_split))
+    fields = kit.hash("h", component="data", part_size=16, parts=2, partition="crc32")
     written = 0
 
     def write() -> None:
@@ -81,7 +78,6 @@ def test_no_field_is_in_two_parts_when_a_server_dies_while_parts_split(
     with pytest.raises(ShardErrors, match="data:0"):
         write()
     killer.join()
-    assert splits, "no part was being split"
     with own_servers.server_of("data", 1).client() as client:
         held = [field for key in client.scan_iter("h:*:*") for field in client.hkeys(key)]
     assert len(held) == len(set(held))
